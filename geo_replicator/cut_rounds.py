@@ -39,6 +39,7 @@ from geo_replicator.events import (
 from geo_replicator.lineage import LogKey
 from geo_replicator.tidemark import LogPosition
 from idempotency.decision import round_of
+from idempotency.identity import LeaderEpoch, Round
 
 ROUND_INTERVAL_MS: Final = 20
 HOLD_MS_MIN: Final = 250
@@ -75,7 +76,7 @@ class RoundsCore:
     interval_ms: int = ROUND_INTERVAL_MS
     phase: RoundPhase = RoundPhase.NEW
     wake_at_ms: int | None = None
-    round: int = 0
+    round: Round = Round(0)
     closed_count: int = 0
     abandoned_count: int = 0
     last_closing_ms: int = 0
@@ -206,7 +207,7 @@ class LogAnswer:
     """
 
     key: LogKey
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     leader_epoch_start_offset: int
     high_watermark: int
     log_start_offset: int
@@ -220,7 +221,7 @@ class Collection:
     `leader_epochs` are those of the metadata read after close.
     """
 
-    round: int
+    round: Round
     leader_epochs: Mapping[LogKey, int]
     positions: dict[LogKey, LogPosition] = field(default_factory=dict)
 

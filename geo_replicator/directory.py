@@ -16,9 +16,10 @@ from typing import Final
 
 from geo_replicator.lineage import BEFORE_ALL, Lineage, TidemarkPoint
 from idempotency import fencing
+from idempotency.identity import RegionEpoch
 
 
-def next_region_epoch(known: Iterable[int], ordinal: int) -> int:
+def next_region_epoch(known: Iterable[int], ordinal: int) -> RegionEpoch:
     """Return an epoch one number above all `known` ones, unique to the region `ordinal` (T19).
 
     Raises `idempotency.fencing.EpochExhausted`.
@@ -33,11 +34,11 @@ def next_region_epoch(known: Iterable[int], ordinal: int) -> int:
 class Promise:
     """Nothing of an epoch older than `region_epoch` is acted on, reached or forwarded any more."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     candidate: str
 
 
-NO_PROMISE: Final = Promise(0, "")
+NO_PROMISE: Final = Promise(RegionEpoch(0), "")
 
 
 class PromiseVerdict(Enum):
@@ -49,7 +50,7 @@ class PromiseVerdict(Enum):
     REFUSED_HIGHER_EPOCH = "refused: a region acts under a higher region epoch"
 
 
-def judge_promise(given: Promise, region_epoch: int, asked: Promise) -> PromiseVerdict:
+def judge_promise(given: Promise, region_epoch: RegionEpoch, asked: Promise) -> PromiseVerdict:
     """Return whether a region at `region_epoch` that gave `given` may promise `asked` (INV-DY2)."""
     if asked == given:
         return PromiseVerdict.REPEATED
@@ -68,7 +69,7 @@ class SiteReport:
     """
 
     region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting: bool
     promise: Promise = NO_PROMISE
     claim: TidemarkPoint = BEFORE_ALL
@@ -92,7 +93,7 @@ class StartDecision:
     leader: str = ""
 
 
-def judge_start(region_epoch: int, reports: Sequence[SiteReport]) -> StartDecision:
+def judge_start(region_epoch: RegionEpoch, reports: Sequence[SiteReport]) -> StartDecision:
     """Return what a region that acted under `region_epoch` may do, given the sites that answered.
 
     Whether a mirror has shown more than it holds is judged by itself (`history`, T33). No report at all means ACT: with two sites an

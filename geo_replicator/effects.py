@@ -10,6 +10,7 @@ from typing import TypeAlias
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.lineage import LogKey
 from geo_replicator.topology import MirrorTopic
+from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 
 # Rounds, at the primary.
 
@@ -25,28 +26,28 @@ class RecordTerm:
 class EnterRound:
     """Send ENTER{round} to every shard (T2)."""
 
-    round: int
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRound:
     """Send RELEASE{round} to every shard: the COMMIT markers it holds are free (T3)."""
 
-    round: int
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class CollectPositions:
     """Ask every log for D of `round` (T9)."""
 
-    round: int
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class PublishTidemark:
     """Append the tidemark of `round`, with L per shard, and wait until it is below HW (T10)."""
 
-    round: int
+    round: Round
     ledger: Mapping[int, int]
 
 
@@ -129,7 +130,7 @@ class Diverged:
     """
 
     key: LogKey
-    primary_leader_epoch: int
+    primary_leader_epoch: LeaderEpoch
     primary_end_offset: int
     mirror_end_offset: int
 
@@ -152,7 +153,7 @@ class StartLogs:
 class LogsReconciled:
     """These logs were checked under the region epoch of this session: they count for tidemarks (T23)."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     keys: tuple[LogKey, ...]
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from geo_replicator.lineage import NO_LINEAGE, Lineage, LogKey
 from geo_replicator.topology import MirrorTopic
+from idempotency.identity import CoordinatorEpoch, LeaderEpoch, RegionEpoch, Round
 
 # Rounds, at the primary.
 
@@ -33,9 +34,9 @@ class ShardEntered:
     `holds`: COMMIT markers are waiting for RELEASE, in this shard or another.
     """
 
-    round: int
+    round: Round
     shard: int
-    coordinator_epoch: int
+    coordinator_epoch: CoordinatorEpoch
     ledger_offset: int
     holds: bool = False
 
@@ -44,14 +45,14 @@ class ShardEntered:
 class PositionsCollected:
     """Every log of the newest metadata gave its D for `round` (T9)."""
 
-    round: int
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class TidemarkDurable:
     """The tidemark of `round` is below HW in `__tidemarks`."""
 
-    round: int
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class HandshakeDone:
     """Connected, and the primary's Hello came: it acts under `region_epoch`."""
 
     primary_region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting: bool
     lineage: Lineage = NO_LINEAGE
 
@@ -93,7 +94,7 @@ class HistoryShown:
     `missing` says of each log that differs what the primary does not hold, for people.
     """
 
-    reached_region_epoch: int
+    reached_region_epoch: RegionEpoch
     missing: tuple[str, ...] = ()
 
 
@@ -119,7 +120,7 @@ class TopicsApplied:
 class MirrorLogEnd:
     """Where a mirror's log ends: its newest leader epoch (-1: empty) and its end offset."""
 
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     end_offset: int
 
 
@@ -127,7 +128,7 @@ class MirrorLogEnd:
 class PrimaryLogEnd:
     """The primary's answer: the largest leader epoch <= the asked one, where it ends, where the log starts."""
 
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     end_offset: int
     log_start_offset: int
 

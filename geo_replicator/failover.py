@@ -49,6 +49,7 @@ from geo_replicator.failover_events import (
     TakeoverBegun,
 )
 from geo_replicator.lineage import Cut, lowest_base
+from idempotency.identity import RegionEpoch
 
 
 class Phase(StrEnum):
@@ -76,7 +77,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     region: str
     phase: Phase
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str = ""
     promise: Promise = NO_PROMISE
     promise_before: Promise = NO_PROMISE
@@ -84,7 +85,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     takeover: TakeoverBegun | None = None
     entry: EntryRecord | None = None
     unseen: tuple[EntryRecord, ...] = ()
-    abandoned_epoch: int = 0
+    abandoned_epoch: RegionEpoch = RegionEpoch(0)
     refuted: HistoryRefuted | None = None
     reason: str = ""
     copied: bool = False
@@ -96,10 +97,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase is Phase.ACTING and self.promise.region_epoch <= self.region_epoch
 
     @property
-    def highest_epoch_known(self) -> int:
+    def highest_epoch_known(self) -> RegionEpoch:
         """Return the highest region epoch that this region may never undercut (T19)."""
-        wanted = self.takeover.region_epoch if self.takeover is not None else 0
-        newest = self.unseen[-1].region_epoch if self.unseen else 0
+        wanted = self.takeover.region_epoch if self.takeover is not None else RegionEpoch(0)
+        newest = self.unseen[-1].region_epoch if self.unseen else RegionEpoch(0)
         return max(
             self.region_epoch, self.promise.region_epoch, wanted, newest, self.abandoned_epoch
         )
@@ -151,7 +152,7 @@ def born(event: Born) -> State:
 
 def unborn(region: str) -> State:
     """Return the state of a region whose folder has no history, and so whose journal is empty."""
-    return State(region=region, phase=Phase.UNBORN, region_epoch=0)
+    return State(region=region, phase=Phase.UNBORN, region_epoch=RegionEpoch(0))
 
 
 def fold(state: State, event: Event) -> State:
@@ -303,7 +304,7 @@ def replay(events: list[Event]) -> State | None:
     return state
 
 
-def why_fenced(region: str, region_epoch: int, acting_region: str) -> str:
+def why_fenced(region: str, region_epoch: RegionEpoch, acting_region: str) -> str:
     """Return why `region` stands still that hears of a higher region epoch: another one acts, or it did so itself.
 
     Of an epoch of its own it hears only where its folder was wound back to a time before: then it does not act.
@@ -362,7 +363,7 @@ class CutLogs(msgspec.Struct, frozen=True):
     """Store the entries, move every tail beyond `cut` to quarantine, truncate; follow `lineage_epoch` from then on."""
 
     cut: Cut
-    lineage_epoch: int
+    lineage_epoch: RegionEpoch
     entries: tuple[EntryRecord, ...]
 
     def by_entry(self) -> list[tuple[EntryRecord, Cut]]:

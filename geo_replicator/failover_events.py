@@ -11,14 +11,15 @@ import msgspec
 
 from geo_replicator.folder_life import Birth
 from geo_replicator.lineage import LineageEntry, LogKey, TidemarkPoint
+from idempotency.identity import RegionEpoch
 
 
 class EntryRecord(msgspec.Struct, frozen=True):
     """A lineage entry as the journal and peers carry it; positions keyed ``topic_id-hex/partition``."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str
-    base_region_epoch: int
+    base_region_epoch: RegionEpoch
     base_number: int
     positions: dict[str, int]
     decided_wall_ms: int = 0
@@ -51,7 +52,7 @@ class Born(msgspec.Struct, frozen=True, tag=True):
 
     region: str
     acting: bool
-    region_epoch: int
+    region_epoch: RegionEpoch
     folder_id: str = ""
 
 
@@ -82,12 +83,12 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     `gives_up`: the lost logs that the operator gave up by name; what is lost later was not meant (T36).
     """
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     old_region: str
     operation_id: str
     planned: bool
     forced: bool
-    final: tuple[int, int] | None = None
+    final: tuple[RegionEpoch, int] | None = None
     accepts: str = ""
     accepts_behind: bool = False
     gives_up: tuple[str, ...] = ()
@@ -108,20 +109,20 @@ class CutChosen(msgspec.Struct, frozen=True, tag=True):
 class LogsCut(msgspec.Struct, frozen=True, tag=True):
     """Every log ends at its position; what lay beyond is in quarantine."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
 class Adopted(msgspec.Struct, frozen=True, tag=True):
     """Ledgers loaded, orphans aborted, groups clamped, first tidemark published (T21): writes open."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
 class HistoryRefuted(msgspec.Struct, frozen=True, tag=True):
     """`region` has shown a tidemark of this region's own epoch that this one does not hold: writes close (T33)."""
 
     region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     number: int
     log_count: int
     reason: str
@@ -145,14 +146,14 @@ class DrainRolledBack(msgspec.Struct, frozen=True, tag=True):
 class PromiseGiven(msgspec.Struct, frozen=True, tag=True):
     """`candidate` may act under `region_epoch`; nothing older is acted on here (T24)."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     candidate: str = msgspec.field(name="taker")
 
 
 class HigherEpochLearned(msgspec.Struct, frozen=True, tag=True):
     """A peer proved that another region acts: this one fences itself at once."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str
 
 
@@ -171,7 +172,7 @@ class ReturnBegun(msgspec.Struct, frozen=True, tag=True):
 class Returned(msgspec.Struct, frozen=True, tag=True):
     """Every log was cut back to the base: this region mirrors under `region_epoch`."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
 Event = (

@@ -17,6 +17,8 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from idempotency.identity import RegionEpoch
+
 INCARNATIONS_KEPT: Final = 64
 TWICE_MS: Final = 15_000
 """How long after its last word a start of another region counts as one that runs."""
@@ -31,7 +33,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
     birth_id: str
     region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     wall_ms: int
 
 
@@ -203,7 +205,7 @@ def judge_births(ours: Shown | None, theirs: Shown | None) -> BirthVerdict:
     return BirthVerdict.SAME
 
 
-def birth_of_older_folder(cluster_id: str, region: str, region_epoch: int) -> Birth:
+def birth_of_older_folder(cluster_id: str, region: str, region_epoch: RegionEpoch) -> Birth:
     """Return the birth of a cluster whose folders were written before births were kept: each region derives the same."""
     birth_id = uuid5(_BIRTHS_OF_OLDER_FOLDERS, cluster_id).hex
     return Birth(birth_id=birth_id, region=region, region_epoch=region_epoch, wall_ms=0)

@@ -24,6 +24,7 @@ from uuid import UUID
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
 from geo_replicator.tidemark import Tidemark
 from geo_replicator.topology import LedgerTopics
+from idempotency.identity import RegionEpoch
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class _Log:
     """One log of the mirror: its HW as it counts here, and who waits for more, lowest first."""
 
     high_watermark: int = 0
-    reconciled_region_epoch: int = 0
+    reconciled_region_epoch: RegionEpoch = RegionEpoch(0)
     whole_from: int = 0
     cut: int = 0
     awaited: deque[tuple[int, _Pending]] = field(default_factory=deque)
@@ -143,7 +144,7 @@ class Frontier:
             needs[self.ledgers.shard_key(shard)] = offset
         return needs
 
-    def _has(self, key: LogKey, position: int, region_epoch: int) -> bool:
+    def _has(self, key: LogKey, position: int, region_epoch: RegionEpoch) -> bool:
         if position == 0:
             return True
         log = self._logs.get(key)
@@ -154,7 +155,7 @@ class Frontier:
             and not log.awaited
         )
 
-    def reconciled(self, keys: Iterable[LogKey], region_epoch: int) -> None:
+    def reconciled(self, keys: Iterable[LogKey], region_epoch: RegionEpoch) -> None:
         """Note that these logs were checked against the primary under `region_epoch` (INV-FR6)."""
         for key in keys:
             log = self._logs.setdefault(key, _Log())
@@ -165,7 +166,7 @@ class Frontier:
     def unreconcile(self) -> None:
         """A session ended: HWs count again once the logs were checked in the next one (INV-FR6)."""
         for log in self._logs.values():
-            log.reconciled_region_epoch = 0
+            log.reconciled_region_epoch = RegionEpoch(0)
 
     def advanced(self, key: LogKey, high_watermark: int) -> None:
         """Note that the mirror's HW of `key` is `high_watermark`."""

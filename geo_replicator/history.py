@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Final
 
 from geo_replicator.lineage import LogKey
+from idempotency.identity import LeaderEpoch
 
 LOGS_PER_PIECE: Final = 500
 """How many logs are shown at a time."""
@@ -28,7 +29,7 @@ NAMED_MAX: Final = 10
 class LastBatch:
     """The batch that ends at or below an offset; its CRC covers the attributes and everything behind them."""
 
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     base_offset: int
     crc: int
 

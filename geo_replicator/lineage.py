@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from idempotency.identity import RegionEpoch
+
 
 class LogKey(NamedTuple):
     """One partition log in any region: topic id and partition number."""
@@ -35,7 +37,7 @@ class LogKey(NamedTuple):
 class TidemarkPoint(NamedTuple):
     """One tidemark: `number` k, dense within the epochs of one lineage, and who published it."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     number: int
 
     def __str__(self) -> str:
@@ -43,7 +45,7 @@ class TidemarkPoint(NamedTuple):
         return f"tidemark {self.number} of region epoch {self.region_epoch}"
 
 
-BEFORE_ALL: Final = TidemarkPoint(0, 0)
+BEFORE_ALL: Final = TidemarkPoint(RegionEpoch(0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ EMPTY_CUT: Final = Cut(BEFORE_ALL)
 class LineageEntry:
     """Region `acting_region` acts under `region_epoch` from `base` on (T25)."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str
     base: TidemarkPoint
     positions: Mapping[LogKey, int] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class Lineage:
         epochs = [entry.region_epoch for entry in self.entries]
         assert epochs == sorted(set(epochs)), f"INV-LN1: {epochs}"
 
-    def since(self, region_epoch: int) -> tuple[LineageEntry, ...]:
+    def since(self, region_epoch: RegionEpoch) -> tuple[LineageEntry, ...]:
         """Return the entries that a region which followed `region_epoch` has not seen."""
         return tuple(entry for entry in self.entries if entry.region_epoch > region_epoch)
 
@@ -96,7 +98,7 @@ class Lineage:
         """Return True where a later region acts from a base before `point` (INV-LN2)."""
         return any(point > entry.base for entry in self.since(point.region_epoch))
 
-    def contradicts(self, other: "Lineage", region_epoch: int) -> bool:
+    def contradicts(self, other: "Lineage", region_epoch: RegionEpoch) -> bool:
         """Return True where both know who began `region_epoch`, and say it otherwise (T35)."""
         return begun_twice(self.entries, other.entries, region_epoch)
 
@@ -112,12 +114,14 @@ class Beginning(Protocol):
     """A lineage entry, in whichever form it is kept."""
 
     @property
-    def region_epoch(self) -> int:
+    def region_epoch(self) -> RegionEpoch:
         """Return the region epoch that begins with it."""
         ...
 
 
-def begun_twice(ours: Iterable[Beginning], theirs: Iterable[Beginning], region_epoch: int) -> bool:
+def begun_twice(
+    ours: Iterable[Beginning], theirs: Iterable[Beginning], region_epoch: RegionEpoch
+) -> bool:
     """Return True where both know how `region_epoch` began, and know it otherwise (T35).
 
     1. A region takes over and is followed. 2. It is wound back to a time before that, takes over again while nobody

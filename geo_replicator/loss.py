@@ -23,7 +23,16 @@ import msgspec
 
 from geo_replicator.lineage import Cut, LogKey
 from geo_replicator.quarantine import CutCause
-from idempotency.identity import TRANSACTION_LEDGER
+from idempotency.identity import (
+    TRANSACTION_LEDGER,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    ProducerPair,
+    RegionEpoch,
+    Round,
+    SequenceNumber,
+)
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import BatchHeader
 
@@ -34,17 +43,17 @@ class DecisionFacts(msgspec.Struct, frozen=True, order=True):
     """Where a commit was decided: the position of its PREPARE record (rule T6) and its round."""
 
     shard: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
-    stamp: int
+    stamp: Round
 
 
 class LostTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """One transaction with a commit decision beyond the cut."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     decision: DecisionFacts
     partitions: tuple[str, ...]
     decided_wall_ms: int
@@ -60,13 +69,13 @@ class RecordRange(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     partition: int
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     first_offset: int
     last_offset: int
     record_count: int
-    first_sequence: int
-    last_sequence: int
+    first_sequence: SequenceNumber
+    last_sequence: SequenceNumber
     transactional: bool
     committed: bool | None = None
 
@@ -130,8 +139,8 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
     domain: str
     from_region: str
     to_region: str
-    region_epoch: int
-    tidemark_region_epoch: int
+    region_epoch: RegionEpoch
+    tidemark_region_epoch: RegionEpoch
     tidemark_number: int
     age_ms: int
     last_heard_ms: int
@@ -174,10 +183,10 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     domain: str
-    lineage_epoch: int
+    lineage_epoch: RegionEpoch
     region: str
     exact: bool
-    base_region_epoch: int
+    base_region_epoch: RegionEpoch
     base_number: int
     transactions: tuple[LostTransaction, ...]
     transaction_count: int
@@ -209,7 +218,7 @@ class TailDecision:
     """One record of a transaction ledger beyond the cut, with its position."""
 
     shard: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
     record: TransactionRecord
 
@@ -253,7 +262,7 @@ def lost_transactions(decisions: Iterable[TailDecision]) -> tuple[LostTransactio
                 shard=decision.shard,
                 leader_epoch=decision.leader_epoch,
                 offset=decision.offset,
-                stamp=-1 if decision.record.stamp is None else decision.record.stamp,
+                stamp=Round(-1) if decision.record.stamp is None else decision.record.stamp,
             ),
             partitions=tuple(sorted(str(tp) for tp in decision.record.partitions)),
             decided_wall_ms=decision.record.last_update_ms,
@@ -274,7 +283,7 @@ def record_ranges(
     committed_producers = {
         (transaction.producer_id, transaction.producer_epoch) for transaction in committed
     }
-    ranges: dict[tuple[LogKey, int, int, bool], list[RecordRange]] = {}
+    ranges: dict[tuple[LogKey, ProducerId, ProducerEpoch, bool], list[RecordRange]] = {}
     for batch in _once(batches):
         header = batch.header
         if header.is_control:
@@ -337,7 +346,7 @@ def _extended(known: RecordRange, header: BatchHeader) -> RecordRange:
     )
 
 
-def _range_of(batch: TailBatch, committed_producers: set[tuple[int, int]]) -> RecordRange:
+def _range_of(batch: TailBatch, committed_producers: set[ProducerPair]) -> RecordRange:
     header = batch.header
     producer = (header.producer_id, header.producer_epoch)
     return RecordRange(
@@ -363,7 +372,7 @@ class Takeover:
     domain: str
     from_region: str
     to_region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     planned: bool
     last_heard_ms: int
 
@@ -434,9 +443,9 @@ class Quarantined:
     """
 
     domain: str
-    lineage_epoch: int
+    lineage_epoch: RegionEpoch
     region: str
-    base_region_epoch: int
+    base_region_epoch: RegionEpoch
     base_number: int
     tail: Tail
     exact: bool = True

@@ -17,6 +17,7 @@ from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.topology import LedgerTopics, MirrorTopic
+from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance, Clock
 
 Buffer = bytes | memoryview
@@ -256,7 +257,7 @@ class LinkPorts:
 class LinkFacts:
     """What a link follows: under which region epoch, whose lineage, which ledgers."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     primary_region: str
     lineage: Lineage
     ledgers: LedgerTopics

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from geo_replicator.lineage import Cut, LogKey
+from idempotency.identity import RegionEpoch
 
 
 class CutCause(StrEnum):
@@ -34,7 +35,7 @@ class QuarantineKey(NamedTuple):
     domain: str
     topic_id: UUID
     partition: int
-    lineage_epoch: int
+    lineage_epoch: RegionEpoch
     first_offset: int
     last_offset: int
 
@@ -69,13 +70,13 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: UUID
     partition: int
-    lineage_epoch: int
+    lineage_epoch: RegionEpoch
     first_offset: int
     last_offset: int
     region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str
-    base_region_epoch: int
+    base_region_epoch: RegionEpoch
     base_number: int
     byte_count: int
     batch_count: int

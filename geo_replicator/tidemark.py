@@ -23,6 +23,7 @@ import msgspec
 
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.topology import LedgerTopics
+from idempotency.identity import RegionEpoch, Round
 
 NOWHERE: Final = -1
 _KEY: Final = Struct(">hq")
@@ -51,9 +52,9 @@ class Tidemark:
     """
 
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     number: int
-    round: int
+    round: Round
     metadata_version: int
     ledger: Mapping[int, int]
     moved: Mapping[LogKey, LogPosition] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class TermRecord:
     """A cut leader's first record: it publishes only once this one is below HW (T1)."""
 
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     term: int
     number: int
     previous_at: int = NOWHERE
@@ -84,9 +85,9 @@ class TermRecord:
 class _TidemarkWire(msgspec.Struct, frozen=True, array_like=True):
     format: int
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     number: int
-    round: int
+    round: Round
     metadata_version: int
     ledger: list[tuple[int, int]]
     moved: list[tuple[bytes, list[tuple[int, int, int]]]]
@@ -100,7 +101,7 @@ class _TidemarkWire(msgspec.Struct, frozen=True, array_like=True):
 class _TermWire(msgspec.Struct, frozen=True, array_like=True):
     format: int
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     term: int
     number: int
     previous_at: int

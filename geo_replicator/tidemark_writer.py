@@ -21,6 +21,7 @@ from geo_replicator.tidemark import (
     Vector,
     broken_rules,
 )
+from idempotency.identity import RegionEpoch, Round
 
 FULL_EVERY_RECORDS: Final = 1024
 FULL_EVERY_BYTES: Final = 1024 * 1024
@@ -30,8 +31,8 @@ FULL_EVERY_BYTES: Final = 1024 * 1024
 class ClosedCut:
     """What a closed and collected round found: everything a tidemark record is made of."""
 
-    round: int
-    region_epoch: int
+    round: Round
+    region_epoch: RegionEpoch
     metadata_version: int
     ledger: Mapping[int, int]
     moved: Mapping[LogKey, LogPosition]
@@ -60,7 +61,7 @@ class TidemarkWriter:
         newest = self.book.newest
         return BEFORE_ALL if newest is None else newest.newest.point
 
-    def term_record(self, region_epoch: int, term: int) -> TermRecord:
+    def term_record(self, region_epoch: RegionEpoch, term: int) -> TermRecord:
         """Return the record that opens `term` (T1)."""
         newest = self.book.newest
         return TermRecord(

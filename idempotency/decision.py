@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
-from idempotency.identity import Round
+from idempotency.identity import LeaderEpoch, Round
 
 _LAYOUT: Final = struct.Struct(">biiqq")
 _LAYOUT_VERSION: Final = 0
@@ -35,9 +35,9 @@ class DecisionId(msgspec.Struct, frozen=True):
     """Names one commit or abort decision by the ledger position of its PREPARE record."""
 
     shard: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
-    stamp: int
+    stamp: Round
 
     def is_newer_than(self, other: "DecisionId | None") -> bool:
         """Return whether this decision was taken after `other` of the same producer id (T6)."""
@@ -78,6 +78,6 @@ def round_of(term: int, number: int) -> Round:
     return Round(term << _ROUND_NUMBER_BITS | number)
 
 
-def round_number(stamp: int) -> int:
+def round_number(stamp: Round) -> int:
     """Return the number of a round within its term."""
     return stamp & ROUND_NUMBER_MAX

@@ -47,7 +47,7 @@ def region_epoch(n: int, ordinal: int) -> RegionEpoch:
     return RegionEpoch(n << REGION_ORDINAL_BITS | ordinal)
 
 
-def leader_epoch(region_epoch: int, counter: int) -> LeaderEpoch:
+def leader_epoch(region_epoch: RegionEpoch, counter: int) -> LeaderEpoch:
     """Return the leader epoch number `counter` (from 0) within `region_epoch`.
 
     Raises:
@@ -73,21 +73,21 @@ def next_region_epoch(known_max: int, ordinal: int) -> RegionEpoch:
     return region_epoch(known_number + 1, ordinal)
 
 
-def region_number_of(region_epoch: int) -> int:
+def region_number_of(region_epoch: RegionEpoch) -> int:
     """Return n of a region epoch."""
     return region_epoch >> REGION_ORDINAL_BITS
 
 
-def region_ordinal_of(region_epoch: int) -> int:
+def region_ordinal_of(region_epoch: RegionEpoch) -> int:
     """Return the ordinal of the region that holds a region epoch."""
     return region_epoch & REGION_ORDINAL_MAX
 
 
-def region_epoch_of(leader_epoch: int) -> RegionEpoch:
+def region_epoch_of(leader_epoch: LeaderEpoch) -> RegionEpoch:
     """Return the region epoch that a leader epoch belongs to; -1 stays -1."""
     return RegionEpoch(leader_epoch >> LEADER_COUNTER_BITS)
 
 
-def leader_counter_of(leader_epoch: int) -> int:
+def leader_counter_of(leader_epoch: LeaderEpoch) -> int:
     """Return the counter of a leader epoch within its region epoch."""
     return leader_epoch & LEADER_COUNTER_MAX

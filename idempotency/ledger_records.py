@@ -25,7 +25,15 @@ from typing import Final, TypeAlias
 import msgspec
 
 from idempotency.decision import DecisionError, DecisionId
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    CoordinatorEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_bytes import LedgerError, Reader, Writer
 
 __all__ = [
@@ -79,20 +87,20 @@ class TransactionRecord(msgspec.Struct, frozen=True):
     """The whole state of one transactional id; each record replaces the one before."""
 
     transactional_id: str
-    producer_id: int
-    previous_producer_id: int
-    next_producer_id: int
-    producer_epoch: int
-    last_producer_epoch: int
+    producer_id: ProducerId
+    previous_producer_id: ProducerId
+    next_producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    last_producer_epoch: ProducerEpoch
     timeout_ms: int
     status: TxnStatus
     partitions: tuple[TopicPartition, ...]
     last_update_ms: int
     start_ms: int
-    stamp: int | None = None
+    stamp: Round | None = None
     """Round the decision was taken in; None while there is none (T2)."""
     decision: DecisionId | None = None
-    region_epoch: int = -1
+    region_epoch: RegionEpoch = RegionEpoch(-1)
     """Region epoch in which (producer_id, producer_epoch) was given out (T22)."""
     client_tv: int = 0
     """Transaction version that the client last used: 0 or 1 (TV1), 2 (TV2)."""
@@ -103,8 +111,8 @@ class TransactionRecord(msgspec.Struct, frozen=True):
 class RoundRecord(msgspec.Struct, frozen=True):
     """The shard entered round `stamp` (T2)."""
 
-    stamp: int
-    coordinator_epoch: int
+    stamp: Round
+    coordinator_epoch: CoordinatorEpoch
 
 
 class TransactionKey(msgspec.Struct, frozen=True):
@@ -120,7 +128,7 @@ class RoundKey(msgspec.Struct, frozen=True):
 class OrphanKey(msgspec.Struct, frozen=True):
     """Key of a transaction found open in partitions, but in no ledger (T21)."""
 
-    producer_id: int
+    producer_id: ProducerId
 
 
 class UnknownKey(msgspec.Struct, frozen=True):
@@ -144,7 +152,7 @@ def encode_round_key() -> bytes:
     return struct.pack(">h", ROUND_KEY_KIND)
 
 
-def encode_orphan_key(producer_id: int) -> bytes:
+def encode_orphan_key(producer_id: ProducerId) -> bytes:
     """Return the key of an orphaned transaction of `producer_id`."""
     return struct.pack(">hq", ORPHAN_KEY_KIND, producer_id)
 
@@ -163,7 +171,7 @@ def decode_key(data: bytes) -> LedgerKey:
         case 21072:
             key = RoundKey()
         case 21073:
-            key = OrphanKey(reader.int64())
+            key = OrphanKey(ProducerId(reader.int64()))
         case _:
             return UnknownKey(kind)
     reader.expect_end()
@@ -183,7 +191,7 @@ def decode_round_value(data: bytes) -> RoundRecord:
     """
     reader = Reader(data)
     _expect_version(reader.int16(), ROUND_VALUE_VERSION, "round")
-    record = RoundRecord(reader.int64(), reader.int32())
+    record = RoundRecord(Round(reader.int64()), CoordinatorEpoch(reader.int32()))
     reader.expect_end()
     return record
 
@@ -243,19 +251,19 @@ def decode_transaction_value(transactional_id: str, data: bytes) -> TransactionR
     stamp = _tag_int(tags, _TAG_STAMP, ">q", -1)
     return TransactionRecord(
         transactional_id=transactional_id,
-        producer_id=producer_id,
-        previous_producer_id=_tag_int(tags, _TAG_PREVIOUS_PRODUCER_ID, ">q", -1),
-        next_producer_id=_tag_int(tags, _TAG_NEXT_PRODUCER_ID, ">q", -1),
-        producer_epoch=producer_epoch,
-        last_producer_epoch=_tag_int(tags, _TAG_LAST_PRODUCER_EPOCH, ">h", -1),
+        producer_id=ProducerId(producer_id),
+        previous_producer_id=ProducerId(_tag_int(tags, _TAG_PREVIOUS_PRODUCER_ID, ">q", -1)),
+        next_producer_id=ProducerId(_tag_int(tags, _TAG_NEXT_PRODUCER_ID, ">q", -1)),
+        producer_epoch=ProducerEpoch(producer_epoch),
+        last_producer_epoch=ProducerEpoch(_tag_int(tags, _TAG_LAST_PRODUCER_EPOCH, ">h", -1)),
         timeout_ms=timeout_ms,
         status=status,
         partitions=partitions,
         last_update_ms=last_update_ms,
         start_ms=start_ms,
-        stamp=None if stamp < 0 else stamp,
+        stamp=None if stamp < 0 else Round(stamp),
         decision=_tag_decision(tags),
-        region_epoch=_tag_int(tags, _TAG_REGION_EPOCH, ">i", -1),
+        region_epoch=RegionEpoch(_tag_int(tags, _TAG_REGION_EPOCH, ">i", -1)),
         client_tv=_tag_int(tags, _TAG_CLIENT_TV, ">h", 0),
         wait_for=_tag_int(tags, _TAG_WAIT_FOR, ">i", 0),
     )

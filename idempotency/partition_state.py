@@ -17,6 +17,14 @@ from typing import NamedTuple, Self
 
 from idempotency.cut_index import CutIndex
 from idempotency.decision import DecisionId
+from idempotency.identity import (
+    NO_SEQUENCE,
+    CoordinatorEpoch,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+    SequenceNumber,
+)
 from idempotency.producer_state import AcceptedGap, ProducerEntry, ProducerTable
 from idempotency.record_batch import CONTROL_BIT, BatchHeader, ControlType, MarkerFacts
 from idempotency.sequence import is_ahead
@@ -34,8 +42,8 @@ __all__ = [
 class OpenTxn(NamedTuple):
     """A transaction with data here and no marker yet."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     first_offset: int
     last_timestamp_ms: int
 
@@ -47,8 +55,8 @@ class UnendedTxn(NamedTuple):
     decision here, which is an older transaction's.
     """
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     first_offset: int
     decision: DecisionId | None
     decided_before: DecisionId | None
@@ -57,11 +65,11 @@ class UnendedTxn(NamedTuple):
 class ProducerFacts(NamedTuple):
     """One producer as DescribeProducers shows it (KIP-664); -1 stands for none."""
 
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    last_sequence: SequenceNumber
     last_timestamp_ms: int
-    coordinator_epoch: int
+    coordinator_epoch: CoordinatorEpoch
     txn_first_offset: int
 
 
@@ -167,7 +175,7 @@ class PartitionState:
         elif header.producer_epoch < entry.producer_epoch:
             return _stale_epoch(header.producer_epoch, entry)
         else:
-            expected = 0
+            expected = SequenceNumber(0)
         if first != expected and not self._gap_allowed(entry, header, expected):
             return Judgement(
                 Verdict.OUT_OF_ORDER_SEQUENCE,
@@ -233,7 +241,7 @@ class PartitionState:
         below = self._end_offset if below_offset is None else min(below_offset, self._end_offset)
         self._gap_below = max(self._gap_below, below)
 
-    def expire(self, monotonic_ms: int, retention_ms: int) -> list[int]:
+    def expire(self, monotonic_ms: int, retention_ms: int) -> list[ProducerId]:
         """Forget idle producers without an open transaction; return their ids (C8)."""
         return self._producers.expire(monotonic_ms, retention_ms)
 
@@ -282,7 +290,7 @@ class PartitionState:
         """Return aborted transactions overlapping [start, end), markers below `bound` (C38)."""
         return self._visibility.aborted_in(start, end, bound)
 
-    def first_commit_marker(self, stamp_at_least: int) -> int | None:
+    def first_commit_marker(self, stamp_at_least: Round) -> int | None:
         """Return the offset of the first COMMIT marker with a stamp >= `stamp_at_least` (T7)."""
         return self._cut_index.first_commit_marker(stamp_at_least)
 
@@ -320,7 +328,7 @@ class PartitionState:
             )
         return found
 
-    def producer(self, producer_id: int) -> ProducerFacts | None:
+    def producer(self, producer_id: ProducerId) -> ProducerFacts | None:
         """Return what is known of one producer, None if it is unknown or expired."""
         entry = self._producers.get(producer_id)
         return None if entry is None else _facts(entry)
@@ -329,13 +337,13 @@ class PartitionState:
         """Return every known producer, by rising id."""
         return [_facts(entry) for entry in self._producers]
 
-    def producer_ids(self) -> frozenset[int]:
+    def producer_ids(self) -> frozenset[ProducerId]:
         """Return the ids of all known producers."""
         return frozenset(entry.producer_id for entry in self._producers)
 
     # -- bounding memory -----------------------------------------------------------------------
 
-    def prune_cut_index(self, below_stamp: int) -> None:
+    def prune_cut_index(self, below_stamp: Round) -> None:
         """Forget the firsts of rounds below the last published one (T7)."""
         self._cut_index.prune(below_stamp)
 
@@ -405,7 +413,7 @@ def _may_join(entry: ProducerEntry, header: BatchHeader) -> bool:
     return header.is_transactional and header.producer_epoch == entry.producer_epoch
 
 
-def _stale_epoch(producer_epoch: int, entry: ProducerEntry) -> Judgement:
+def _stale_epoch(producer_epoch: ProducerEpoch, entry: ProducerEntry) -> Judgement:
     return Judgement(
         Verdict.STALE_PRODUCER_EPOCH,
         detail=f"epoch {producer_epoch} of producer {entry.producer_id} is fenced: "
@@ -418,7 +426,7 @@ def _facts(entry: ProducerEntry) -> ProducerFacts:
     return ProducerFacts(
         entry.producer_id,
         entry.producer_epoch,
-        -1 if newest is None else newest.last_sequence,
+        NO_SEQUENCE if newest is None else newest.last_sequence,
         entry.last_timestamp_ms,
         entry.coordinator_epoch,
         entry.txn_first_offset,

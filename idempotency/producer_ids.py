@@ -33,7 +33,7 @@ class ProducerIdsExhausted(RuntimeError):
 class ProducerIdBlock:
     """`count` consecutive producer ids from `first`."""
 
-    first: int
+    first: ProducerId
     count: int
 
     @property
@@ -61,4 +61,4 @@ def block_for(region_ordinal: int, index: int, size: int = BLOCK_IDS_DEFAULT) ->
             f"region {region_ordinal} has no producer id block {index}: "
             f"its {_PER_REGION} ids are used up"
         )
-    return ProducerIdBlock((region_ordinal << _ORDINAL_SHIFT) + start, size)
+    return ProducerIdBlock(ProducerId((region_ordinal << _ORDINAL_SHIFT) + start), size)

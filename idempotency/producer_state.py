@@ -18,6 +18,15 @@ from typing import NamedTuple
 
 from idempotency.decision import DecisionId
 from idempotency.fencing import region_epoch_of
+from idempotency.identity import (
+    NO_COORDINATOR_EPOCH,
+    NO_LEADER_EPOCH,
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+)
 from idempotency.record_batch import BatchHeader, MarkerFacts
 from idempotency.sequence import distance, is_ahead
 from idempotency.window import BatchWindow, SentBatch
@@ -30,10 +39,10 @@ class AcceptedGap(NamedTuple):
     `offset` is where the producer went on.
     """
 
-    producer_id: int
-    producer_epoch: int
-    expected_sequence: int
-    first_sequence: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    expected_sequence: SequenceNumber
+    first_sequence: SequenceNumber
     offset: int
 
     @property
@@ -46,12 +55,12 @@ class AcceptedGap(NamedTuple):
 class ProducerEntry:
     """One producer id in one partition; -1 stands for "none yet"."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     window: BatchWindow = field(default_factory=BatchWindow)
-    coordinator_epoch: int = -1
+    coordinator_epoch: CoordinatorEpoch = NO_COORDINATOR_EPOCH
     last_timestamp_ms: int = -1
-    last_leader_epoch: int = -1
+    last_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     """Leader epoch that the newest sequenced batch was written under."""
     txn_first_offset: int = -1
     last_decision: DecisionId | None = None
@@ -81,7 +90,7 @@ class ProducerTable:
         """Yield the entries by rising producer id, so that every copy has one order."""
         return (self._entries[producer_id] for producer_id in sorted(self._entries))
 
-    def get(self, producer_id: int) -> ProducerEntry | None:
+    def get(self, producer_id: ProducerId) -> ProducerEntry | None:
         """Return the entry of a producer, None if it is unknown or expired."""
         return self._entries.get(producer_id)
 
@@ -117,7 +126,7 @@ class ProducerTable:
             entry.last_decision = marker.decision
         return entry
 
-    def expire(self, monotonic_ms: int, retention_ms: int) -> list[int]:
+    def expire(self, monotonic_ms: int, retention_ms: int) -> list[ProducerId]:
         """Forget producers idle for `retention_ms` with no open transaction; return their ids (C8).
 
         To be called now and then: a producer counts as idle from the first call that finds nothing new of it.
@@ -126,7 +135,7 @@ class ProducerTable:
         idle, and forgotten. 3. Its retry, a second after the first try, is written again. So what counts is when
         a batch or marker came, not what stands in it; a restart begins to count anew.
         """
-        expired: list[int] = []
+        expired: list[ProducerId] = []
         for entry in self._entries.values():
             if entry.in_transaction:
                 continue
@@ -139,7 +148,7 @@ class ProducerTable:
             assert not gone.in_transaction, f"INV-P3: {gone}"
         return expired
 
-    def _entry_at(self, producer_id: int, producer_epoch: int) -> ProducerEntry:
+    def _entry_at(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> ProducerEntry:
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id, producer_epoch)

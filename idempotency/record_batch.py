@@ -18,6 +18,14 @@ import msgspec
 from crc32c import crc32c
 
 from idempotency.decision import DECISION_HEADER, DecisionError, DecisionId
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -77,16 +85,16 @@ class BatchHeader(NamedTuple):
 
     base_offset: int
     batch_length: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     magic: int
     crc: int
     attributes: int
     last_offset_delta: int
     base_timestamp_ms: int
     max_timestamp_ms: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: SequenceNumber
     record_count: int
 
     @property
@@ -120,13 +128,13 @@ class BatchHeader(NamedTuple):
         return self.attributes & CODEC_MASK
 
     @property
-    def last_sequence(self) -> int:
+    def last_sequence(self) -> SequenceNumber:
         """Sequence of the last record, wrapping 2**31 - 1 to 0; -1 without a sequence."""
         if self.base_sequence < 0:
             return self.base_sequence
-        return (self.base_sequence + self.last_offset_delta) & _SEQUENCE_MASK
+        return SequenceNumber((self.base_sequence + self.last_offset_delta) & _SEQUENCE_MASK)
 
-    def stamped(self, *, base_offset: int, leader_epoch: int) -> "BatchHeader":
+    def stamped(self, *, base_offset: int, leader_epoch: LeaderEpoch) -> "BatchHeader":
         """Return the header as `stamp` leaves it in the bytes."""
         return _header((base_offset, self.batch_length, leader_epoch, *self[3:]))
 
@@ -141,10 +149,10 @@ class ControlType(IntEnum):
 class MarkerFacts(msgspec.Struct, frozen=True):
     """All that a marker batch says; `decision` is None for markers of software without T6."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     control_type: ControlType
-    coordinator_epoch: int
+    coordinator_epoch: CoordinatorEpoch
     decision: DecisionId | None
     timestamp_ms: int
 
@@ -212,7 +220,7 @@ def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
 
 
 def first_unsound(
-    buf: Buffer, offset: int, *, leader_epoch: int | None = None, gap_below: int = 0
+    buf: Buffer, offset: int, *, leader_epoch: LeaderEpoch | None = None, gap_below: int = 0
 ) -> int:
     """Return where the first batch lies that is not what was written; -1 if all of `buf` is sound.
 
@@ -246,7 +254,9 @@ def stamped_front(header: BatchHeader) -> bytes:
     return _PLACE.pack(header.base_offset, header.batch_length, header.leader_epoch)
 
 
-def build_marker(marker: MarkerFacts, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
+def build_marker(
+    marker: MarkerFacts, *, base_offset: int = 0, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+) -> bytes:
     """Return the control batch of `marker`: one record, one offset (C34)."""
     records = _control_record(marker)
     attributes = TRANSACTIONAL_BIT | CONTROL_BIT
@@ -303,7 +313,9 @@ def _control_record(marker: MarkerFacts) -> bytes:
 
 
 @lru_cache(_REMEMBERED_FRONTS_MAX)
-def _control_front(control_type: ControlType, coordinator_epoch: int, decision_bytes: int) -> bytes:
+def _control_front(
+    control_type: ControlType, coordinator_epoch: CoordinatorEpoch, decision_bytes: int
+) -> bytes:
     """Return the record up to the bytes of its decision; -1: it has none."""
     key = _CONTROL_KEY.pack(_MARKER_VERSION, control_type)
     value = _END_TXN_MARKER.pack(_MARKER_VERSION, coordinator_epoch)

@@ -8,14 +8,16 @@ Source: Kafka storage/internals/log/ProducerAppendInfo.java `inSequence`, KIP-98
 
 from typing import Final
 
+from idempotency.identity import SequenceNumber
+
 SEQUENCE_MAX: Final = 2**31 - 1
 _SEQUENCE_MASK: Final = SEQUENCE_MAX
 _HALF: Final = 2**30
 
 
-def advance(sequence: int, count: int) -> int:
+def advance(sequence: SequenceNumber, count: int) -> SequenceNumber:
     """Return the sequence `count` records after `sequence`, wrapping to 0."""
-    return (sequence + count) & _SEQUENCE_MASK
+    return SequenceNumber((sequence + count) & _SEQUENCE_MASK)
 
 
 def distance(start: int, end: int) -> int:
@@ -23,6 +25,6 @@ def distance(start: int, end: int) -> int:
     return (end - start) & _SEQUENCE_MASK
 
 
-def is_ahead(sequence: int, expected: int) -> bool:
+def is_ahead(sequence: SequenceNumber, expected: int) -> bool:
     """Return whether `sequence` lies after `expected`, by less than half of the ring."""
     return 0 < distance(expected, sequence) < _HALF

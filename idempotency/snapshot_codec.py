@@ -15,6 +15,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from idempotency.decision import DecisionId
+from idempotency.identity import LeaderEpoch, Round
 from idempotency.producer_state import AcceptedGap, ProducerEntry
 from idempotency.visibility import AbortedEntry, CompletedTxn
 from idempotency.window import BatchWindow, SentBatch
@@ -29,7 +30,7 @@ _COMPLETED: Final = struct.Struct(">qqqqh??biqq")
 _ABORTED: Final = struct.Struct(">qqqq")
 _CUT: Final = struct.Struct(">qq")
 _GAP: Final = struct.Struct(">qhiiq")
-_NO_DECISION: Final = DecisionId(0, 0, 0, 0)
+_NO_DECISION: Final = DecisionId(0, LeaderEpoch(0), 0, Round(0))
 
 
 class SnapshotError(ValueError):
@@ -46,7 +47,7 @@ class SnapshotContent:
     producers: list[ProducerEntry]
     completed: list[CompletedTxn]
     aborted: list[AbortedEntry]
-    cuts: list[tuple[int, int]]
+    cuts: list[tuple[Round, int]]
     gaps: list[AcceptedGap]
 
 

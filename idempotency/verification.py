@@ -12,6 +12,8 @@ Not here: asking the coordinator.
 Source: Kafka VerificationStateEntry.java, VerificationGuard.java (KIP-890).
 """
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+
 
 class VerificationGuard:
     """Identity of one verification attempt; compared with `is` only."""
@@ -19,7 +21,11 @@ class VerificationGuard:
     __slots__ = ("ended_from_epoch", "lowest_sequence", "producer_epoch", "producer_id", "waiting")
 
     def __init__(
-        self, producer_id: int, producer_epoch: int, lowest_sequence: int, ended_from_epoch: int
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        lowest_sequence: SequenceNumber,
+        ended_from_epoch: ProducerEpoch,
     ) -> None:
         """Open an attempt for a producer epoch; nobody waits in it yet."""
         self.producer_id = producer_id
@@ -37,17 +43,22 @@ class Verifications:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._guards: dict[int, VerificationGuard] = {}
+        self._guards: dict[ProducerId, VerificationGuard] = {}
 
     def begin(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, *, tv2: bool = False
+        self,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        base_sequence: SequenceNumber,
+        *,
+        tv2: bool = False,
     ) -> VerificationGuard:
         """Join or open the attempt of a batch's producer epoch; call in arrival order, and `leave` once.
 
         `tv2`: the client speaks transactions v2, where a marker carries the next epoch, so that one of the batch's own
         epoch is of the transaction before.
         """
-        ended_from_epoch = producer_epoch + 1 if tv2 else producer_epoch
+        ended_from_epoch = ProducerEpoch(producer_epoch + 1) if tv2 else producer_epoch
         guard = self._guards.get(producer_id)
         if guard is None or guard.producer_epoch != producer_epoch:
             guard = VerificationGuard(producer_id, producer_epoch, base_sequence, ended_from_epoch)
@@ -68,13 +79,15 @@ class Verifications:
         if guard.waiting == 0 and self.is_current(guard):
             del self._guards[guard.producer_id]
 
-    def end(self, producer_id: int, marker_epoch: int) -> None:
+    def end(self, producer_id: ProducerId, marker_epoch: ProducerEpoch) -> None:
         """End the producer's attempt if the marker that is in the log is one of its transaction."""
         guard = self._guards.get(producer_id)
         if guard is not None and marker_epoch >= guard.ended_from_epoch:
             del self._guards[producer_id]
 
-    def lowest_sequence(self, producer_id: int, producer_epoch: int) -> int | None:
+    def lowest_sequence(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> SequenceNumber | None:
         """Return the lowest first sequence seen by the attempt of this producer epoch, None without one."""
         guard = self._guards.get(producer_id)
         if guard is None or guard.producer_epoch != producer_epoch:

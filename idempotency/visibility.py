@@ -20,12 +20,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from idempotency.decision import DecisionId
+from idempotency.identity import ProducerEpoch, ProducerId
 
 
 class AbortedTxn(NamedTuple):
     """An aborted transaction in a partition; `last_offset` is the offset of its ABORT marker."""
 
-    producer_id: int
+    producer_id: ProducerId
     first_offset: int
     last_offset: int
 
@@ -36,11 +37,11 @@ class CompletedTxn(NamedTuple):
     `last_offset` is that of its last data here, `producer_epoch` the one its data was written under.
     """
 
-    producer_id: int
+    producer_id: ProducerId
     first_offset: int
     marker_offset: int
     last_offset: int
-    producer_epoch: int
+    producer_epoch: ProducerEpoch
     committed: bool
     decision: DecisionId | None
 
@@ -51,7 +52,7 @@ class AbortedEntry(NamedTuple):
     `stable_offset`: no transaction completed later starts below it, so a search may stop there.
     """
 
-    producer_id: int
+    producer_id: ProducerId
     first_offset: int
     marker_offset: int
     stable_offset: int
@@ -64,7 +65,9 @@ class Visibility:
 
     def __init__(self) -> None:
         """Start with an empty partition."""
-        self._open: dict[int, int] = {}  # producer id -> first offset, in rising offset order
+        self._open: dict[
+            ProducerId, int
+        ] = {}  # producer id -> first offset, in rising offset order
         self._completed: list[CompletedTxn] = []
         self._aborted: list[AbortedEntry] = []
         self._forgotten_below = 0
@@ -94,11 +97,11 @@ class Visibility:
         """Return the transactions with a marker at or above `bound`."""
         return self._completed[bisect_left(self._completed, bound, key=_marker_offset) :]
 
-    def open_items(self) -> Iterator[tuple[int, int]]:
+    def open_items(self) -> Iterator[tuple[ProducerId, int]]:
         """Yield (producer id, first offset) of each open transaction, oldest first."""
         return iter(self._open.items())
 
-    def begin(self, producer_id: int, first_offset: int) -> None:
+    def begin(self, producer_id: ProducerId, first_offset: int) -> None:
         """Note the first batch of a transaction."""
         assert producer_id not in self._open, producer_id
         newest = next(reversed(self._open.values()), -1)
@@ -162,7 +165,7 @@ class Visibility:
     def restore(
         self,
         *,
-        open_items: Iterable[tuple[int, int]],
+        open_items: Iterable[tuple[ProducerId, int]],
         completed: list[CompletedTxn],
         aborted: list[AbortedEntry],
         forgotten_below: int,

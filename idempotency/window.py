@@ -13,6 +13,7 @@ Source: Kafka storage/internals/log/ProducerStateEntry.java, KIP-98.
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from idempotency.identity import SequenceNumber
 from idempotency.sequence import is_ahead
 
 BATCHES_TO_RETAIN: Final = 5
@@ -33,8 +34,8 @@ class WindowVerdict(Enum):
 class SentBatch(NamedTuple):
     """One batch that is in the log; `timestamp_ms` is its greatest record timestamp."""
 
-    base_sequence: int
-    last_sequence: int
+    base_sequence: SequenceNumber
+    last_sequence: SequenceNumber
     base_offset: int
     last_offset: int
     timestamp_ms: int
@@ -61,20 +62,22 @@ class BatchWindow:
         return self._batches[-1] if self._batches else None
 
     @property
-    def expected_sequence(self) -> int:
+    def expected_sequence(self) -> SequenceNumber:
         """The only first sequence that is not a gap, a duplicate or behind."""
         if not self._batches:
-            return 0
-        return (self._batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+            return SequenceNumber(0)
+        return SequenceNumber((self._batches[-1].last_sequence + 1) & _SEQUENCE_MASK)
 
-    def find(self, base_sequence: int, last_sequence: int) -> SentBatch | None:
+    def find(
+        self, base_sequence: SequenceNumber, last_sequence: SequenceNumber
+    ) -> SentBatch | None:
         """Return the retained batch with exactly these sequences (C2)."""
         for batch in reversed(self._batches):
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
         return None
 
-    def judge(self, base_sequence: int, last_sequence: int) -> WindowVerdict:
+    def judge(self, base_sequence: SequenceNumber, last_sequence: SequenceNumber) -> WindowVerdict:
         """Say how a batch with these sequences relates to the window."""
         expected = self.expected_sequence
         if base_sequence == expected:

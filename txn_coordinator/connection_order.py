@@ -25,6 +25,8 @@ numbers show. Not here: numbering connections (`region_broker.wire`), TV2, whose
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerPair
+
 _ORIGINS_MAX: Final = 16
 _CHALLENGED_MAX: Final = 1_024
 _PROVEN_MAX: Final = 64
@@ -56,14 +58,14 @@ class ConnectionOrder:
 
     def __init__(self) -> None:
         """Know nothing."""
-        self._pair: tuple[int, int] = (-1, -1)
+        self._pair: ProducerPair = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self._floors: dict[int, int] = {}
         self._suspect: dict[int, int] = {}
         """By origin: connections up to this number existed when the last abort was asked for."""
         self._proven: set[tuple[int, int]] = set()
         self._challenged: set[Hashable] = set()
 
-    def of(self, pair: tuple[int, int]) -> "ConnectionOrder":
+    def of(self, pair: ProducerPair) -> "ConnectionOrder":
         """Return this order for the pair in force, started over if that is a new one."""
         if pair != self._pair:
             self._pair = pair

@@ -14,6 +14,7 @@ Not here: marker sending and timers (the drivers).
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from idempotency.identity import RegionEpoch
 from txn_coordinator import events as ev
 from txn_coordinator import expiry
 from txn_coordinator.effects import Answer, TxnEffect
@@ -43,7 +44,7 @@ class TxnCoordinatorCore:
         self,
         shard: int,
         *,
-        region_epoch: int,
+        region_epoch: RegionEpoch,
         timeout_max_ms: int = expiry.TIMEOUT_MAX_MS,
         id_retention_ms: int = expiry.ID_RETENTION_MS,
     ) -> None:

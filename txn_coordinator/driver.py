@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Clock
 from txn_coordinator import expiry
@@ -86,7 +87,7 @@ class TransactionCoordinator:
             self._group = None
             self._shards.resign()
 
-    async def load(self, leader_epoch: int, region_epoch: int) -> None:
+    async def load(self, leader_epoch: LeaderEpoch, region_epoch: RegionEpoch) -> None:
         """Replay all shards and serve them (C22, T3); clients get LOADING meanwhile.
 
         Raises:
@@ -95,7 +96,10 @@ class TransactionCoordinator:
         await self._loading.load(await self._running_group(), leader_epoch, region_epoch)
 
     async def adopt(
-        self, region_epoch: int, leader_epoch: int, open_in_partitions: Iterable[Found]
+        self,
+        region_epoch: RegionEpoch,
+        leader_epoch: LeaderEpoch,
+        open_in_partitions: Iterable[Found],
     ) -> AdoptionReport:
         """Load the ledgers of a cut and end everything that was open in it (T21); re-running is safe.
 

@@ -8,7 +8,14 @@ Not here: how (`driver`).
 import msgspec
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+    TopicPartition,
+)
 from idempotency.ledger_records import TransactionRecord
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -29,7 +36,7 @@ class AppendTombstone(msgspec.Struct, frozen=True):
 class AppendRound(msgspec.Struct, frozen=True):
     """Append ROUND{round}; its offset is L of the round (T2)."""
 
-    round: int
+    round: Round
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -37,8 +44,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     request_id: int
     verdict: TxnVerdict
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -52,8 +59,8 @@ class SendMarkers(msgspec.Struct, frozen=True):
     """Write the outcome of `decision` to `partitions`; report `MarkerConfirmed` for each."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     commit: bool
     decision: DecisionId
     partitions: tuple[TopicPartition, ...]

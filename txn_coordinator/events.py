@@ -8,7 +8,14 @@ Not here: what the core does with them (`core`).
 import msgspec
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+    TopicPartition,
+)
 from txn_coordinator.ports import LedgerPosition
 
 
@@ -18,8 +25,8 @@ class InitProducerIdReceived(msgspec.Struct, frozen=True):
     request_id: int
     transactional_id: str
     timeout_ms: int
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
 
 class AddPartitionsReceived(msgspec.Struct, frozen=True):
@@ -27,8 +34,8 @@ class AddPartitionsReceived(msgspec.Struct, frozen=True):
 
     request_id: int
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     partitions: tuple[TopicPartition, ...]
     tv: int = 1
 
@@ -38,8 +45,8 @@ class EndTxnReceived(msgspec.Struct, frozen=True):
 
     request_id: int
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     commit: bool
     tv: int = 1
 
@@ -52,8 +59,8 @@ class AbortReceived(msgspec.Struct, frozen=True):
 
     request_id: int
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     partitions: tuple[TopicPartition, ...] = ()
 
 
@@ -106,8 +113,8 @@ class TransactionalIdExpired(msgspec.Struct, frozen=True):
 class AbortOrphan(msgspec.Struct, frozen=True):
     """Abort what `producer_id` has open in `partitions` though no ledger entry knows it (T21)."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     partitions: tuple[TopicPartition, ...]
 
 
@@ -121,20 +128,20 @@ class AdoptOngoing(msgspec.Struct, frozen=True):
 class EnterRound(msgspec.Struct, frozen=True):
     """ENTER{round} of the cut leader (T2)."""
 
-    round: int
+    round: Round
 
 
 class RoundAppended(msgspec.Struct, frozen=True):
     """ROUND{round} was appended at `offset` of the ledger shard."""
 
-    round: int
+    round: Round
     offset: int
 
 
 class ReleaseRound(msgspec.Struct, frozen=True):
     """RELEASE{round}: markers of stamps up to it may go (T3)."""
 
-    round: int
+    round: Round
 
 
 class TimersRestarted(msgspec.Struct, frozen=True):
@@ -160,7 +167,7 @@ class MarkersResumed(msgspec.Struct, frozen=True):
 class ProducerIdsGranted(msgspec.Struct, frozen=True):
     """Fresh producer ids for this shard, never given out before (C11)."""
 
-    first: int
+    first: ProducerId
     count: int
 
 

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from idempotency import ledger_records as lr
 from idempotency.decision import NO_ROUND, round_number
+from idempotency.identity import Round
 from txn_coordinator.ports import LedgerCorrupt, LedgerPosition
 
 LedgerRow: TypeAlias = tuple[LedgerPosition, bytes, bytes | None]
@@ -35,7 +36,7 @@ class LedgerImage:
         self._last: dict[bytes, tuple[LedgerRow, LedgerRow | None]] = {}
         """By key: the last row, and the ROUND row that held when it was appended."""
         self._current: LedgerRow | None = None
-        self._current_round: int = NO_ROUND
+        self._current_round: Round = NO_ROUND
         self._released: LedgerRow | None = None
 
     def apply(self, row: LedgerRow) -> None:
@@ -57,7 +58,7 @@ class LedgerImage:
         except lr.LedgerError as error:
             raise LedgerCorrupt(f"offset {position.offset}: {error}") from error
 
-    def _enter(self, row: LedgerRow, stamp: int) -> None:
+    def _enter(self, row: LedgerRow, stamp: Round) -> None:
         if stamp <= self._current_round:
             return
         self._current, self._current_round = row, stamp

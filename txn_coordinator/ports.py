@@ -12,7 +12,13 @@ from typing import Protocol
 import msgspec
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 from idempotency.producer_ids import ProducerIdBlock
 
 
@@ -34,7 +40,7 @@ class IdsUnavailable(Exception):
 class LedgerPosition(msgspec.Struct, frozen=True):
     """Where a ledger record stands: leader epoch of its batch, and its offset."""
 
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
 
 
@@ -107,10 +113,10 @@ class MarkerOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     transactional_id: str
     partitions: tuple[TopicPartition, ...]
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     commit: bool
-    coordinator_epoch: int
+    coordinator_epoch: CoordinatorEpoch
     decision: DecisionId
     tv2: bool = False
     """The epoch was bumped by this decision: what is open under it is a later transaction (KIP-1228)."""

@@ -10,13 +10,14 @@ Not here: who starts and closes rounds (geo_replicator.cut_rounds).
 import msgspec
 
 from idempotency.decision import NO_ROUND, round_number
+from idempotency.identity import CoordinatorEpoch, Round
 
 
 class EnteredRound(msgspec.Struct, frozen=True):
     """A shard's answer to ENTER: L is the ledger offset of the ROUND record (T2)."""
 
     shard: int
-    coordinator_epoch: int
+    coordinator_epoch: CoordinatorEpoch
     ledger_offset: int
 
 
@@ -27,24 +28,24 @@ class RoundGate:
 
     def __init__(self) -> None:
         """Start before the first round: everything is free."""
-        self.current: int = NO_ROUND
+        self.current: Round = NO_ROUND
         self.current_offset = -1
         """Ledger offset of the first ROUND{current} (L), -1 until it is known."""
-        self.released: int = NO_ROUND
-        self._held: dict[str, int] = {}
+        self.released: Round = NO_ROUND
+        self._held: dict[str, Round] = {}
 
-    def restore(self, entered_round: int, offset: int) -> None:
+    def restore(self, entered_round: Round, offset: int) -> None:
         """Replay ROUND{entered_round} found at `offset`; a repetition of it changes nothing."""
         if entered_round > self.current:
             self.enter(entered_round)
             self.current_offset = offset
 
-    def begins_at(self, entered_round: int, offset: int) -> None:
+    def begins_at(self, entered_round: Round, offset: int) -> None:
         """Note where ROUND{entered_round} was appended; only the first one of the current round counts."""
         if entered_round == self.current and self.current_offset < 0:
             self.current_offset = offset
 
-    def enter(self, entered_round: int) -> list[str]:
+    def enter(self, entered_round: Round) -> list[str]:
         """Move to a higher round; return the transactional ids that are free now."""
         assert entered_round > self.current, f"INV-RO1: {entered_round} behind {self.current}"
         self.current = entered_round
@@ -53,18 +54,18 @@ class RoundGate:
             self.released = entered_round
         return self._take_free()
 
-    def release(self, released_round: int) -> list[str]:
+    def release(self, released_round: Round) -> list[str]:
         """Free stamps up to `released_round`; return the transactional ids that are free now."""
         if released_round <= self.released:
             return []
         self.released = released_round
         return self._take_free()
 
-    def is_free(self, stamp: int) -> bool:
+    def is_free(self, stamp: Round) -> bool:
         """Return whether a COMMIT marker of `stamp` may be sent (INV-RO2)."""
         return stamp < self.current or stamp <= self.released
 
-    def hold(self, transactional_id: str, stamp: int) -> None:
+    def hold(self, transactional_id: str, stamp: Round) -> None:
         """Remember that the COMMIT markers of this decision wait."""
         assert not self.is_free(stamp), f"INV-RO2: {stamp}, {self.current}, {self.released}"
         assert stamp <= self.current, f"INV-RO1: {stamp} was decided in a round to come"

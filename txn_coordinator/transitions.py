@@ -17,11 +17,20 @@ import msgspec
 from msgspec.structs import replace
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    ProducerPair,
+    RegionEpoch,
+    Round,
+    TopicPartition,
+)
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator.states import COMMITTING, EPOCH_FENCE, EPOCH_USABLE_MAX, PREPARED, EpochMatch
 
-NONE: Final = -1
+_NO_TIME: Final = -1
 ORPHAN_PREFIX: Final = "\x00orphan-"
 """No client may use such a transactional id; the entry of an orphaned transaction has it (T21)."""
 
@@ -30,15 +39,15 @@ class Stamp(msgspec.Struct, frozen=True):
     """What every transition is stamped with: wall time and the primary region epoch."""
 
     wall_ms: int
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
-def orphan_id(producer_id: int) -> str:
+def orphan_id(producer_id: ProducerId) -> str:
     """Return the inner name of the orphan entry of a producer id."""
     return f"{ORPHAN_PREFIX}{producer_id}"
 
 
-def is_foreign(record: TransactionRecord, region_epoch: int) -> bool:
+def is_foreign(record: TransactionRecord, region_epoch: RegionEpoch) -> bool:
     """Return whether the entry's pair was given out before this region epoch (T22)."""
     return 0 <= record.region_epoch < region_epoch
 
@@ -47,16 +56,16 @@ def unborn(transactional_id: str) -> TransactionRecord:
     """Return the value before the first one: no producer id, never written."""
     return TransactionRecord(
         transactional_id=transactional_id,
-        producer_id=NONE,
-        previous_producer_id=NONE,
-        next_producer_id=NONE,
-        producer_epoch=NONE,
-        last_producer_epoch=NONE,
+        producer_id=NO_PRODUCER_ID,
+        previous_producer_id=NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        last_producer_epoch=NO_PRODUCER_EPOCH,
         timeout_ms=0,
         status=TxnStatus.EMPTY,
         partitions=(),
         last_update_ms=0,
-        start_ms=NONE,
+        start_ms=_NO_TIME,
     )
 
 
@@ -72,14 +81,18 @@ class PairMatch(Enum):
 
 
 def match_pair(
-    record: TransactionRecord, producer_id: int, producer_epoch: int, *, foreign: bool
+    record: TransactionRecord,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    *,
+    foreign: bool,
 ) -> PairMatch:
     """Compare the pair of an InitProducerId; `foreign`: given out before a takeover (T22)."""
-    if producer_id == NONE:
+    if producer_id == NO_PRODUCER_ID:
         return PairMatch.NEW_INSTANCE
-    if record.producer_epoch == NONE:
+    if record.producer_epoch == NO_PRODUCER_EPOCH:
         return PairMatch.CURRENT  # just created: nobody can be fenced by it
-    rotated = record.previous_producer_id != NONE
+    rotated = record.previous_producer_id != NO_PRODUCER_ID
     last_id = record.previous_producer_id if rotated else record.producer_id
     if producer_id == record.producer_id and producer_epoch == record.producer_epoch:
         return PairMatch.CURRENT
@@ -92,7 +105,7 @@ def match_pair(
 
 
 def match_end(
-    record: TransactionRecord, producer_id: int, producer_epoch: int, tv: int
+    record: TransactionRecord, producer_id: ProducerId, producer_epoch: ProducerEpoch, tv: int
 ) -> EpochMatch | None:
     """Compare the pair of an EndTxn; None: another producer id."""
     if producer_id == record.producer_id:
@@ -110,7 +123,7 @@ def match_end(
     return None
 
 
-def is_exhausted(producer_epoch: int) -> bool:
+def is_exhausted(producer_epoch: ProducerEpoch) -> bool:
     """Return whether no further epoch of this producer id may be given to a client (C16)."""
     return producer_epoch >= EPOCH_USABLE_MAX
 
@@ -123,8 +136,8 @@ def bump_epoch(
     return replace(
         record,
         producer_epoch=record.producer_epoch + 1,
-        last_producer_epoch=record.producer_epoch if keep_last else NONE,
-        previous_producer_id=NONE,
+        last_producer_epoch=record.producer_epoch if keep_last else NO_PRODUCER_EPOCH,
+        previous_producer_id=NO_PRODUCER_ID,
         timeout_ms=timeout_ms,
         **_idle(stamp),
     )
@@ -134,20 +147,22 @@ def rotate_producer_id(
     record: TransactionRecord,
     stamp: Stamp,
     *,
-    producer_id: int,
+    producer_id: ProducerId,
     timeout_ms: int,
-    retry_epoch: int,
+    retry_epoch: ProducerEpoch,
 ) -> TransactionRecord:
     """InitProducerId: a new producer id at epoch 0 (first one, exhausted epochs, T22).
 
-    `retry_epoch` is the epoch of the pair that the request carried, NONE for a new instance.
+    `retry_epoch` is the epoch of the pair that the request carried, NO_PRODUCER_EPOCH for a new instance.
     """
     assert producer_id >= 0, producer_id
     return replace(
         record,
         producer_id=producer_id,
         producer_epoch=0,
-        previous_producer_id=record.producer_id if retry_epoch != NONE else NONE,
+        previous_producer_id=record.producer_id
+        if retry_epoch != NO_PRODUCER_EPOCH
+        else NO_PRODUCER_ID,
         last_producer_epoch=retry_epoch,
         timeout_ms=timeout_ms,
         **_idle(stamp),
@@ -156,11 +171,11 @@ def rotate_producer_id(
 
 def _idle(stamp: Stamp) -> dict[str, Any]:
     return {
-        "next_producer_id": NONE,
+        "next_producer_id": NO_PRODUCER_ID,
         "status": TxnStatus.EMPTY,
         "partitions": (),
         "last_update_ms": stamp.wall_ms,
-        "start_ms": NONE,
+        "start_ms": _NO_TIME,
         "stamp": None,
         "decision": None,
         "region_epoch": stamp.region_epoch,
@@ -194,13 +209,13 @@ def join_partitions(
 class Decision(msgspec.Struct, frozen=True):
     """What EndTxn decides: the result, the client's generation, the round of the decision (T2).
 
-    `next_producer_id` is a fresh id if the epoch runs out with this decision, else NONE.
+    `next_producer_id` is a fresh id if the epoch runs out with this decision, else NO_PRODUCER_ID.
     """
 
     commit: bool
     tv: int
-    round: int
-    next_producer_id: int = NONE
+    round: Round
+    next_producer_id: ProducerId = NO_PRODUCER_ID
 
 
 def prepare_end(record: TransactionRecord, stamp: Stamp, decision: Decision) -> TransactionRecord:
@@ -218,12 +233,12 @@ def prepare_end(record: TransactionRecord, stamp: Stamp, decision: Decision) -> 
     if decision.tv < 2:
         return decided
     assert record.producer_epoch < EPOCH_FENCE, f"INV-TT4: {record.producer_epoch} is the last"
-    assert is_exhausted(record.producer_epoch) == (decision.next_producer_id != NONE)
+    assert is_exhausted(record.producer_epoch) == (decision.next_producer_id != NO_PRODUCER_ID)
     return replace(
         decided,
         producer_epoch=record.producer_epoch + 1,
         last_producer_epoch=record.producer_epoch,
-        previous_producer_id=NONE,
+        previous_producer_id=NO_PRODUCER_ID,
         next_producer_id=decision.next_producer_id,
         region_epoch=stamp.region_epoch,
     )
@@ -233,9 +248,9 @@ def prepare_new_producer(
     record: TransactionRecord,
     stamp: Stamp,
     *,
-    producer_epoch: int,
-    round_: int,
-    next_producer_id: int,
+    producer_epoch: ProducerEpoch,
+    round_: Round,
+    next_producer_id: ProducerId,
 ) -> TransactionRecord:
     """EndTxn(abort) after a takeover: nothing is open, a new producer id comes into force with COMPLETE_ABORT.
 
@@ -249,7 +264,7 @@ def prepare_new_producer(
         partitions=(),
         producer_epoch=min(max(record.producer_epoch, producer_epoch) + 1, EPOCH_FENCE),
         last_producer_epoch=producer_epoch,
-        previous_producer_id=NONE,
+        previous_producer_id=NO_PRODUCER_ID,
         next_producer_id=next_producer_id,
         last_update_ms=stamp.wall_ms,
         start_ms=stamp.wall_ms,
@@ -266,7 +281,12 @@ def fence_needs_producer_id(record: TransactionRecord) -> bool:
 
 
 def prepare_fence(
-    record: TransactionRecord, wall_ms: int, *, round_: int, next_producer_id: int, keep_last: bool
+    record: TransactionRecord,
+    wall_ms: int,
+    *,
+    round_: Round,
+    next_producer_id: ProducerId,
+    keep_last: bool,
 ) -> TransactionRecord:
     """Abort an ongoing transaction on the server's behalf and fence its producer by one bump (P7).
 
@@ -278,8 +298,8 @@ def prepare_fence(
         record,
         status=TxnStatus.PREPARE_ABORT,
         producer_epoch=min(record.producer_epoch + 1, EPOCH_FENCE),
-        last_producer_epoch=record.producer_epoch if keep_last else NONE,
-        previous_producer_id=NONE,
+        last_producer_epoch=record.producer_epoch if keep_last else NO_PRODUCER_EPOCH,
+        previous_producer_id=NO_PRODUCER_ID,
         next_producer_id=next_producer_id,
         last_update_ms=wall_ms,
         stamp=round_,
@@ -291,8 +311,8 @@ def prepare_orphan(
     record: TransactionRecord,
     wall_ms: int,
     *,
-    round_: int,
-    pair: tuple[int, int],
+    round_: Round,
+    pair: ProducerPair,
     partitions: tuple[TopicPartition, ...],
 ) -> TransactionRecord:
     """The outcome of a transaction that only partitions know: aborted, its `pair` fenced (T21)."""
@@ -332,21 +352,21 @@ def complete(record: TransactionRecord, decision: DecisionId, wall_ms: int) -> T
         last_update_ms=wall_ms,
         decision=decision,
     )
-    if record.next_producer_id == NONE:
+    if record.next_producer_id == NO_PRODUCER_ID:
         return done
     return replace(
         done,
         producer_id=record.next_producer_id,
         producer_epoch=0,
         previous_producer_id=record.producer_id,
-        next_producer_id=NONE,
+        next_producer_id=NO_PRODUCER_ID,
     )
 
 
-def pair_for_next(record: TransactionRecord) -> tuple[int, int]:
+def pair_for_next(record: TransactionRecord) -> ProducerPair:
     """Return the pair that the next transaction of this producer uses (EndTxn v5)."""
-    if record.next_producer_id != NONE:
-        return record.next_producer_id, 0
+    if record.next_producer_id != NO_PRODUCER_ID:
+        return record.next_producer_id, ProducerEpoch(0)
     return record.producer_id, record.producer_epoch
 
 

@@ -8,6 +8,8 @@ from enum import Enum, auto
 
 import msgspec
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+
 
 class TxnVerdict(Enum):
     """Outcome of one transaction request; the handlers map each to a Kafka error."""
@@ -44,16 +46,16 @@ class InitOutcome(msgspec.Struct, frozen=True):
     """Answer to InitProducerId: the pair to use from now on; (-1, -1) unless OK."""
 
     verdict: TxnVerdict
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
 
 class EndOutcome(msgspec.Struct, frozen=True):
     """Answer to EndTxn: under TV2 the pair for the next transaction (EndTxn v5), else (-1, -1)."""
 
     verdict: TxnVerdict
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
 
 Outcome = TxnVerdict | InitOutcome | EndOutcome

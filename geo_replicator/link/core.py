@@ -58,6 +58,7 @@ from geo_replicator.lineage import NO_LINEAGE, Lineage, LogKey
 from geo_replicator.link.comparing import agrees
 from geo_replicator.link.cursor import Cursor
 from geo_replicator.topology import MirrorTopic, topic_difference
+from idempotency.identity import RegionEpoch
 
 FETCHES_IN_FLIGHT: Final = 2
 BACKOFF_MS_MIN: Final = 50
@@ -85,7 +86,7 @@ class LinkCore:
     `region_epoch` is the one this region follows: the primary must act under exactly that.
     """
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     primary_region: str
     lineage: Lineage = NO_LINEAGE
     state: LinkState = LinkState.STOPPED

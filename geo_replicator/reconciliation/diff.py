@@ -25,6 +25,7 @@ from geo_replicator.reconciliation.evidence.rows import SegmentEvidence
 from geo_replicator.reconciliation.findings import Finding, Kind, Severity, Side, explained
 from geo_replicator.reconciliation.plan import PartitionPlan, Until, region_epoch_of
 from geo_replicator.reconciliation.replica import Replica, judge_alone, read_replica
+from idempotency.identity import LeaderEpoch
 
 _PRECEDENCE: Final = {
     kind: rank
@@ -264,7 +265,7 @@ def _fork(
 
 
 def _region_epoch(rows: BatchTable) -> str:
-    return str(region_epoch_of(int(rows["leader_epoch"][0]))) if len(rows) else "-"
+    return str(region_epoch_of(LeaderEpoch(int(rows["leader_epoch"][0])))) if len(rows) else "-"
 
 
 def _finding(

@@ -16,6 +16,8 @@ from typing import Final
 
 import msgspec
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+
 
 class Side(Enum):
     """Which of the two regions of a comparison."""
@@ -97,8 +99,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     last_offset: int = -1
     batch_count: int = 0
     record_count: int = 0
-    producer_id: int = -1
-    producer_epoch: int = -1
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     digest_source: str = ""
     digest_mirror: str = ""
     detail: str = ""

@@ -19,6 +19,7 @@ import msgspec
 from geo_replicator.reconciliation.findings import Finding, Kind, Severity, Side
 from geo_replicator.reconciliation.scanner import PartitionFiles
 from idempotency import identity
+from idempotency.identity import LeaderEpoch, RegionEpoch
 
 TASK_BYTES_MAX: Final = 1 << 30
 NO_BOUND: Final = -1
@@ -27,7 +28,7 @@ TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER
 _REGION_EPOCH_SHIFT: Final = 16
 
 
-def region_epoch_of(leader_epoch: int) -> int:
+def region_epoch_of(leader_epoch: LeaderEpoch) -> int:
     """Return the region epoch a leader epoch was given out in (T19)."""
     return leader_epoch >> _REGION_EPOCH_SHIFT
 
@@ -75,7 +76,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 class Fork(msgspec.Struct, frozen=True, kw_only=True):
     """A known change of the primary region: who did not follow it yet diverges from these offsets on (T25)."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     positions: dict[str, int]
 
 
@@ -130,7 +131,7 @@ class PartitionPlan(msgspec.Struct, frozen=True, kw_only=True):
     old_below: int = 0
     """What lies below was written `hanging_ms` before the cut, or earlier, by the clock of the region that acted."""
     fork_offset: int = -1
-    fork_region_epoch: int = -1
+    fork_region_epoch: RegionEpoch = RegionEpoch(-1)
     until: Until = Until.END
 
 
@@ -226,7 +227,7 @@ def _partition_plan(
         is_compacted=facts is not None and "compact" in facts.configs.get("cleanup.policy", ""),
         cleaned_below=cleaned_below,
         fork_offset=-1 if fork is None else fork.positions.get(place, -1),
-        fork_region_epoch=-1 if fork is None else fork.region_epoch,
+        fork_region_epoch=RegionEpoch(-1) if fork is None else fork.region_epoch,
         until=Until.END if cut is None else Until.CUT,
     )
 

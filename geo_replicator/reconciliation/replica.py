@@ -22,6 +22,7 @@ from geo_replicator.reconciliation.evidence.rows import RUN_DTYPE, Hole, Segment
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, with_rest
 from geo_replicator.reconciliation.plan import PartitionPlan, region_epoch_of
 from geo_replicator.reconciliation.scanner import Stop
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId
 
 _SEQUENCE_MASK: Final = 2**31 - 1
 _SEQUENCE_HALF: Final = 1 << 30
@@ -246,13 +247,18 @@ def sequence_findings(replica: Replica) -> Iterator[Finding]:
 def _judge_producer(replica: Replica, runs: npt.NDArray[Any]) -> Iterator[Finding]:
     """Walk one producer's runs with the highest sequence seen, so that a duplicate is told once."""
     epoch, following = int(runs[0]["last_epoch"]), int(runs[0]["next_sequence"])
-    last_offset, leader_epoch = int(runs[0]["last_offset"]), int(runs[0]["leader_epoch_last"])
+    last_offset, leader_epoch = (
+        int(runs[0]["last_offset"]),
+        LeaderEpoch(int(runs[0]["leader_epoch_last"])),
+    )
     for run in runs[1:]:
         first_epoch, sequence = int(run["first_epoch"]), int(run["first_sequence"])
         behind = first_epoch < epoch
         ahead = (sequence - following) & _SEQUENCE_MASK if first_epoch == epoch else sequence
         is_repeat = not behind and first_epoch == epoch and ahead >= _SEQUENCE_HALF
-        promoted = region_epoch_of(int(run["leader_epoch_first"])) > region_epoch_of(leader_epoch)
+        promoted = region_epoch_of(LeaderEpoch(int(run["leader_epoch_first"]))) > region_epoch_of(
+            leader_epoch
+        )
         if behind or is_repeat:
             yield _sequence_finding(
                 replica, Kind.DUPLICATE, run, _repeat_text(run, epoch, following)
@@ -263,7 +269,7 @@ def _judge_producer(replica: Replica, runs: npt.NDArray[Any]) -> Iterator[Findin
                 after_offset=last_offset,
             )  # fmt: skip
         last_offset = max(last_offset, int(run["last_offset"]))
-        leader_epoch = int(run["leader_epoch_last"])
+        leader_epoch = LeaderEpoch(int(run["leader_epoch_last"]))
         newest = (int(run["last_epoch"]), int(run["next_sequence"]))
         if not behind and not (
             is_repeat and newest[0] == epoch and _not_above(newest[1], following)
@@ -271,8 +277,8 @@ def _judge_producer(replica: Replica, runs: npt.NDArray[Any]) -> Iterator[Findin
             epoch, following = newest
 
 
-def _not_above(sequence: int, other: int) -> bool:
-    return (sequence - other) & _SEQUENCE_MASK >= _SEQUENCE_HALF or sequence == other
+def _not_above(number: int, other: int) -> bool:
+    return (number - other) & _SEQUENCE_MASK >= _SEQUENCE_HALF or number == other
 
 
 def _repeat_text(run: Any, epoch: int, following: int) -> str:
@@ -295,8 +301,8 @@ def _sequence_finding(
         topic_id=replica.plan.topic_id,
         first_offset=first,
         last_offset=last,
-        producer_id=int(run["producer_id"]),
-        producer_epoch=int(run["first_epoch"]),
+        producer_id=ProducerId(int(run["producer_id"])),
+        producer_epoch=ProducerEpoch(int(run["first_epoch"])),
         detail=detail,
     )
     return msgspec.structs.replace(made, batch_count=1)

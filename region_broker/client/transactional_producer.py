@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from idempotency.identity import RegionEpoch
 from region_broker.client.across_regions import across_regions
 from region_broker.client.errors import (
     MEMBERSHIP_LOST,
@@ -104,7 +105,7 @@ class TransactionalProducer:
         self._busy = False
         self._last_error: KafkaError | None = None
         self._fenced: Fenced | None = None
-        self._region_epoch: int | None = None
+        self._region_epoch: RegionEpoch | None = None
         self._own: Standing | None = None
         """What the region said of this transactional id when this producer had just been given its producer id."""
         self._asked_under: set[int] = set()
@@ -131,7 +132,7 @@ class TransactionalProducer:
         self._thread.shutdown(wait=False)
 
     @property
-    def region_epoch(self) -> int | None:
+    def region_epoch(self) -> RegionEpoch | None:
         """The region epoch that this producer's transactions are written under, where it is known."""
         return self._region_epoch
 
@@ -164,7 +165,7 @@ class TransactionalProducer:
             self._busy = False
 
     async def verdict(
-        self, positions: Sequence[Position], *, region_epoch: int | None = None
+        self, positions: Sequence[Position], *, region_epoch: RegionEpoch | None = None
     ) -> Verdict:
         """Return the word on the transaction whose records were delivered to `positions`.
 
@@ -330,7 +331,7 @@ class TransactionalProducer:
             raise self._unknown(transaction, error, "no region could give the final word")
         return verdict is Verdict.COMMITTED
 
-    async def _word(self, positions: Sequence[Position], epoch: int | None) -> Verdict:
+    async def _word(self, positions: Sequence[Position], epoch: RegionEpoch | None) -> Verdict:
         """Return the final word on a transaction; OPEN where there is none within the time limit."""
         if not positions or epoch is None:
             return Verdict.OPEN
@@ -389,7 +390,7 @@ class TransactionalProducer:
         )
         raise self._fenced
 
-    async def _check_successor(self, error: KafkaError, acting_epoch: int) -> None:
+    async def _check_successor(self, error: KafkaError, acting_epoch: RegionEpoch) -> None:
         """Raise `Fenced` if another instance was given a producer id since the failover (INV-CP3).
 
         Where this one asked for one under that epoch itself, and had no answer, it may have been its own.
@@ -417,7 +418,7 @@ class TransactionalProducer:
             and standing.producer_epoch == own.producer_epoch + 1
         )
 
-    async def _acting_epoch(self) -> int | None:
+    async def _acting_epoch(self) -> RegionEpoch | None:
         """Return the region epoch that is acting, waiting through a failover; None if nobody tells."""
         if not self._verdicts.can_ask:
             return None

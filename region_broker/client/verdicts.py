@@ -17,6 +17,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.client.errors import Refused, Unreachable
 
 _TIMEOUT_S: Final = 3.0
@@ -44,14 +45,14 @@ class Standing(NamedTuple):
     out."""
 
     state: str
-    producer_id: int
-    producer_epoch: int
-    region_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    region_epoch: RegionEpoch
 
 
 class _Acting(NamedTuple):
     url: str
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
 class VerdictClient:
@@ -68,7 +69,7 @@ class VerdictClient:
         """Return whether there are addresses to ask at."""
         return bool(self._urls)
 
-    async def ask(self, position: Position, region_epoch: int | None) -> Verdict:
+    async def ask(self, position: Position, region_epoch: RegionEpoch | None) -> Verdict:
         """Return the verdict on the record at `position`, written under `region_epoch`.
 
         Raises `Unreachable` if no primary region answers, `Refused` where it has no answer (deleted by
@@ -97,13 +98,13 @@ class VerdictClient:
             answer = await asyncio.to_thread(_get, acting.url, path, self._timeout_s)
             (row,) = answer["transactions"]
             return Standing(
-                str(row["state"]), int(row["producer_id"]), int(row["producer_epoch"]),
-                int(row["region_epoch"]),
+                str(row["state"]), ProducerId(int(row["producer_id"])), ProducerEpoch(int(row["producer_epoch"])),
+                RegionEpoch(int(row["region_epoch"])),
             )  # fmt: skip
         except (Unreachable, _Problem, KeyError, ValueError, TypeError, OSError):
             return None
 
-    async def region_epoch(self) -> int | None:
+    async def region_epoch(self) -> RegionEpoch | None:
         """Return the primary region's epoch, or None when nobody acts or can be asked."""
         try:
             return (await self._acting()).region_epoch
@@ -125,7 +126,7 @@ class VerdictClient:
                 continue
             self._learn(stand)
             if stand.get("acting") is True:
-                acting.append(_Acting(url, int(stand["region_epoch"])))
+                acting.append(_Acting(url, RegionEpoch(int(stand["region_epoch"]))))
             else:
                 reasons.append(f"{url}: {stand.get('reason_not_acting') or 'it does not act'}")
         if not acting:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from idempotency.identity import LeaderEpoch
 from region_broker.controller.metadata_image import (
     DELETED_MAX,
     DeletedTopic,
@@ -100,7 +101,7 @@ class CountNodeStart(msgspec.Struct, frozen=True, tag=True):
 class TakeLeaderEpoch(msgspec.Struct, frozen=True, tag=True):
     """Take a leader epoch to act under; refused unless it is newer than the last one (T1)."""
 
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
 
 
 Command = (

@@ -20,9 +20,10 @@ from uuid import UUID
 import msgspec
 
 from idempotency import identity
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 
 DEFAULT_DOMAIN: Final = "main"
-NO_REGION_EPOCH: Final = 0
+NO_REGION_EPOCH: Final = RegionEpoch(0)
 """The region epoch of a domain in a folder without history: nobody acts (T32)."""
 TRANSACTION_LEDGER: Final = identity.TRANSACTION_LEDGER
 OFFSETS_LEDGER: Final = identity.OFFSETS_LEDGER
@@ -77,9 +78,9 @@ class LineageEntry(msgspec.Struct, frozen=True, kw_only=True):
     data, L for ledgers, one past the tidemark record for `__tidemarks`.
     """
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str
-    base_region_epoch: int
+    base_region_epoch: RegionEpoch
     base_number: int
     positions: dict[str, int] = {}
     decided_wall_ms: int = 0
@@ -90,7 +91,7 @@ class DomainImage(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     acting_region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     shard_count: int
     lineage: tuple[LineageEntry, ...] = ()
 
@@ -107,7 +108,7 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     regions: dict[str, RegionImage] = {}
     domains: dict[str, DomainImage] = {}
     node_start_count: int = 0
-    last_leader_epoch: int = -1
+    last_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     """The newest leader epoch that this region took, -1 before its first one: none is taken twice (T1, T19)."""
     deleted: dict[UUID, DeletedTopic] = {}
     deletions_unknown_to: int = -1

@@ -14,7 +14,7 @@ Not here: members of classic groups (`classic.coordinator`) and of the new proto
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerId, RegionEpoch, TopicPartition
 from idempotency.java_hash import ledger_shard
 from region_broker.groups.census import GroupCensus
 from region_broker.groups.classic.coordinator import ClassicGroups
@@ -154,7 +154,7 @@ class GroupCoordinator:
         self._classic.answer(shard.leave(status))
         self._modern.left(shard)
 
-    def on_marker_applied(self, shard: int, producer_id: int, commit: bool) -> None:
+    def on_marker_applied(self, shard: int, producer_id: ProducerId, commit: bool) -> None:
         """Apply a marker that was appended to ledger partition `shard` (P14, C35, C44, B7).
 
         Call it before the marker is confirmed to the transaction coordinator.
@@ -329,7 +329,10 @@ class GroupCoordinator:
                 await self._write_durably(shard, shard.topic_tombstones(topic))
 
     async def clamp(
-        self, log_ends: EndOf | Mapping[TopicPartition, int], *, region_epoch: int = 0
+        self,
+        log_ends: EndOf | Mapping[TopicPartition, int],
+        *,
+        region_epoch: RegionEpoch = RegionEpoch(0),
     ) -> ClampReport:
         """Write the offsets that point past their logs anew, and empty all groups (T26).
 

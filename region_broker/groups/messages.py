@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, TopicPartition
 from region_broker.groups.records import GroupValue
 from region_broker.groups.verdicts import GroupVerdict
 
@@ -126,7 +126,7 @@ class OffsetToCommit:
 
     tp: TopicPartition
     committed_offset: int
-    leader_epoch: int = -1
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     metadata: str = ""
     topic_id: UUID | None = None
 
@@ -164,7 +164,7 @@ class FetchedOffset:
     tp: TopicPartition
     verdict: GroupVerdict
     committed_offset: int = -1
-    leader_epoch: int = -1
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     metadata: str = ""
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
-from idempotency.identity import NO_PRODUCER_ID, TopicPartition
+from idempotency.identity import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
 from region_broker.groups.modern.records import decode_value
 from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.records import (
@@ -44,7 +44,7 @@ class LedgerRecord:
     offset: int
     key: bytes | None
     value: bytes | None
-    producer_id: int = NO_PRODUCER_ID
+    producer_id: ProducerId = NO_PRODUCER_ID
     timestamp_ms: int = 0
 
 
@@ -52,7 +52,7 @@ class LedgerRecord:
 class LedgerMarker:
     """The end of `producer_id`'s transaction in the shard."""
 
-    producer_id: int
+    producer_id: ProducerId
     commit: bool
 
 
@@ -73,7 +73,7 @@ class CommittedOffset:
     """One offset with the ledger offset of the record that carries it; not changed once it is in a table."""
 
     committed_offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     metadata: str
     commit_timestamp_ms: int
     record_offset: int
@@ -171,7 +171,7 @@ class OffsetTable:
             place.topic_id = self._topic_ids.setdefault(place.topic_id, place.topic_id)
         self._places(key.group_id, record.producer_id)[key.tp] = place
 
-    def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: int) -> None:
+    def put(self, offsets: OffsetsToPut, base_offset: int, producer_id: ProducerId) -> None:
         """Apply one commit whose records lie at `base_offset`, +1, ..; cheap for many."""
         record_offset = base_offset
         for place in offsets.in_order:
@@ -180,7 +180,7 @@ class OffsetTable:
         self._places(offsets.group_id, producer_id).update(offsets.places)
         self._note_write(offsets.group_id, record_offset - 1)
 
-    def _places(self, group_id: str, producer_id: int) -> Places:
+    def _places(self, group_id: str, producer_id: ProducerId) -> Places:
         if producer_id == NO_PRODUCER_ID:
             return self.committed.setdefault(group_id, {})
         return self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
@@ -198,7 +198,7 @@ class OffsetTable:
                 if not staged:
                     del self.pending[producer_id]
 
-    def _end_transaction(self, producer_id: int, *, commit: bool) -> None:
+    def _end_transaction(self, producer_id: ProducerId, *, commit: bool) -> None:
         for group_id, staged in self.pending.pop(producer_id, {}).items():
             if commit:
                 places = self.committed.setdefault(group_id, {})

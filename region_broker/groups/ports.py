@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from idempotency.ports import Chance, Clock
 from region_broker.groups.offsets import LedgerEntry
 
@@ -25,8 +25,8 @@ class LedgerFailed(Exception):
 class TxnProducer:
     """Who commits offsets in a transaction."""
 
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class PartitionEnds(Protocol):
         """Return where the partition ends if this region took over, so that it may have been cut; else None."""
         ...
 
-    def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
+    def end_of_epoch(self, tp: TopicPartition, leader_epoch: LeaderEpoch) -> int | None:
         """Return the offset right behind the last record up to `leader_epoch` here, or None."""
         ...
 

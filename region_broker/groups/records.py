@@ -17,7 +17,7 @@ from enum import IntEnum, unique
 from typing import Final
 from uuid import UUID
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 
 OFFSET_KEY_VERSION: Final = 1
 OFFSET_VALUE_VERSION: Final = 3
@@ -91,7 +91,7 @@ class OffsetValue:
     """
 
     committed_offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     metadata: str
     commit_timestamp_ms: int
     topic_id: UUID | None = None
@@ -318,9 +318,9 @@ def decode_offset_value(raw: bytes) -> OffsetValue:
     """Return the committed offset; raises `LedgerRecordError`."""
     reader = Reader(raw, "committed offset")
     if reader.version(OFFSET_VALUE_VERSION, OFFSET_VALUE_VERSION_BY_ID) == OFFSET_VALUE_VERSION:
-        value = OffsetValue(reader.i64(), reader.i32(), reader.string(), reader.i64())
+        value = OffsetValue(reader.i64(), LeaderEpoch(reader.i32()), reader.string(), reader.i64())
     else:
-        parts = reader.i64(), reader.i32(), reader.flexible_string(), reader.i64()
+        parts = reader.i64(), LeaderEpoch(reader.i32()), reader.flexible_string(), reader.i64()
         value = OffsetValue(*parts, _topic_id(reader.tags().get(_TOPIC_ID_TAG)))
     reader.end()
     return value

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
 
-from idempotency.identity import NO_PRODUCER_ID, TopicPartition
+from idempotency.identity import NO_LEADER_EPOCH, NO_PRODUCER_ID, RegionEpoch, TopicPartition
 from region_broker.groups.classic.group import Group
 from region_broker.groups.classic.states import GroupState
 from region_broker.groups.messages import ClampedOffset, ClampReport, Effect
@@ -219,7 +219,7 @@ class Shard:
         ]
 
     def clamp(
-        self, end_of: EndOf, *, wall_ms: int, region_epoch: int
+        self, end_of: EndOf, *, wall_ms: int, region_epoch: RegionEpoch
     ) -> tuple[ClampReport, list[KeyValue], list[Effect]]:
         """Say what a takeover writes so that no offset points past its cut (T26).
 
@@ -255,7 +255,7 @@ class Shard:
         return ClampReport(tuple(clamped), emptied_ids), records, effects
 
 
-def _jumped(generation: int, region_epoch: int) -> int:
+def _jumped(generation: int, region_epoch: RegionEpoch) -> int:
     """Return a generation that no region gives out under another region epoch (T26).
 
     1. A region takes over, and its groups jump. 2. Another takes over from a base below that jump: it sees the old
@@ -264,7 +264,7 @@ def _jumped(generation: int, region_epoch: int) -> int:
     return max(generation + GENERATION_JUMP, region_epoch * GENERATION_JUMP) & GENERATION_MASK
 
 
-def _emptied_modern(group: ConsumerGroup, region_epoch: int) -> list[KeyValue]:
+def _emptied_modern(group: ConsumerGroup, region_epoch: RegionEpoch) -> list[KeyValue]:
     """Return the records that leave nothing of a group but an epoch that nobody was ever given."""
     gone = [key for key in group.tombstones() if key.kind is not ModernKind.GROUP_EPOCH]
     epoch = GroupEpoch(_jumped(group.group_epoch, region_epoch))
@@ -281,5 +281,5 @@ def _clamped(
 def _clamped_record(
     group_id: str, tp: TopicPartition, end_offset: int, place: CommittedOffset, wall_ms: int
 ) -> KeyValue:
-    value = OffsetValue(end_offset, -1, place.metadata, wall_ms, place.topic_id)
+    value = OffsetValue(end_offset, NO_LEADER_EPOCH, place.metadata, wall_ms, place.topic_id)
     return encode_offset_key(OffsetKey(group_id, tp)), encode_offset_value(value)

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from aiohttp import web
 
+from idempotency.identity import RegionEpoch
 from region_broker.http_api.problems import answer, problem
 
 _JSON: Final = "application/json"
@@ -39,7 +40,7 @@ class Verdicts(Protocol):
         ...
 
     async def verdict(
-        self, topic: str, partition: int, offset: int, region_epoch: int | None
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None
     ) -> Any:
         """Return an object with `verdict` and `why`; raises `refusal`."""
         ...
@@ -140,7 +141,7 @@ def add_transaction_routes(
         try:
             topic, epoch = query["topic"], query.get("region_epoch")
             partition, offset = int(query["partition"]), int(query["offset"])
-            region_epoch = None if epoch is None else int(epoch)
+            region_epoch = None if epoch is None else RegionEpoch(int(epoch))
         except (KeyError, ValueError) as error:
             detail = (
                 "give topic, partition and offset, and region_epoch where it is known:"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
+from idempotency.identity import LeaderEpoch
 from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.ports.disk import Disk
 from txn_coordinator.image import LedgerRow
@@ -41,7 +42,7 @@ class ImageHead:
     shard: int
     start_offset: int
     end_offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     batch_crc: int
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerId, TopicPartition
 from idempotency.ports import Clock
 from idempotency.record_batch import ControlType, MarkerFacts
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
@@ -70,7 +70,7 @@ class PartitionMarkerChannel:
         clock: Clock,
         *,
         image: Callable[[], MetadataImage],
-        on_offsets_marker: Callable[[int, int, bool], None],
+        on_offsets_marker: Callable[[int, ProducerId, bool], None],
     ) -> None:
         """Take where partitions and topics are found.
 

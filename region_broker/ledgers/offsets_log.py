@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from idempotency.fencing import FIRST_REGION_NUMBER, region_epoch_of, region_number_of
-from idempotency.identity import TopicPartition
+from idempotency.identity import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
 from idempotency.ports import Clock
 from idempotency.record_batch import (
     BatchError,
@@ -133,7 +133,7 @@ class PartitionOffsetsLog:
         )
         return None if first else partition.log_end_offset
 
-    def end_of_epoch(self, tp: TopicPartition, leader_epoch: int) -> int | None:
+    def end_of_epoch(self, tp: TopicPartition, leader_epoch: LeaderEpoch) -> int | None:
         """Return where records of leader epochs up to `leader_epoch` end; None if unknown."""
         partition = self._partitions.get(tp.topic, tp.partition)
         if partition is None:
@@ -168,7 +168,7 @@ def _read_batch(batch: Buffer, header: BatchHeader) -> Iterator[LedgerEntry]:
         marker = read_marker(batch)
         yield LedgerMarker(marker.producer_id, marker.control_type is ControlType.COMMIT)
         return
-    producer_id = header.producer_id if header.is_transactional else -1
+    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
     for record in iter_records(batch):
         key, value, time_ms = record.key, record.value, record.timestamp_ms
         yield LedgerRecord(record.offset, key, value, producer_id, time_ms)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from geo_replicator.folder_life import FolderIdentity, Shown
+from idempotency.identity import RegionEpoch
 from region_broker.config import NodeConfig, RegionConfig
 from region_broker.config_rules import split
 from region_broker.node.storage import (
@@ -48,7 +49,7 @@ class _Asker:
     def hello(self) -> Hello:
         own = self._identity
         return Hello(
-            cluster_id=own.cluster_id, region=own.region, node_id=own.node_id, region_epoch=0,
+            cluster_id=own.cluster_id, region=own.region, node_id=own.node_id, region_epoch=RegionEpoch(0),
             folder=Shown.of(own),
         )  # fmt: skip
 

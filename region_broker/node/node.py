@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut, Lineage
+from idempotency.identity import LeaderEpoch
 from region_broker.config import NodeConfig
 from region_broker.config_rules import split
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
@@ -339,7 +340,7 @@ class Node:
         )
         self.http = HttpServer(app)
 
-    def _leader_epoch(self) -> int:
+    def _leader_epoch(self) -> LeaderEpoch:
         term = self.role.serving
         assert term is not None, "topics are created in the primary region only"
         return term.leader_epoch

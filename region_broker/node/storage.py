@@ -354,10 +354,11 @@ async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | No
     domain = store.image.domains.get(DEFAULT_DOMAIN)
     if domain is None or (domain.region_epoch == NO_REGION_EPOCH and history is not None):
         # T32: who acts first is what the birth says. Without one nobody does, whatever the configuration says.
+        epoch = NO_REGION_EPOCH if history is None else history.region_epoch
         first = DomainImage(
             name=DEFAULT_DOMAIN,
             acting_region=history.region if history is not None else "",
-            region_epoch=history.region_epoch if history is not None else NO_REGION_EPOCH,
+            region_epoch=epoch,
             shard_count=config.shard_count,
         )
         await store.apply(PutDomain(first))

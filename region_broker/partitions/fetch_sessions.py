@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
+from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance
 from region_broker.limits import (
     FETCH_PARTITION_COUNT_MAX,
@@ -61,7 +62,7 @@ class Wanted:
 
     topic: TopicKey
     index: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
     max_bytes: int
     high_watermark: int = _UNTOLD

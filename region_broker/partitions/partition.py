@@ -16,7 +16,7 @@ Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 
 from uuid import UUID
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import PartitionState
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import NotLeader, PartitionFailed
@@ -96,19 +96,19 @@ class Partition:
         return self.sight.is_leader
 
     @property
-    def written_epoch(self) -> int:
+    def written_epoch(self) -> LeaderEpoch:
         """Return the newest leader epoch that something in the log was written under, -1 if nothing was."""
         return self.log.content.epochs.latest
 
-    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+    def epoch_end_offset(self, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
         return self.sight.epoch_end_offset(leader_epoch)
 
-    def end_of_older(self, leader_epoch: int) -> int:
+    def end_of_older(self, leader_epoch: LeaderEpoch) -> int:
         """Return where the records of leader epochs below `leader_epoch` end."""
         return self.sight.end_of_older(leader_epoch)
 
-    def become_leader(self, leader_epoch: int) -> None:
+    def become_leader(self, leader_epoch: LeaderEpoch) -> None:
         """Take writes from now on under `leader_epoch`, which must be newer than all in the log."""
         assert leader_epoch >= self.written_epoch, (leader_epoch, self.written_epoch)
         if not self.is_leader or self.sight.leader_epoch != leader_epoch:
@@ -128,7 +128,7 @@ class Partition:
         self.follow_term(self.written_epoch)
         self.watchers.notify()
 
-    def follow_term(self, leader_epoch: int) -> None:
+    def follow_term(self, leader_epoch: LeaderEpoch) -> None:
         """Tell clients of a mirror the leader epoch of the primary region's term, under which this log may be idle.
 
         1. A region takes over and tells its clients a new leader epoch, of every partition. 2. One of them comes to

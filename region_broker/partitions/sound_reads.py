@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
 from idempotency.record_batch import crc_ok, first_unsound, iter_headers
 from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
@@ -65,7 +65,7 @@ class SoundReads:
             next_offset = header.next_offset
         return sound, next_offset
 
-    def _one_epoch(self, offset: int, found: ReadSlice) -> int | None:
+    def _one_epoch(self, offset: int, found: ReadSlice) -> LeaderEpoch | None:
         """Return the leader epoch of all that was read, None if there are several."""
         epochs = self._log.epochs
         leader_epoch = epochs.epoch_at(offset)

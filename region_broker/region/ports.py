@@ -15,7 +15,7 @@ from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import UndoneChange
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, RegionEpoch, TopicPartition
 from idempotency.partition_state import OpenTxn, PartitionState
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
@@ -24,8 +24,8 @@ from region_broker.controller.metadata_image import MetadataImage
 class Term(NamedTuple):
     """One role's stretch. `leader_epoch` is of use in the primary region only."""
 
-    region_epoch: int
-    leader_epoch: int
+    region_epoch: RegionEpoch
+    leader_epoch: LeaderEpoch
     acting_region: str
     from_claimant: bool = False
 
@@ -74,7 +74,7 @@ class RegionLog(Protocol):
         ...
 
     @property
-    def written_epoch(self) -> int:
+    def written_epoch(self) -> LeaderEpoch:
         """Return the newest leader epoch that something in the log was written under, -1 if nothing was."""
         ...
 
@@ -83,11 +83,11 @@ class RegionLog(Protocol):
         """Return why the partition stopped, None while it works."""
         ...
 
-    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+    def epoch_end_offset(self, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end); (-1, -1) if unknown (KIP-101)."""
         ...
 
-    def end_of_older(self, leader_epoch: int) -> int:
+    def end_of_older(self, leader_epoch: LeaderEpoch) -> int:
         """Return where the records of leader epochs below `leader_epoch` end."""
         ...
 
@@ -96,7 +96,7 @@ class RegionLog(Protocol):
         """Return the replay of the log."""
         ...
 
-    def become_leader(self, leader_epoch: int) -> None:
+    def become_leader(self, leader_epoch: LeaderEpoch) -> None:
         """Take writes under `leader_epoch`."""
         ...
 

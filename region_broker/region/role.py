@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
-from idempotency.identity import TopicPartition
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch, TopicPartition
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.log.failures import LogError
 from region_broker.region.ports import (
@@ -53,7 +53,9 @@ class NodeIdentity:
 class RegionRole:
     """The role of one region, and the services that follow it. `run` must be running."""
 
-    def __init__(self, identity: NodeIdentity, services: RoleServices, region_epoch: int) -> None:
+    def __init__(
+        self, identity: NodeIdentity, services: RoleServices, region_epoch: RegionEpoch
+    ) -> None:
         """Begin standing still under `region_epoch`."""
         self._identity = identity
         self._services = services
@@ -77,7 +79,7 @@ class RegionRole:
         return self._gate_open
 
     @property
-    def region_epoch(self) -> int:
+    def region_epoch(self) -> RegionEpoch:
         """Return the region epoch of the current term."""
         return self._region_epoch
 
@@ -128,9 +130,13 @@ class RegionRole:
         return self._term
 
     @property
-    def leader_epoch(self) -> int:
+    def leader_epoch(self) -> LeaderEpoch:
         """Return the leader epoch that this node writes with in its term, -1 where it does not act."""
-        return self._term.leader_epoch if self._term is not None and not self._link_runs else -1
+        return (
+            self._term.leader_epoch
+            if self._term is not None and not self._link_runs
+            else NO_LEADER_EPOCH
+        )
 
     @property
     def mirrors(self) -> bool:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import RegionEpoch, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.region.ports import OrphanCandidate, Term
 from txn_coordinator.driver import TransactionCoordinator
@@ -45,7 +45,7 @@ class GroupRole:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         """Speak for `coordinator`."""
         self._coordinator = coordinator
-        self._region_epoch = 0
+        self._region_epoch = RegionEpoch(0)
 
     async def load(self, term: Term) -> None:
         """Read the offsets ledger."""

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec import structs
 
+from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance
 from region_broker.controller.metadata_commands import (
     CommandRefused,
@@ -41,7 +42,7 @@ class TopicRegistry:
 
     def __init__(
         self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
-        leader_epoch: Callable[[], int], change: Callable[[], AbstractContextManager[None]],
+        leader_epoch: Callable[[], LeaderEpoch], change: Callable[[], AbstractContextManager[None]],
     ) -> None:  # fmt: skip
         """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""
         self._metadata = metadata

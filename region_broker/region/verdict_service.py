@@ -22,6 +22,7 @@ from typing import Final
 from geo_replicator.lineage import LogKey
 from idempotency import fencing
 from idempotency.fencing import region_epoch_of
+from idempotency.identity import RegionEpoch
 from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.handlers.dispatch.services import RegionView
@@ -97,7 +98,7 @@ class VerdictService:
         )
 
     async def verdict(
-        self, topic: str, partition: int, offset: int, region_epoch: int | None
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None
     ) -> GivenVerdict:
         """Return the verdict on the record at `offset`; raises `VerdictRefused`."""
         self.check_acting()
@@ -123,7 +124,7 @@ class VerdictService:
             raise VerdictRefused(503, "partition-failed", str(error)) from error
 
     def _lost_by_lineage(
-        self, topic: str, partition: int, offset: int, region_epoch: int
+        self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch
     ) -> GivenVerdict | None:
         """Return `lost` where a failover since `region_epoch` cut the log at or below `offset` (INV-VS4).
 
@@ -143,7 +144,7 @@ class VerdictService:
                 )
         return None
 
-    def _why_unknown(self, topic: str, partition: int, region_epoch: int | None) -> str:
+    def _why_unknown(self, topic: str, partition: int, region_epoch: RegionEpoch | None) -> str:
         reason = f"there is no {topic}-{partition}"
         if region_epoch is None or region_epoch == self._region.region_epoch:
             return reason
@@ -153,7 +154,7 @@ class VerdictService:
         )
 
     async def _of_record(
-        self, partition: Partition, offset: int, region_epoch: int | None
+        self, partition: Partition, offset: int, region_epoch: RegionEpoch | None
     ) -> GivenVerdict:
         header, data = await self._batch_at(partition, offset)
         written_under = int(region_epoch_of(header.leader_epoch))
@@ -252,7 +253,7 @@ class VerdictService:
                 return GivenVerdict("aborted", f"the abort marker lies at {each.last_offset}")
         return GivenVerdict("committed", "decided, and not by an abort marker")
 
-    def _check_epoch(self, region_epoch: int) -> None:
+    def _check_epoch(self, region_epoch: RegionEpoch) -> None:
         domain = self._metadata.image.domains[DEFAULT_DOMAIN]
         if region_epoch > self._region.region_epoch:
             raise VerdictRefused(
@@ -271,7 +272,7 @@ class VerdictService:
             )
 
     def _beyond_the_end(
-        self, partition: Partition, offset: int, asked_epoch: int | None
+        self, partition: Partition, offset: int, asked_epoch: RegionEpoch | None
     ) -> GivenVerdict:
         if 0 <= offset < partition.log_end_offset:
             return GivenVerdict("open", "the record is written but not durable yet")
@@ -288,7 +289,7 @@ class VerdictService:
         )
 
 
-def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[int]:
+def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[RegionEpoch]:
     """Return the epoch that a cluster begins with, where the first takeover came before any tidemark.
 
     Its entry names no base then. A cluster begins under number 1 of its primary region, and that did not take over.
@@ -299,8 +300,7 @@ def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[
         region for region in image.regions.values() if region.name != lineage[0].acting_region
     )
     return {
-        int(fencing.region_epoch(fencing.FIRST_REGION_NUMBER, primary.ordinal))
-        for primary in primaries
+        fencing.region_epoch(fencing.FIRST_REGION_NUMBER, primary.ordinal) for primary in primaries
     }
 
 

@@ -16,6 +16,16 @@ import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
 
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+)
 from region_broker.limits import (
     DECOMPRESSED_BYTES_MAX,
     RECORD_COUNT_MAX,
@@ -59,9 +69,9 @@ class Record(msgspec.Struct, frozen=True):
 class Origin(msgspec.Struct, frozen=True):
     """Who writes a batch: the idempotent producer's coordinates, or none of them."""
 
-    producer_id: int = -1
-    producer_epoch: int = -1
-    base_sequence: int = -1
+    producer_id: ProducerId = NO_PRODUCER_ID
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    base_sequence: SequenceNumber = NO_SEQUENCE
     transactional: bool = False
     control: bool = False
 
@@ -75,7 +85,7 @@ def build_batch(
     origin: Origin = NO_ORIGIN,
     codec: Codec = Codec.NONE,
     base_offset: int = 0,
-    leader_epoch: int = -1,
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
 ) -> bytes:
     """Return one batch of `records` (at least one) with offsets `base_offset`, +1, +2 ..."""
     assert records, "a batch holds at least one record"
@@ -105,7 +115,10 @@ def _back_of(
 
 
 def _batch_of(
-    back: bytes, payload: bytes | bytearray, base_offset: int = 0, leader_epoch: int = -1
+    back: bytes,
+    payload: bytes | bytearray,
+    base_offset: int = 0,
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
 ) -> bytes:
     front = _FRONT.pack(
         base_offset,

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from idempotency.identity import Round
 from region_broker.partitions.parts.sight import Isolation
 from tests.fixtures.kafka_port import LEADER_EPOCH
 from tests.fixtures.transaction_port import REGION_EPOCH, txn_broker
@@ -110,5 +111,5 @@ async def test_a_restart_finds_the_ledger_and_finishes(tmp_path: Path) -> None:
         await txn.load(LEADER_EPOCH, REGION_EPOCH)  # every entry read again from the log
         ended = await txn.clients.end_txn("t", *pair, True, 1)
         assert ended.verdict.name == "OK"
-        entered = await txn.rounds.enter_round(1 << 32 | 1)
+        entered = await txn.rounds.enter_round(Round(1 << 32 | 1))
         assert sorted(entered) == [0, 1]

@@ -23,6 +23,7 @@ from geo_replicator.failover_events import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
+from idempotency.identity import RegionEpoch
 
 SCRIPT = Path(__file__).with_name("failover.txt").read_text(encoding="utf-8")
 
@@ -35,25 +36,29 @@ def scenarios() -> list[list[str]]:
 
 def entry(region_epoch: str, region: str, base: str) -> EntryRecord:
     epoch, number = base.removeprefix("base=").split("/")
-    return EntryRecord(int(region_epoch), region, int(epoch), int(number), {})
+    return EntryRecord(
+        RegionEpoch(int(region_epoch)), region, RegionEpoch(int(epoch)), int(number), {}
+    )
 
 
 def takeover(epoch: str, origin: str, how: str) -> Event:
     old_region = origin.removeprefix("from=")
-    return TakeoverBegun(int(epoch), old_region, "op", how == "planned", how == "forced")
+    return TakeoverBegun(
+        RegionEpoch(int(epoch)), old_region, "op", how == "planned", how == "forced"
+    )
 
 
 WORDS: dict[str, Callable[..., Event]] = {
-    "born": lambda name, role, epoch: Born(name, role == "acting", int(epoch)),
+    "born": lambda name, role, epoch: Born(name, role == "acting", RegionEpoch(int(epoch))),
     "takeover": takeover,
-    "logs-cut": lambda epoch: LogsCut(int(epoch)),
-    "adopted": lambda epoch: Adopted(int(epoch)),
+    "logs-cut": lambda epoch: LogsCut(RegionEpoch(int(epoch))),
+    "adopted": lambda epoch: Adopted(RegionEpoch(int(epoch))),
     "drain": lambda target: DrainBegun("op", target),
     "drain-over": lambda: DrainRolledBack("over"),
-    "promise": lambda epoch, candidate: PromiseGiven(int(epoch), candidate),
-    "higher-epoch": lambda epoch, acting: HigherEpochLearned(int(epoch), acting),
+    "promise": lambda epoch, candidate: PromiseGiven(RegionEpoch(int(epoch)), candidate),
+    "higher-epoch": lambda epoch, acting: HigherEpochLearned(RegionEpoch(int(epoch)), acting),
     "return": lambda epoch, acting, base: ReturnBegun((entry(epoch, acting, base),)),
-    "returned": lambda epoch: Returned(int(epoch)),
+    "returned": lambda epoch: Returned(RegionEpoch(int(epoch))),
     "follow": FollowResumed,
     "abandon": lambda: TakeoverAbandoned("given up"),
 }

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from idempotency.decision import round_number, round_of
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, TopicPartition
 from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import CoreFixture, tp
 from txn_coordinator import events as ev
@@ -171,9 +171,9 @@ class Player:
         return f"{record.status.name} pair={record.producer_id}/{record.producer_epoch}{pending}"
 
 
-def _pair(text: str) -> tuple[int, int]:
+def _pair(text: str) -> ProducerPair:
     pid, epoch = text.rsplit("/", 1)
-    return int(pid), int(epoch)
+    return ProducerId(int(pid)), ProducerEpoch(int(epoch))
 
 
 def _partition(text: str) -> TopicPartition:

@@ -29,6 +29,7 @@ from geo_replicator.failover_events import (
 from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
 from idempotency import fencing
 from idempotency.decision import round_number
+from idempotency.identity import RegionEpoch, Round
 
 MODEL: Final = "model"
 _COPIES: Final = frozenset({Phase.MIRRORING, Phase.FENCING})
@@ -139,7 +140,7 @@ class Behaviour:
     # Rounds (T1 to T4).
 
     def _enter(self, number: int, shards: int) -> None:
-        first = round_number(number) == 1
+        first = round_number(Round(number)) == 1
         self._must(first or number - 1 in self.rounds, "T1: rounds are dense in a term", number)
         self._must(number not in self.rounds, "T1: a round is driven once", number)
         self.rounds[number] = _Round(shards)
@@ -168,8 +169,8 @@ class Behaviour:
     def _tidemark(
         self, epoch: int, number: int, round_: int, ledger: list[tuple[int, int]]
     ) -> None:
-        region = self.names[fencing.region_ordinal_of(epoch)]
-        point, state = TidemarkPoint(epoch, number), self.states[region]
+        region = self.names[fencing.region_ordinal_of(RegionEpoch(epoch))]
+        point, state = TidemarkPoint(RegionEpoch(epoch), number), self.states[region]
         acts = {state.region_epoch} if state.phase is not Phase.ADOPTING else set()
         if state.entry is not None and state.phase is Phase.ADOPTING:
             acts.add(state.entry.region_epoch)
@@ -187,7 +188,7 @@ class Behaviour:
         self.newest[epoch] = point
 
     def _reached(self, region: str, epoch: int, number: int) -> None:
-        point, state = TidemarkPoint(epoch, number), self.states[region]
+        point, state = TidemarkPoint(RegionEpoch(epoch), number), self.states[region]
         before = self.reached.get(region, BEFORE_ALL)
         if point > before and state.phase not in _CUTS:
             self._must(point in self.tidemarks, "T16: what is reached was published", region, point)

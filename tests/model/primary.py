@@ -30,6 +30,7 @@ from geo_replicator.events import (
     TimePassed,
 )
 from geo_replicator.tidemark import broken_rules, first_vector
+from idempotency.identity import CoordinatorEpoch, LeaderEpoch, Round
 from tests.model.explore import Broken, Label, Move
 from tests.model.primary_states import (
     ABORT,
@@ -209,7 +210,7 @@ class Primary:
             for number in state.releases:
                 if number > shard.released and number >= shard.current:
                     gate = gate_of(shard)
-                    gate.release(number)
+                    gate.release(Round(number))
                     after = shard._replace(released=gate.released)
                     label = ("shard {} hears RELEASE {}", at, round_name(number))
                     yield Move(label, partial(with_shard, state, at, after))
@@ -221,7 +222,7 @@ class Primary:
     def _enter(self, state: State, at: int, number: int) -> State:
         shard = state.shards[at]
         gate = gate_of(shard)
-        gate.enter(number)
+        gate.enter(Round(number))
         after = self._log(at, shard, Entered(number))._replace(
             current=gate.current,
             released=0,  # what was released before is free by its stamp
@@ -255,7 +256,7 @@ class Primary:
         if "T2 round in memory" not in self.mutants:
             for offset, entry in enumerate(ledger):
                 if isinstance(entry, Entered):
-                    gate.restore(entry.round, offset)
+                    gate.restore(Round(entry.round), offset)
         if "T3 all is sent again at load" in self.mutants:
             gate.release(gate.current)
         after = Shard(ledger, kept, gate.current, gate.released)
@@ -287,7 +288,7 @@ class Primary:
 
     def _is_free(self, state: State, txn: Txn, decision: Decision) -> bool:
         shard = state.shards[txn.shard]
-        free = not decision.commit or gate_of(shard).is_free(decision.stamp)
+        free = not decision.commit or gate_of(shard).is_free(Round(decision.stamp))
         return shard.alive and (free or "T3 nothing is held" in self.mutants)
 
     # The cut leader.
@@ -306,7 +307,7 @@ class Primary:
             case RoundPhase.ENTERING:
                 for number, shard, offset in state.answers:
                     if number == leader.round and leader.entered[shard] == UNKNOWN:
-                        entered = ShardEntered(number, shard, 0, offset)
+                        entered = ShardEntered(Round(number), shard, CoordinatorEpoch(0), offset)
                         heard: Label = ("cut leader {} hears that shard {} entered", at, shard)
                         yield Move(heard, partial(self._tell, state, at, entered))
                 if "T4 a round is waited for" not in self.mutants:
@@ -382,8 +383,8 @@ class Primary:
         if "T9 a lagging leader answers" in self.mutants:
             answer = replace(answer, leader_epoch_start_offset=0)
         if "T9 a deposed leader answers" in self.mutants:
-            answer = replace(answer, leader_epoch=epochs[answer.key])
-        collection = Collection(leader.round, epochs)
+            answer = replace(answer, leader_epoch=LeaderEpoch(epochs[answer.key]))
+        collection = Collection(Round(leader.round), epochs)
         verdict = collection.take(answer)
         if verdict is AnswerVerdict.NEWER_METADATA:
             return with_leader(state, at, leader._replace(epochs=()))
@@ -400,7 +401,7 @@ class Primary:
         if leader.term < state.recorded and "T1 a deposed one publishes" not in self.mutants:
             deposed = leader._replace(phase=RoundPhase.NEW)
             return with_leader(state, at, deposed)  # its record never gets below HW
-        return self._tell(state, at, PositionsCollected(leader.round))
+        return self._tell(state, at, PositionsCollected(Round(leader.round)))
 
     def _elected(self, state: State) -> State:
         last = state.leaders[-1].term

@@ -21,6 +21,7 @@ from geo_replicator.lineage import LogKey
 from geo_replicator.tidemark import LogPosition, Tidemark
 from idempotency.cut_index import CutIndex
 from idempotency.decision import round_number, round_of
+from idempotency.identity import CoordinatorEpoch, LeaderEpoch, RegionEpoch, Round
 from txn_coordinator.rounds import RoundGate
 
 SHARDS: Final = 2
@@ -156,17 +157,17 @@ def with_leader(state: State, at: int, leader: Leader) -> State:
 def gate_of(shard: Shard) -> RoundGate:
     """Return the real gate in a shard's state."""
     gate = RoundGate()
-    gate.current, gate.released = shard.current, shard.released
+    gate.current, gate.released = Round(shard.current), Round(shard.released)
     return gate
 
 
 def core_of(leader: Leader) -> RoundsCore:
     """Return the real core of a cut leader; times do not matter here, so it always has rested enough."""
     core = RoundsCore(term=leader.term, shard_count=SHARDS, interval_ms=0)
-    core.phase, core.round = leader.phase, leader.round
+    core.phase, core.round = leader.phase, Round(leader.round)
     core._count, core._changed = leader.began, False
     core._entered = {
-        shard: ShardEntered(leader.round, shard, 0, offset)
+        shard: ShardEntered(Round(leader.round), shard, CoordinatorEpoch(0), offset)
         for shard, offset in enumerate(leader.entered)
         if offset != UNKNOWN
     }
@@ -194,7 +195,7 @@ def without_idle(leaders: tuple[Leader, ...]) -> tuple[tuple[Leader, ...], froze
 
 
 def round_name(number: int) -> str:
-    return f"{number >> 32}.{round_number(number)}"
+    return f"{number >> 32}.{round_number(Round(number))}"
 
 
 def metadata(state: State) -> tuple[int, ...]:
@@ -209,11 +210,11 @@ def answers_of(log: Log, p: int, round_: int, mutants: frozenset[str]) -> Iterat
         index = CutIndex()
         for offset, record in enumerate(records):
             if record.kind == COMMIT or (record.kind == ABORT and "T5 aborts stop D" in mutants):
-                index.record(record.stamp, offset)
-        first = index.first_commit_marker(round_)
+                index.record(Round(record.stamp), offset)
+        first = index.first_commit_marker(Round(round_))
         yield LogAnswer(
             key=KEYS[p],
-            leader_epoch=epoch,
+            leader_epoch=LeaderEpoch(epoch),
             leader_epoch_start_offset=start,
             high_watermark=known,
             log_start_offset=0,
@@ -224,7 +225,7 @@ def answers_of(log: Log, p: int, round_: int, mutants: frozenset[str]) -> Iterat
 def tidemark_of(cut: Cut, number: int) -> Tidemark:
     """Return a full record of a cut."""
     return Tidemark(
-        domain="", region_epoch=8, number=number, round=cut.round, metadata_version=1,
+        domain="", region_epoch=RegionEpoch(8), number=number, round=Round(cut.round), metadata_version=1,
         ledger=dict(enumerate(cut.ledger)),
         moved={key: LogPosition(end, 0) for key, end in zip(KEYS, cut.positions, strict=False)},
         removed=(), full=True, previous_at=-1, full_at=-1, wall_ms=0,

@@ -41,6 +41,7 @@ from geo_replicator.lineage import (
     lowest_base,
 )
 from idempotency import fencing
+from idempotency.identity import RegionEpoch
 from tests.model.explore import Broken, Label, Move
 
 NAMES: Final = ("eu", "us", "ap")
@@ -122,7 +123,7 @@ class Takeover:
     def initial(self) -> State:
         epoch = self._next_epoch([], 0)
         names = NAMES[: self.size.regions]
-        born = [failover.born(Born(name, name == NAMES[0], epoch)) for name in names]
+        born = [failover.born(Born(name, name == NAMES[0], RegionEpoch(epoch))) for name in names]
         return State(
             tuple(
                 Region(_encoded(msgspec.structs.replace(each, acting_region=NAMES[0])))
@@ -229,7 +230,9 @@ class Takeover:
     def _begin(self, state: State, at: int) -> State:
         now = state_of(state.regions[at])
         known = [now.highest_epoch_known, *(e.region_epoch for e in state.regions[at].known)]
-        event = TakeoverBegun(self._next_epoch(known, at), now.acting_region, "", False, True)
+        event = TakeoverBegun(
+            RegionEpoch(self._next_epoch(known, at)), now.acting_region, "", False, True
+        )
         return _record(state, at, event)._replace(takeovers=state.takeovers + 1)
 
     def _fence(self, state: State, at: int, now: failover.State) -> Iterator[Move]:
@@ -244,13 +247,16 @@ class Takeover:
             yield Move(("{} chooses where to cut", NAMES[at]), partial(self._choose, state, at))
 
     def _promise(self, state: State, at: int, other: int, epoch: int) -> State:
-        peer, asked = state_of(state.regions[other]), directory.Promise(epoch, NAMES[at])
+        peer, asked = (
+            state_of(state.regions[other]),
+            directory.Promise(RegionEpoch(epoch), NAMES[at]),
+        )
         verdict = directory.judge_promise(peer.promise, peer.region_epoch, asked)
         if verdict not in {directory.PromiseVerdict.GRANTED, directory.PromiseVerdict.REPEATED}:
             return _record(state, at, TakeoverAbandoned(""))
         granted = verdict is directory.PromiseVerdict.GRANTED
         if granted and "T24 answers promise nothing" not in self.mutants:
-            state = _record(state, other, PromiseGiven(epoch, NAMES[at]))
+            state = _record(state, other, PromiseGiven(RegionEpoch(epoch), NAMES[at]))
         region = state.regions[other]
         answer = Answer(epoch, other, *_held(region), region.reached)
         heard = state.regions[at]._replace(known=merged(state.regions[at].known, region.known))
@@ -450,7 +456,7 @@ def merged(one: tuple[Entry, ...], other: tuple[Entry, ...]) -> tuple[Entry, ...
 def real_entry(entry: Entry) -> LineageEntry:
     """Return the real entry."""
     positions = {DATA: entry.end, TIDES: entry.tides}
-    return LineageEntry(entry.region_epoch, NAMES[entry.region], entry.base, positions)
+    return LineageEntry(RegionEpoch(entry.region_epoch), NAMES[entry.region], entry.base, positions)
 
 
 @cache

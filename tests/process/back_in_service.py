@@ -18,6 +18,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import first_unsound
 from region_broker.cli.local_cluster import LocalCluster
 from region_broker.ports.system.clock import SystemClock
@@ -55,7 +56,7 @@ def frame_for(batch: bytes) -> bytes:
 
 def fill(wire: Wire, batch_bytes: int, count: int) -> None:
     """Write `count` batches, many on their way at once; every one must be acknowledged."""
-    origin = Origin(producer_id(wire), 0, 0)
+    origin = Origin(ProducerId(producer_id(wire)), ProducerEpoch(0), SequenceNumber(0))
     empty = len(build_batch([Record(None, b"", timestamp_ms=1)], origin=origin))
     value = b"v" * max(batch_bytes - empty, 1)
     batch = build_batch([Record(None, value, timestamp_ms=SystemClock().wall_ms())], origin=origin)

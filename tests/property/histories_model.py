@@ -37,6 +37,7 @@ from geo_replicator.lineage import (
     TidemarkPoint,
 )
 from idempotency import fencing
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.region.birth.wholeness import Parts, what_is_wrong
 from tests.property.histories_regions import (
     FOLDER,
@@ -153,7 +154,9 @@ class World:
             if identity.history is None or (acts and identity.born is None):
                 state = failover.unborn(name)
             else:
-                first_event = Born(name, acts, metadata.region_epoch, identity.folder_id)
+                first_event = Born(
+                    name, acts, RegionEpoch(metadata.region_epoch), identity.folder_id
+                )
                 journal, state = (first_event,), failover.born(first_event)
         region.folder = replace(
             folder,
@@ -230,7 +233,7 @@ class World:
         region = self.regions[name]
         assert region.term >= 0, name
         number = max((cut.point.number for cut, _ in region.tidemarks()), default=0) + 1
-        point = TidemarkPoint(region_epoch or region.now.region_epoch, number)
+        point = TidemarkPoint(RegionEpoch(region_epoch or region.now.region_epoch), number)
         ends = {key: len(log) + (key == TIDEMARKS) for key, log in region.opened.items()}
         value = (point, tuple(sorted(ends.items())), region.metadata.version)
         region.put(TIDEMARKS, (*region.logs[TIDEMARKS], Batch(region.term, value)))
@@ -263,7 +266,7 @@ class World:
         known = [state.region_epoch, *(entry.region_epoch for entry in state.unseen)]
         known += [state.takeover.region_epoch] if state.takeover else []
         if epoch > max(known):
-            region.record(HigherEpochLearned(epoch, peer.metadata.acting_region))
+            region.record(HigherEpochLearned(RegionEpoch(epoch), peer.metadata.acting_region))
 
     def refute(self, primary: Region, mirror: str, point: TidemarkPoint, logs: int) -> None:
         """The primary hears that a mirror has shown what it lacks: writes close (`FailoverDriver.refuted`)."""
@@ -328,7 +331,7 @@ class World:
     def _report(self, peer: Region) -> directory.SiteReport:
         claim = peer.claim().point
         return directory.SiteReport(
-            peer.name, peer.metadata.region_epoch, peer.acting, peer.now.promise, claim
+            peer.name, RegionEpoch(peer.metadata.region_epoch), peer.acting, peer.now.promise, claim
         )
 
     def _act(self, region: Region) -> None:
@@ -363,11 +366,11 @@ class World:
         used = [region.metadata.last_leader_epoch]
         used += [batch.leader_epoch for log in region.logs.values() for batch in log]
         counters = [
-            fencing.leader_counter_of(epoch)
+            fencing.leader_counter_of(LeaderEpoch(epoch))
             for epoch in used
-            if epoch >= 0 and fencing.region_epoch_of(epoch) == region_epoch
+            if epoch >= 0 and fencing.region_epoch_of(LeaderEpoch(epoch)) == region_epoch
         ]
-        term = int(fencing.leader_epoch(region_epoch, 1 + max(counters, default=0)))
+        term = int(fencing.leader_epoch(RegionEpoch(region_epoch), 1 + max(counters, default=0)))
         region.note(last_leader_epoch=term)
         region.term = term
 

@@ -23,6 +23,7 @@ from geo_replicator.lineage import (
     TidemarkPoint,
     lowest_base,
 )
+from idempotency.identity import LeaderEpoch
 
 NAMES: Final = ("eu", "us", "ap")
 TIDEMARKS: Final = LogKey(UUID(int=1), 0)
@@ -194,7 +195,9 @@ def last_batch(log: Log, end: int) -> LastBatch | None:
     """Return what is shown of the batch below `end`."""
     if not 0 < end <= len(log):
         return None
-    return LastBatch(log[end - 1].leader_epoch, end - 1, crc32(repr(log[end - 1].value).encode()))
+    return LastBatch(
+        LeaderEpoch(log[end - 1].leader_epoch), end - 1, crc32(repr(log[end - 1].value).encode())
+    )
 
 
 def evidence(region: Region, cut: Cut, keys: Iterable[LogKey]) -> list[ShownLog]:
@@ -206,10 +209,10 @@ def evidence(region: Region, cut: Cut, keys: Iterable[LogKey]) -> list[ShownLog]
     ]
 
 
-def epoch_end(log: Log, epoch: int) -> tuple[int, int]:
+def epoch_end(log: Log, epoch: int) -> tuple[LeaderEpoch, int]:
     """Return the largest leader epoch <= `epoch`, and where the log leaves it (KIP-101)."""
     below = [batch.leader_epoch for batch in log if batch.leader_epoch <= epoch]
-    return max(below, default=-1), len(below)
+    return LeaderEpoch(max(below, default=-1)), len(below)
 
 
 def differences(region: Region, shown: Sequence[ShownLog]) -> list[HistoryDifference]:

@@ -33,6 +33,7 @@ from geo_replicator.lineage import (
 )
 from geo_replicator.link import comparing
 from geo_replicator.link.core import LinkCore
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from tests.property.histories_regions import (
     Broken,
     Region,
@@ -80,7 +81,7 @@ class Session:
             return
         handshake = HandshakeDone(
             self.primary.name,
-            self.primary.metadata.region_epoch,
+            RegionEpoch(self.primary.metadata.region_epoch),
             self.primary.is_primary,
             own_lineage(self.primary),
         )
@@ -154,7 +155,7 @@ class Session:
 
     def _ends(self) -> dict[LogKey, MirrorLogEnd]:
         return {
-            key: MirrorLogEnd(log[-1].leader_epoch if log else -1, len(log))
+            key: MirrorLogEnd(LeaderEpoch(log[-1].leader_epoch if log else -1), len(log))
             for key, log in self.mirror.logs.items()
             if key in self.primary.opened
         }

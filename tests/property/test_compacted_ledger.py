@@ -14,7 +14,13 @@ from uuid import UUID
 
 import pytest
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    ProducerEpoch,
+    ProducerId,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.record_batch import ControlType
 from region_broker.controller.metadata_image import LEDGER_CONFIGS, OFFSETS_LEDGER
 from region_broker.groups.modern.records import (
@@ -77,10 +83,14 @@ class Ledger:
     def write(self, records: Sequence[KeyValue], producer_id: int = -1) -> None:
         """Append one batch, and apply it."""
         log = PartitionOffsetsLog(self, self.some.clock)
-        producer = None if producer_id < 0 else TxnProducer(producer_id, 0)
+        producer = (
+            None if producer_id < 0 else TxnProducer(ProducerId(producer_id), ProducerEpoch(0))
+        )
         appended = log.append(SHARD, records, producer=producer)
         for at, (key, value) in enumerate(records, appended.base_offset):
-            self.live.apply(LedgerRecord(at, key, value, producer_id, appended.timestamp_ms))
+            self.live.apply(
+                LedgerRecord(at, key, value, ProducerId(producer_id), appended.timestamp_ms)
+            )
         if producer_id >= 0:
             self.open.add(producer_id)
 
@@ -95,7 +105,7 @@ class Ledger:
             decision=None,
             timestamp_ms=self.some.clock.now_ms,
         )
-        self.live.apply(LedgerMarker(producer_id, commit))
+        self.live.apply(LedgerMarker(ProducerId(producer_id), commit))
         self.open.discard(producer_id)
 
     def replayed(self) -> OffsetTable:
@@ -165,7 +175,9 @@ class Life:
         return [
             (
                 encode_offset_key(OffsetKey(self.chance.choice(GROUPS), self._place())),
-                encode_offset_value(OffsetValue(self.chance.randrange(99), -1, "m" * 300, 5)),
+                encode_offset_value(
+                    OffsetValue(self.chance.randrange(99), NO_LEADER_EPOCH, "m" * 300, 5)
+                ),
             )
             for _ in range(self.chance.randrange(1, 5))
         ]
@@ -263,7 +275,7 @@ def test_a_ledger_of_many_commits_keeps_what_the_last_ones_say() -> None:
     ledger = Ledger(random.Random(1))
     key = encode_offset_key(OffsetKey("g", TopicPartition(TopicName("orders"), 0)))
     for number in range(2_000):
-        value = encode_offset_value(OffsetValue(number, -1, "", 5))
+        value = encode_offset_value(OffsetValue(number, NO_LEADER_EPOCH, "", 5))
         ledger.write([(key, value)])
     whole_bytes = ledger.some.partition.log.size_bytes
     ledger.clean()

@@ -17,6 +17,7 @@ import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import round_of
+from idempotency.identity import ProducerPair
 from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_LEDGER
 from region_broker.ledgers.images import LedgerImages
 from region_broker.ledgers.txn_log import PartitionTransactionLog
@@ -46,7 +47,7 @@ class Clients:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.fixture = Fixture(ledger=MemoryLedger(1))
-        self.pairs: dict[str, tuple[int, int]] = {}
+        self.pairs: dict[str, ProducerPair] = {}
         self.round = 0
 
     async def run(self) -> list[Row]:

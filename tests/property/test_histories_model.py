@@ -17,6 +17,7 @@ import pytest
 from geo_replicator import directory, failover, history, topology
 from geo_replicator.failover import Phase, State
 from geo_replicator.failover_events import Born
+from idempotency.identity import RegionEpoch
 from tests.property import histories_model
 from tests.property.histories_model import World
 from tests.property.histories_regions import (
@@ -388,7 +389,7 @@ def test_removing_a_rule_of_histories_is_noticed(complaint: str) -> None:
 
 
 def acts_by_configuration(region: str) -> State:
-    return failover.born(Born(region, region == NAMES[0], 8))
+    return failover.born(Born(region, region == NAMES[0], RegionEpoch(8)))
 
 
 TWO_CANDIDATES: list[Action] = [

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.decision import DecisionError, DecisionId
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import LeaderEpoch, SequenceNumber, TopicName, TopicPartition
 from idempotency.ledger_records import (
     LedgerError,
     TransactionKey,
@@ -75,7 +75,7 @@ TRANSACTIONS = st.builds(
 
 @given(MARKERS, INT64, INT32)
 def test_marker_round_trips(facts: MarkerFacts, base_offset: int, leader_epoch: int) -> None:
-    raw = build_marker(facts, base_offset=base_offset, leader_epoch=leader_epoch)
+    raw = build_marker(facts, base_offset=base_offset, leader_epoch=LeaderEpoch(leader_epoch))
     header = read_header(raw)
     assert read_marker(raw) == facts
     assert crc_ok(raw, 0, header)
@@ -89,7 +89,9 @@ def test_stamp_is_what_build_would_have_written(
 ) -> None:
     raw = bytearray(build_marker(facts))
     stamp(raw, 0, base_offset=base_offset, leader_epoch=leader_epoch)
-    assert raw == build_marker(facts, base_offset=base_offset, leader_epoch=leader_epoch)
+    assert raw == build_marker(
+        facts, base_offset=base_offset, leader_epoch=LeaderEpoch(leader_epoch)
+    )
 
 
 @given(st.lists(MARKERS, max_size=5), st.integers(0, 200))
@@ -158,5 +160,5 @@ def test_varint_round_trips(value: int) -> None:
 # Holds INV-SQ1.
 @given(SEQUENCES, SEQUENCES)
 def test_sequence_distance_undoes_advance(start: int, end: int) -> None:
-    assert advance(start, distance(start, end)) == end
-    assert not (is_ahead(start, end) and is_ahead(end, start))
+    assert advance(SequenceNumber(start), distance(start, end)) == end
+    assert not (is_ahead(SequenceNumber(start), end) and is_ahead(SequenceNumber(end), start))

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId, round_of
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    TopicPartition,
+)
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.fixtures.coordinator import LEADER_EPOCH, Row, key_of, tp
 from tests.property.test_transaction_core import CoreMachine
@@ -33,7 +40,7 @@ def image_of(rows: Iterable[Row]) -> LedgerImage:
 
 def state_of(rows: Iterable[Row]) -> object:
     """Return all that replay makes of these rows, in a form that compares."""
-    core = TxnCoordinatorCore(0, region_epoch=8)
+    core = TxnCoordinatorCore(0, region_epoch=RegionEpoch(8))
     for row in rows:
         core.replay(*row)
     core.step(ev.TimersRestarted(), now_ms=5_000, wall_ms=0)
@@ -76,7 +83,7 @@ class History:
     def append(self, key: bytes, value: bytes | None) -> None:
         """Append one row; the first is not at offset 0."""
         offset = self.rows[-1][0].offset + 1 if self.rows else 3
-        self.rows.append((LedgerPosition(self.leader_epoch, offset), key, value))
+        self.rows.append((LedgerPosition(LeaderEpoch(self.leader_epoch), offset), key, value))
 
     def write(self, record: TransactionRecord) -> None:
         """Append an entry's value."""
@@ -85,12 +92,15 @@ class History:
     def say_round(self, stamp: int) -> None:
         """Append ROUND."""
         self.round = max(self.round, stamp)
-        self.append(lr.encode_round_key(), lr.encode_round_value(lr.RoundRecord(stamp, 1)))
+        self.append(
+            lr.encode_round_key(),
+            lr.encode_round_value(lr.RoundRecord(Round(stamp), CoordinatorEpoch(1))),
+        )
 
     def take(self, step: tuple[str, int, int]) -> None:
         """Append what `step` says: what, which entry, which variant."""
         what, which, variant = step
-        name = orphan_id(which) if which >= 4 else "tuvw"[which]
+        name = orphan_id(ProducerId(which)) if which >= 4 else "tuvw"[which]
         if what == "round":
             self.number += 1
             self.say_round(round_of(self.term, self.number))
@@ -100,7 +110,7 @@ class History:
             self.say_round(round_of(6, variant))
         elif what == "term":
             self.term, self.number = self.term + 1, 0
-            self.leader_epoch += 1
+            self.leader_epoch = LeaderEpoch(self.leader_epoch + 1)
             self.say_round(round_of(self.term, 0))
         elif what == "gone":
             self.append(key_of(name), None)
@@ -111,7 +121,7 @@ class History:
 
     def _record(self, name: str, status: TxnStatus, which: int, variant: int) -> TransactionRecord:
         partitions: tuple[TopicPartition, ...] = (tp("a", variant),)
-        decision = DecisionId(0, self.leader_epoch, 1, 0)
+        decision = DecisionId(0, LeaderEpoch(self.leader_epoch), 1, Round(0))
         record = replace(
             unborn(name),
             producer_id=10 * which + variant,

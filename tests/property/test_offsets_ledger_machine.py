@@ -11,7 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 from region_broker.groups.offsets import LedgerMarker, OffsetsToPut, OffsetTable
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.records import (
@@ -53,7 +59,7 @@ class OffsetsLedgerMachine(RuleBasedStateMachine):
     def stage(self, group: str, partition: int, offset: int, producer: int) -> None:
         if any(marker.producer_id == producer for marker in self.unapplied):
             return  # in PREPARE_*: verification refuses it
-        self._write(group, partition, offset, TxnProducer(producer, 0))
+        self._write(group, partition, offset, TxnProducer(ProducerId(producer), ProducerEpoch(0)))
         self.history.append(("stage", group, partition, offset, producer))
 
     @rule(group=GROUPS, partition=PARTITIONS)
@@ -75,7 +81,7 @@ class OffsetsLedgerMachine(RuleBasedStateMachine):
         if any(marker.producer_id == producer for marker in self.unapplied):
             return
         self.ledger.append_marker(0, producer, commit=commit)
-        self.unapplied.append(LedgerMarker(producer, commit))
+        self.unapplied.append(LedgerMarker(ProducerId(producer), commit))
         self.history.append(("end", producer, commit))
 
     @precondition(lambda self: self.unapplied)
@@ -119,10 +125,10 @@ class OffsetsLedgerMachine(RuleBasedStateMachine):
 
     def _write(self, group: str, partition: int, offset: int, producer: TxnProducer | None) -> None:
         where: TopicPartition = tp(partition)
-        value = OffsetValue(offset, -1, "", 0)
+        value = OffsetValue(offset, NO_LEADER_EPOCH, "", 0)
         batch, offsets = self.ledger.batch(), OffsetsToPut(group)
         for each in (
-            OffsetValue(offset + 7, 3, "again", 0),
+            OffsetValue(offset + 7, LeaderEpoch(3), "again", 0),
             value,
         ):  # the last of a partition counts
             batch.add(encode_offset_key(OffsetKey(group, where)), encode_offset_value(each))

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from idempotency.decision import DecisionId
 from idempotency.fencing import leader_epoch, region_epoch
+from idempotency.identity import LeaderEpoch, Round
 from idempotency.partition_state import PartitionState, Verdict
 from idempotency.record_batch import BatchHeader, ControlType, MarkerFacts
 from tests.fixtures.kernel_batches import data, marker, marker_header
@@ -249,7 +250,9 @@ class PartitionHistory(RuleBasedStateMachine):
             e.header for e in self.log if e.facts is None and e.header.producer_id == producer_id
         ]
         if len(sent) >= back:
-            again = sent[-back].stamped(base_offset=self.end, leader_epoch=self.leader_epoch)
+            again = sent[-back].stamped(
+                base_offset=self.end, leader_epoch=LeaderEpoch(self.leader_epoch)
+            )
             self.judge_and_append(again, tv2=tv2)
 
     def judge_and_append(self, header: BatchHeader, *, tv2: bool) -> None:
@@ -385,7 +388,7 @@ class PartitionHistory(RuleBasedStateMachine):
     @invariant()
     def cuts_are_where_the_model_finds_them(self) -> None:
         for stamp in range(11):
-            assert self.state.first_commit_marker(stamp) == first_commit(self.log, stamp)
+            assert self.state.first_commit_marker(Round(stamp)) == first_commit(self.log, stamp)
 
     @invariant()
     def open_transactions_are_those_without_a_marker(self) -> None:

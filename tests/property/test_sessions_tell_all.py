@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.partition import Partition
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -73,7 +74,12 @@ async def change(partition: Partition, chance: random.Random) -> None:
                 facts for facts in partition.state.producers() if facts.producer_id == producer_id
             ]
             sequence = known[0].last_sequence + 1 if known else 0
-            origin = Origin(producer_id, 0, max(0, sequence), transactional=True)
+            origin = Origin(
+                ProducerId(producer_id),
+                ProducerEpoch(0),
+                SequenceNumber(max(0, sequence)),
+                transactional=True,
+            )
             outcome = partition.writer.append(
                 build_batch([Record(None, b"in a transaction")], origin=origin)
             )
@@ -93,7 +99,7 @@ async def change(partition: Partition, chance: random.Random) -> None:
                 shown = chance.randint(0, partition.high_watermark)
                 partition.show_up_to(shown, shown)
                 if chance.random() < 0.5:
-                    partition.become_leader(partition.log.epochs.latest + LEADER_EPOCH)
+                    partition.become_leader(LeaderEpoch(partition.log.epochs.latest + LEADER_EPOCH))
         case _:
             pass
 

@@ -22,6 +22,7 @@ from geo_replicator.tidemark import (
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
+from idempotency.identity import RegionEpoch
 
 LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))
 OFFSETS = st.integers(0, 2**62)
@@ -50,7 +51,9 @@ def test_tidemarks_round_trip(tidemark: Tidemark) -> None:
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31), OFFSETS)
 def test_term_records_round_trip(region_epoch: int, term: int, number: int) -> None:
-    record = TermRecord(domain="main", region_epoch=region_epoch, term=term, number=number)
+    record = TermRecord(
+        domain="main", region_epoch=RegionEpoch(region_epoch), term=term, number=number
+    )
     assert decode(*encode(record)) == record
 
 
@@ -102,7 +105,7 @@ class Written:
             tidemark = writer.prepare(
                 ClosedCut(
                     round=round_of(1, number),
-                    region_epoch=8,
+                    region_epoch=RegionEpoch(8),
                     metadata_version=number,
                     ledger={0: number},
                     moved={key: LogPosition(offset, 0) for key, offset in offsets.items()},
@@ -129,10 +132,12 @@ def test_vectors_equal_the_model_from_any_floor(
 ) -> None:
     log = Written(steps, full_every)
     floor = data.draw(st.integers(1, len(steps)))
-    book = read_book(log, LEDGERS, TidemarkPoint(8, floor)).book
-    assert book.known() == tuple(TidemarkPoint(8, k) for k in range(floor, len(steps) + 1))
+    book = read_book(log, LEDGERS, TidemarkPoint(RegionEpoch(8), floor)).book
+    assert book.known() == tuple(
+        TidemarkPoint(RegionEpoch(8), k) for k in range(floor, len(steps) + 1)
+    )
     for number in range(floor, len(steps) + 1):
-        cut = book.positions(TidemarkPoint(8, number))
+        cut = book.positions(TidemarkPoint(RegionEpoch(8), number))
         assert cut is not None
         data_logs = {key: at for key, at in cut.positions.items() if LEDGERS.has_cut_offset(key)}
         assert data_logs == log.models[number - 1]
@@ -147,7 +152,7 @@ def test_T16_reached_equals_the_definition_whatever_comes_first(
     log = Written([(moves, set()) for moves, _ in steps], 3)
     frontier = Frontier(LEDGERS, Lineage())
     watermarks = dict.fromkeys([*LOGS, LEDGERS.shard_key(0)], 0)
-    frontier.reconciled(watermarks, 8)
+    frontier.reconciled(watermarks, RegionEpoch(8))
     known = 0
     for _ in range(60):
         if known < len(log.tidemarks) and chance.random() < 0.4:
@@ -163,5 +168,5 @@ def test_T16_reached_equals_the_definition_whatever_comes_first(
             if all(watermarks[key] >= at for key, at in log.models[number - 1].items())
             and watermarks[LEDGERS.shard_key(0)] >= number
         ]
-        expected = TidemarkPoint(8, max(reached)) if reached else BEFORE_ALL
+        expected = TidemarkPoint(RegionEpoch(8), max(reached)) if reached else BEFORE_ALL
         assert frontier.complete == expected

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from idempotency.decision import round_of
+from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.fixtures.coordinator import CoreFixture, tp
 from txn_coordinator import events as ev
@@ -101,7 +102,7 @@ class CoreMachine(RuleBasedStateMachine):
     def start(self, epoch: int) -> None:
         """Begin near the end of the epochs, or at 0."""
         self.fixture = CoreFixture()
-        self.pairs: dict[str, tuple[int, int]] = {}
+        self.pairs: dict[str, ProducerPair] = {}
         self.given: dict[tuple[int, int], str] = {}
         self.asked: list[tuple[int, str, CoreFixture]] = []
         self.round = 0
@@ -110,7 +111,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.fixture.install(
                 msgspec.structs.replace(record, transactional_id=name, producer_id=pid)
             )
-            self.pairs[name] = (pid, epoch)
+            self.pairs[name] = (ProducerId(pid), ProducerEpoch(epoch))
 
     names = st.sampled_from(["t", "u"])
     tvs = st.sampled_from([1, 2])

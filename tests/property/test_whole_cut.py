@@ -10,6 +10,7 @@ from hypothesis import example, given
 from geo_replicator.lineage import LogKey
 from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
 from idempotency.decision import DecisionId
+from idempotency.identity import LeaderEpoch, Round
 from idempotency.partition_state import PartitionState
 from idempotency.record_batch import ControlType
 from tests.fixtures.kernel_batches import data, end, marker
@@ -65,7 +66,7 @@ class World:
         if self.tv2:
             self.epochs[producer] = self.epochs.get(producer, 0) + 1
             self.sequences = {key: n for key, n in self.sequences.items() if key[0] != producer}
-        decision = DecisionId(0, 1, self.serial, self.serial)
+        decision = DecisionId(0, LeaderEpoch(1), self.serial, Round(self.serial))
         self.decided.append((producer, commit, sorted(spans), decision))
         if commit:
             self.spans[decision] = spans

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from region_broker.wire.batches import Origin, Record, RecordsError, build_batch, iter_records
 from region_broker.wire.compression import Codec, CompressionError, compress, decompress
 from region_broker.wire.framing import LENGTH, FrameReader
@@ -88,7 +89,11 @@ def test_records_survive_a_batch(written: list[Record], codec: Codec, base_offse
 def test_damaged_batches_raise_records_error_and_nothing_else(
     written: list[Record], codec: Codec, data: st.DataObject
 ) -> None:
-    batch = bytearray(build_batch(written, codec=codec, origin=Origin(1, 0, 0)))
+    batch = bytearray(
+        build_batch(
+            written, codec=codec, origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0))
+        )
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
     with suppress(RecordsError):

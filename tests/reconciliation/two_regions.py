@@ -17,7 +17,18 @@ from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.reconciliation.job import Region
 from geo_replicator.tidemark import LogPosition, Tidemark, encode
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_records import (
     TransactionRecord,
     TxnStatus,
@@ -36,8 +47,8 @@ from tests.fixtures.kernel_batches import stamp
 from txn_coordinator.states import COMPLETED
 
 NAMESPACE = UUID("00000000-0000-0000-0000-000000007153")
-REGION_EPOCH = 8
-LEADER_EPOCH = REGION_EPOCH << 16 | 1
+REGION_EPOCH = RegionEpoch(8)
+LEADER_EPOCH = LeaderEpoch(REGION_EPOCH << 16 | 1)
 TXN_LEDGER = "__transaction_state"
 TIDEMARKS = "__tidemarks"
 START_MS = 1_700_000_000_000
@@ -125,7 +136,12 @@ class Primary:
             Record(b"key", f"{place} {producer} {base + i}".encode(), timestamp_ms=self.now_ms)
             for i in range(count)
         ]
-        origin = Origin(producer, epoch, base, transactional=transactional)
+        origin = Origin(
+            ProducerId(producer),
+            ProducerEpoch(epoch),
+            SequenceNumber(base),
+            transactional=transactional,
+        )
         return self.append(place, build_batch(records, origin=origin))
 
     def plain(self, place: Place, count: int = 3) -> int:
@@ -138,13 +154,13 @@ class Primary:
         shard = txn.producer % self.shards
         name = f"app-{txn.producer}"
         record = TransactionRecord(
-            transactional_id=name, producer_id=txn.producer, previous_producer_id=-1,
-            next_producer_id=-1, producer_epoch=epoch, last_producer_epoch=epoch - 1,
+            transactional_id=name, producer_id=ProducerId(txn.producer), previous_producer_id=NO_PRODUCER_ID,
+            next_producer_id=NO_PRODUCER_ID, producer_epoch=ProducerEpoch(epoch), last_producer_epoch=ProducerEpoch(epoch - 1),
             timeout_ms=TIMEOUT_MS, status=status,
             partitions=() if status in COMPLETED else tuple(
                 TopicPartition(TopicName(topic), number) for topic, number in txn.places
             ),
-            last_update_ms=self.now_ms, start_ms=self.now_ms, stamp=1, decision=decision,
+            last_update_ms=self.now_ms, start_ms=self.now_ms, stamp=Round(1), decision=decision,
             region_epoch=REGION_EPOCH, client_tv=2,
         )  # fmt: skip
         batch = build_batch(
@@ -157,7 +173,7 @@ class Primary:
             ]
         )
         offset = self.append((TXN_LEDGER, shard), batch)
-        return DecisionId(shard, LEADER_EPOCH, offset, 1)
+        return DecisionId(shard, LEADER_EPOCH, offset, Round(1))
 
     def play(self, txn: Txn) -> None:
         """Play one transaction the way of KIP-890: its own epoch, the decision under the next one."""
@@ -171,7 +187,7 @@ class Primary:
             return
         self.epochs[txn.producer] = epoch + 1
         prepare = TxnStatus.PREPARE_COMMIT if txn.commit else TxnStatus.PREPARE_ABORT
-        decision = DecisionId(txn.producer % self.shards, LEADER_EPOCH, 0, 1)
+        decision = DecisionId(txn.producer % self.shards, LEADER_EPOCH, 0, Round(1))
         if txn.in_ledger:
             decision = self.ledger(txn, prepare, epoch + 1, None)
         for index, place in enumerate(txn.places):
@@ -179,7 +195,7 @@ class Primary:
                 continue
             commit = txn.commit != (index in txn.flip_marker_in)
             marker = MarkerFacts(
-                txn.producer, epoch + 1, ControlType.COMMIT if commit else ControlType.ABORT, 1,
+                ProducerId(txn.producer), ProducerEpoch(epoch + 1), ControlType.COMMIT if commit else ControlType.ABORT, CoordinatorEpoch(1),
                 decision, self.now_ms,
             )  # fmt: skip
             self.append(place, build_marker(marker))
@@ -201,7 +217,7 @@ class Primary:
             if topic == TXN_LEDGER
         }
         record = Tidemark(
-            domain="main", region_epoch=REGION_EPOCH, number=number, round=number, metadata_version=1,
+            domain="main", region_epoch=REGION_EPOCH, number=number, round=Round(number), metadata_version=1,
             ledger=ledger, moved=moved, full=True, wall_ms=self.now_ms,
         )  # fmt: skip
         key, value = encode(record)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from chaos.history import Attempt, Outcome, record_value
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from idempotency.java_hash import ledger_shard
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
@@ -66,7 +67,7 @@ class Teller:
         self._number = 0
         self._shard = ledger_shard(name, SHARD_COUNT)
         self._connection: Connection | None = None
-        self._producer = (-1, -1)
+        self._producer = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self._sequences: dict[int, int] = {}
         self.backoff_s = 0.003
         self.last_error = ""

@@ -5,11 +5,12 @@ where none is there yet, by the decision below L (rules T2, T9, T21). The judge 
 asks no service of the node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from geo_replicator.lineage import Cut, LogKey
 from geo_replicator.tidemark import Tidemark, TidemarkBook, decode
+from idempotency.identity import ProducerId
 from idempotency.ledger_records import (
     TransactionKey,
     TransactionRecord,
@@ -132,7 +133,7 @@ def kept_at_each(
 
 
 def _committed(
-    topic: str, number: int, batches: list[Batch], decided: dict[int, Decided]
+    topic: str, number: int, batches: list[Batch], decided: Mapping[ProducerId, Decided]
 ) -> list[tuple[int, bytes]]:
     kept: list[tuple[int, bytes]] = []
     open_values: dict[int, list[tuple[int, bytes]]] = {}
@@ -147,7 +148,9 @@ def _committed(
         if batch.marker.control_type is ControlType.COMMIT:
             kept += values
     for producer_id, values in open_values.items():
-        if _is_committed(f"{topic}-{number}", decided.get(producer_id), markers.get(producer_id)):
+        if _is_committed(
+            f"{topic}-{number}", decided.get(ProducerId(producer_id)), markers.get(producer_id)
+        ):
             kept += values
     return kept
 

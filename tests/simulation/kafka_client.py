@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ports.network import ByteStream, Network
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
@@ -80,7 +81,7 @@ class Connection:
         """Close it."""
         self._stream.close()
 
-    async def init_producer_id(self, transactional_id: str | None) -> tuple[int, int]:
+    async def init_producer_id(self, transactional_id: str | None) -> ProducerPair:
         """Return (producer id, epoch); raises `Refused`."""
         answer = await self.call(
             INIT, 4,
@@ -92,7 +93,7 @@ class Connection:
         return answer.producer_id, answer.producer_epoch
 
     async def add_partitions(
-        self, transactional_id: str, producer: tuple[int, int], topic: str, partitions: list[int]
+        self, transactional_id: str, producer: ProducerPair, topic: str, partitions: list[int]
     ) -> None:
         """Add partitions to the transaction (TV1); raises `Refused`."""
         answer = await self.call(
@@ -122,8 +123,8 @@ class Connection:
         return offsets
 
     async def end_txn(
-        self, transactional_id: str, producer: tuple[int, int], *, commit: bool, tv2: bool
-    ) -> tuple[int, int]:
+        self, transactional_id: str, producer: ProducerPair, *, commit: bool, tv2: bool
+    ) -> ProducerPair:
         """Return the producer to go on with; raises `Refused`."""
         answer = await self.call(
             END, 5 if tv2 else 3,
@@ -211,11 +212,14 @@ def produce_request(
     }  # fmt: skip
 
 
-def batch_of(
-    value: bytes, producer: tuple[int, int], sequence: int, *, transactional: bool
-) -> bytes:
+def batch_of(value: bytes, producer: ProducerPair, sequence: int, *, transactional: bool) -> bytes:
     """Return a batch of one record of an idempotent producer, with the time of some event, old or new."""
-    origin = Origin(producer[0], producer[1], sequence, transactional=transactional)
+    origin = Origin(
+        ProducerId(producer[0]),
+        ProducerEpoch(producer[1]),
+        SequenceNumber(sequence),
+        transactional=transactional,
+    )
     time_ms = LoopClock().wall_ms() - EVENT_AGES_MS[producer[0] % len(EVENT_AGES_MS)]
     return build_batch([Record(None, value, timestamp_ms=time_ms)], origin=origin)
 

@@ -14,6 +14,7 @@ import random
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import ProducerPair
 from region_broker.ports.network import Network
 from tests.simulation.kafka_client import (
     END,
@@ -56,7 +57,7 @@ class ModernProducer:
 
     async def run(self, count: int) -> None:
         """Commit `count` transactions, or end with an entry in `fatal`."""
-        producer: tuple[int, int] | None = None
+        producer: ProducerPair | None = None
         while producer is None:
             try:
                 producer = await (await self._connected()).init_producer_id(self._name)
@@ -67,7 +68,7 @@ class ModernProducer:
             producer = await self._commit(producer)
             self.committed += 1
 
-    async def _write(self, producer: tuple[int, int]) -> None:
+    async def _write(self, producer: ProducerPair) -> None:
         value = b"%d" % self.committed
         open_partitions = [0, 1]
         while open_partitions and not self.fatal:
@@ -86,7 +87,7 @@ class ModernProducer:
             except OSError:
                 await self._lost()
 
-    async def _commit(self, producer: tuple[int, int]) -> tuple[int, int]:
+    async def _commit(self, producer: ProducerPair) -> ProducerPair:
         values = {"transactional_id": self._name, "producer_id": producer[0],
                   "producer_epoch": producer[1], "committed": True}  # fmt: skip
         while not self.fatal:

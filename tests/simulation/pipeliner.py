@@ -18,6 +18,7 @@ from collections import deque
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import ProducerPair
 from region_broker.ports.network import Network
 from tests.simulation.bank import Regions
 from tests.simulation.kafka_client import PRODUCE, Connection, Refused, batch_of, produce_request
@@ -46,7 +47,7 @@ class Pipeliner:
         self._number = number
         self._chance = chance
         self._network: Network = pair.fabric.site(f"client-{number}")
-        self._producer: tuple[int, int] | None = None
+        self._producer: ProducerPair | None = None
         self._next = 0
         self.answered: list[int | None] = []
         self.refused_for_good: list[str] = []
@@ -110,7 +111,7 @@ class Pipeliner:
         batch = self.batch_of(sequence, self._producer)
         connection.send(PRODUCE, VERSION, produce_request(self._topic, {self._number: batch}))
 
-    def batch_of(self, sequence: int, producer: tuple[int, int]) -> bytes:
+    def batch_of(self, sequence: int, producer: ProducerPair) -> bytes:
         """Return the batch of a sequence."""
         return batch_of(self.value_of(sequence), producer, sequence, transactional=False)
 

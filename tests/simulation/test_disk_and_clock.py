@@ -17,6 +17,7 @@ from sqlalchemy import text
 from geo_replicator.reconciliation.sidecar import decode
 from geo_replicator.reconciliation.sidecar_names import sidecar_path
 from geo_replicator.tidemark import TidemarkError
+from idempotency.identity import ProducerPair
 from region_broker.cli.region import remark
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.folder_faults import lose_log
@@ -84,7 +85,7 @@ async def values_of(region: Region, topic: str, partitions: int) -> set[bytes]:
 
 
 async def write(
-    client: Connection, topic: str, index: int, producer: tuple[int, int], number: int
+    client: Connection, topic: str, index: int, producer: ProducerPair, number: int
 ) -> bytes:
     """Write record `number` of a producer; return its value once it is acknowledged; raises `Refused`."""
     value = b"%s/%d/%d" % (topic.encode(), index, number)
@@ -169,7 +170,7 @@ async def use_up_ids(client: Connection) -> None:
         await client.init_producer_id(None)
 
 
-async def fill(client: Connection, producer: tuple[int, int]) -> None:
+async def fill(client: Connection, producer: ProducerPair) -> None:
     """Write into partition 0 until it is refused, for ten segments at most."""
     for number in range(2, 32):
         batch = batch_of(bytes(400_000), producer, number, transactional=False)

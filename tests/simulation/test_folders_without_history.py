@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from idempotency.identity import RegionEpoch
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
 from region_broker.region.failover.messages import AskPromise, PromiseAnswer
@@ -188,7 +189,9 @@ async def test_T32_a_folder_without_history_refuses_a_takeover_and_promises_noth
         await waits(pair.eu)
         with pytest.raises(OperationRefused, match="cannot take over"):
             pair.eu.node.operations.begin_failover(confirmed=True)
-        message = AskPromise(domain="main", region_epoch=17, candidate="us", planned=False)
+        message = AskPromise(
+            domain="main", region_epoch=RegionEpoch(17), candidate="us", planned=False
+        )
         with pytest.raises(PeerRefused, match="promises nothing"):
             await pair.us.node.failover.parts.peers.ask(
                 "eu", message, PromiseAnswer, timeout_ms=1_000

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from idempotency.identity import Round
 from idempotency.partition_state import PartitionState
 from idempotency.producer_state import ProducerTable
 from idempotency.window import BatchWindow
@@ -75,7 +76,7 @@ def a_cut_is_where_the_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     enter_round = LedgerRounds.enter_round
 
     async def late(self: LedgerRounds, round_: int) -> dict[int, EnteredRound]:
-        entered = await enter_round(self, round_)
+        entered = await enter_round(self, Round(round_))
         await asyncio.sleep(0.005)
         return entered
 

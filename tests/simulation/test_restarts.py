@@ -12,6 +12,7 @@ import pytest
 
 from chaos.checker import check
 from chaos.history import Attempt, History, seen
+from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
@@ -44,7 +45,7 @@ class Stream:
         self.closed = asyncio.Event()
 
     async def run(self) -> None:
-        producer: tuple[int, int] | None = None
+        producer: ProducerPair | None = None
         while not self.closed.is_set():
             try:
                 connection = await Connection.open(self._network, self._alone.eu.kafka_port)
@@ -54,7 +55,7 @@ class Stream:
             except (OSError, Refused):
                 await asyncio.sleep(0.003)
 
-    async def _send(self, connection: Connection, producer: tuple[int, int]) -> None:
+    async def _send(self, connection: Connection, producer: ProducerPair) -> None:
         sequence = len(self.answered)
         batch = batch_of(b"%d" % sequence, producer, sequence, transactional=False)
         self.answered.append((await connection.produce("stream", {0: batch}))[0])
@@ -129,7 +130,9 @@ async def test_T14_retention_waits_for_a_mirror_that_was_away_when_the_primary_r
         producer = await connection.init_producer_id(None)
 
         def record(number: int) -> bytes:  # old enough to be deleted, and as long as a segment
-            origin = Origin(producer[0], producer[1], number)
+            origin = Origin(
+                ProducerId(producer[0]), ProducerEpoch(producer[1]), SequenceNumber(number)
+            )
             return build_batch([Record(None, b"x" * 3_000, timestamp_ms=1)], origin=origin)
 
         await connection.produce("stream", {0: record(0)})

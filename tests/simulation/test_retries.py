@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.identity import ProducerPair
 from tests.simulation.cut_judge import batches_of
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.region_pair import Pair, region_pair
@@ -20,7 +21,7 @@ async def connect(pair: Pair, region: str) -> Connection:
     return await Connection.open(pair.fabric.site("client"), pair.regions[region].kafka_port)
 
 
-async def send(connection: Connection, producer: tuple[int, int], sequence: int) -> int:
+async def send(connection: Connection, producer: ProducerPair, sequence: int) -> int:
     batch = batch_of(b"value %d" % sequence, producer, sequence, transactional=False)
     return (await connection.produce(TOPIC, {0: batch}))[0]
 
@@ -97,7 +98,7 @@ async def test_T22_one_gap_of_acknowledged_losses_is_accepted_and_no_second_one(
         assert losses.plain_record_count == 2
 
 
-async def commit_unanswered(pair: Pair, name: str, *, tv2: bool) -> tuple[int, int]:
+async def commit_unanswered(pair: Pair, name: str, *, tv2: bool) -> ProducerPair:
     """Commit a transaction of two records at the primary; return the producer as its client still knows it."""
     primary = await connect(pair, "eu")
     producer = await primary.init_producer_id(name)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned, PromiseGiven
+from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.region.failover import peers as failover_peers
 from region_broker.region.failover.messages import AskPromise
@@ -129,7 +130,9 @@ async def test_T24_a_candidate_copies_what_another_region_has_reached_that_lost_
 ) -> None:
     """Whoever takes over cuts nothing to what it copies from: nobody's history is in danger (INV-QM1)."""
     async with one_behind(tmp_path, 7) as (pair, ap):
-        await ap.node.failover.record(PromiseGiven(17, "us"))  # and then its link was cut
+        await ap.node.failover.record(
+            PromiseGiven(RegionEpoch(17), "us")
+        )  # and then its link was cut
         await ap.kill()
         lose_log(ap, OFFSETS_LEDGER, 0)
         await ap.begin()

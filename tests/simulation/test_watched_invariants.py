@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from geo_replicator.lineage import TidemarkPoint
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, SequenceNumber
 from idempotency.partition_state import PartitionState
 from idempotency.producer_state import ProducerEntry
 from idempotency.window import BatchWindow, SentBatch
@@ -37,7 +38,7 @@ def said(found: Iterator[str]) -> list[str]:
 
 
 def producer(*batches: SentBatch) -> ProducerEntry:
-    return ProducerEntry(1, 0, BatchWindow(list(batches)))
+    return ProducerEntry(ProducerId(1), ProducerEpoch(0), BatchWindow(list(batches)))
 
 
 @pytest.mark.parametrize("field", ["log_start", "last_stable", "visible", "high_watermark"])
@@ -62,12 +63,22 @@ def test_INV_IVE3_leader_epochs_that_do_not_rise_are_seen() -> None:
 
 
 def test_INV_IVE4_a_window_that_is_not_of_this_log_is_seen() -> None:
-    one, other = SentBatch(0, 1, 10, 11, 0), SentBatch(2, 2, 12, 12, 0)
+    one, other = (
+        SentBatch(SequenceNumber(0), SequenceNumber(1), 10, 11, 0),
+        SentBatch(SequenceNumber(2), SequenceNumber(2), 12, 12, 0),
+    )
     assert said(wrong_producers([producer(one, other)], 13)) == []
     assert said(wrong_producers([producer(one, other)], 12)) == ["INV-IVE4"]
     assert said(wrong_producers([producer(other, one)], 13)) == ["INV-IVE4"]
-    assert said(wrong_producers([producer(one, SentBatch(3, 3, 12, 12, 0))], 13)) == ["INV-IVE4"]
-    wraps = SentBatch((1 << 31) - 1, (1 << 31) - 1, 10, 10, 0), SentBatch(0, 0, 11, 11, 0)
+    assert said(
+        wrong_producers(
+            [producer(one, SentBatch(SequenceNumber(3), SequenceNumber(3), 12, 12, 0))], 13
+        )
+    ) == ["INV-IVE4"]
+    wraps = (
+        SentBatch(SequenceNumber((1 << 31) - 1), SequenceNumber((1 << 31) - 1), 10, 10, 0),
+        SentBatch(SequenceNumber(0), SequenceNumber(0), 11, 11, 0),
+    )
     assert said(wrong_producers([producer(*wraps)], 13)) == []
 
 
@@ -79,8 +90,13 @@ def test_INV_IVA1_two_that_act_under_one_epoch_are_seen_also_one_after_the_other
 
 
 def test_INV_IVA2_a_tidemark_that_goes_back_is_seen() -> None:
-    assert said(wrong_reached(TidemarkPoint(8, 9), TidemarkPoint(9, 1))) == []
-    assert said(wrong_reached(TidemarkPoint(9, 1), TidemarkPoint(8, 9))) == ["INV-IVA2"]
+    assert (
+        said(wrong_reached(TidemarkPoint(RegionEpoch(8), 9), TidemarkPoint(RegionEpoch(9), 1)))
+        == []
+    )
+    assert said(
+        wrong_reached(TidemarkPoint(RegionEpoch(9), 1), TidemarkPoint(RegionEpoch(8), 9))
+    ) == ["INV-IVA2"]
 
 
 def test_INV_IVA3_what_leaves_quarantine_or_is_changed_in_it_is_seen() -> None:
@@ -98,7 +114,13 @@ def test_INV_IVA4_what_is_shown_beyond_the_tidemark_is_seen() -> None:
 def test_INV_IVE5_a_state_that_is_not_its_logs_is_seen() -> None:
     some = fixture()
     for number in range(3):
-        some.partition.writer.append(batch(origin=Origin(7, 0, number, transactional=True)))
+        some.partition.writer.append(
+            batch(
+                origin=Origin(
+                    ProducerId(7), ProducerEpoch(0), SequenceNumber(number), transactional=True
+                )
+            )
+        )
     [segment] = some.partition.log.segments.segments
     data = bytes(some.disk.content(segment.path))
     live, one = some.partition.state, len(data) // 3

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
@@ -76,7 +76,7 @@ class TransactionAdministration:
         return await self._abort_known(shard, transactional_id, None, tuple)
 
     async def abort_producer(
-        self, producer_id: int, producer_epoch: int, still_open: StillOpen
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, still_open: StillOpen
     ) -> TxnVerdict:
         """Abort what a producer has open in the partitions that `still_open` names whenever it is asked.
 
@@ -98,7 +98,7 @@ class TransactionAdministration:
         return await self._abort_orphan(shard, producer_id, producer_epoch, still_open)
 
     async def _abort_known(
-        self, shard: ShardDriver, name: str, pair: tuple[int, int] | None, still_open: StillOpen
+        self, shard: ShardDriver, name: str, pair: ProducerPair | None, still_open: StillOpen
     ) -> TxnVerdict:
         """End the transaction of `name`; without `pair`, whichever is open."""
         verdict = TxnVerdict.CONCURRENT
@@ -123,7 +123,11 @@ class TransactionAdministration:
         return await self._settled(shard, name) if verdict is TxnVerdict.OK else verdict
 
     async def _abort_orphan(
-        self, shard: ShardDriver, producer_id: int, producer_epoch: int, still_open: StillOpen
+        self,
+        shard: ShardDriver,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        still_open: StillOpen,
     ) -> TxnVerdict:
         name = tr.orphan_id(producer_id)
         settled = await self._settled(shard, name)  # one abort of an orphan at a time

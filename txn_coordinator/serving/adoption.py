@@ -10,7 +10,7 @@ Not here: appending and sending (`driver`), scanning partitions (the caller).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import NO_PRODUCER_EPOCH, ProducerEpoch, ProducerId, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from txn_coordinator.events import AbortOrphan, AdoptOngoing
@@ -56,16 +56,16 @@ def orphans_of(
     records: Sequence[TransactionRecord],
 ) -> list[AbortOrphan]:
     """Return the orphan aborts, one per producer id, by rising producer id."""
-    by_producer: dict[int, list[TransactionRecord]] = {}
+    by_producer: dict[ProducerId, list[TransactionRecord]] = {}
     for record in records:
         by_producer.setdefault(record.producer_id, []).append(record)
-    epochs: dict[int, int] = {}
-    partitions: dict[int, list[TopicPartition]] = {}
+    epochs: dict[ProducerId, ProducerEpoch] = {}
+    partitions: dict[ProducerId, list[TopicPartition]] = {}
     for tp, found in open_in_partitions:
         producer_id = found.producer_id
         if any(is_covered(record, tp, found) for record in by_producer.get(producer_id, ())):
             continue
-        epochs[producer_id] = max(epochs.get(producer_id, -1), found.producer_epoch)
+        epochs[producer_id] = max(epochs.get(producer_id, NO_PRODUCER_EPOCH), found.producer_epoch)
         partitions.setdefault(producer_id, []).append(tp)
     return [
         AbortOrphan(producer_id, epochs[producer_id], tuple(sorted(partitions[producer_id])))
@@ -86,7 +86,7 @@ def abort_open(
     """
     records = [record for shard in shards for record in shard.view.records()]
     orphans = orphans_of(found, records)
-    by_producer: dict[int, list[TopicPartition]] = {}
+    by_producer: dict[ProducerId, list[TopicPartition]] = {}
     for tp, txn in found:
         by_producer.setdefault(txn.producer_id, []).append(tp)
     aborted = 0

@@ -9,7 +9,15 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    ProducerPair,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TxnStatus
 from txn_coordinator import events as ev
@@ -57,8 +65,8 @@ class ClientRequests:
         self,
         transactional_id: str | None,
         timeout_ms: int,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
+        producer_id: ProducerId = NO_PRODUCER_ID,
+        producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
     ) -> InitOutcome:
         """InitProducerId (KIP-98, KIP-360). Without transactional id: a fresh id at epoch 0."""
         if transactional_id is None:
@@ -85,8 +93,8 @@ class ClientRequests:
     async def add_partitions(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partitions: Sequence[TopicPartition],
         *,
         implicit: bool,
@@ -106,8 +114,8 @@ class ClientRequests:
     def begin_add_partitions(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partitions: Sequence[TopicPartition],
         *,
         sender: Sender,
@@ -125,8 +133,8 @@ class ClientRequests:
     def _joining(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partitions: Sequence[TopicPartition],
         *,
         implicit: bool,
@@ -152,8 +160,8 @@ class ClientRequests:
     async def add_offsets(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         group_id: str,
         *,
         implicit: bool = False,
@@ -177,8 +185,8 @@ class ClientRequests:
     async def end_txn(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         commit: bool,
         tv: int,
         sender: Sender | None = None,
@@ -193,8 +201,8 @@ class ClientRequests:
     def begin_end_txn(  # noqa: PLR0913 - the rest by keyword
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         *,
         commit: bool,
         tv: int,
@@ -216,7 +224,7 @@ class ClientRequests:
         return True
 
     def _ending(
-        self, name: str, producer_id: int, producer_epoch: int, commit: bool, tv: int, sender: Sender | None
+        self, name: str, producer_id: ProducerId, producer_epoch: ProducerEpoch, commit: bool, tv: int, sender: Sender | None
     ) -> tuple[ShardDriver, ev.EndTxnReceived] | TxnVerdict:  # fmt: skip
         shard = self._shards.serving_of(name)
         if isinstance(shard, TxnVerdict):
@@ -230,8 +238,8 @@ class ClientRequests:
     def verify(
         self,
         transactional_id: str | None,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partition: TopicPartition,
         arrival: Arrival | None = None,
     ) -> TxnVerdict:
@@ -265,7 +273,7 @@ class ClientRequests:
         self,
         shard: ShardDriver,
         name: str,
-        pair: tuple[int, int],
+        pair: ProducerPair,
         sender: Sender | None,
         *,
         aborting: bool = False,
@@ -291,7 +299,7 @@ class ClientRequests:
         except IdsUnavailable as error:
             _LOG.error("no producer id for an idempotent producer: %s", error)
             return InitOutcome(TxnVerdict.UNAVAILABLE)
-        return InitOutcome(TxnVerdict.OK, ids.first, 0)
+        return InitOutcome(TxnVerdict.OK, ids.first, ProducerEpoch(0))
 
 
 def _end_outcome(answer: Answer) -> EndOutcome:

@@ -7,6 +7,7 @@ Not here: where blocks come from (`ports.IdBlocks`), the stock of a shard (`shar
 
 import asyncio
 
+from idempotency.identity import ProducerId
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator.ports import IdBlocks
 
@@ -17,7 +18,7 @@ class IdStock:
     def __init__(self, blocks: IdBlocks) -> None:
         """Start empty."""
         self._blocks = blocks
-        self._block = ProducerIdBlock(0, 0)
+        self._block = ProducerIdBlock(ProducerId(0), 0)
         self._lock = asyncio.Lock()
 
     async def take(self, count: int) -> ProducerIdBlock:
@@ -27,5 +28,5 @@ class IdStock:
                 self._block = await self._blocks.next_block()
             block = self._block
             taken = min(count, block.count)
-            self._block = ProducerIdBlock(block.first + taken, block.count - taken)
+            self._block = ProducerIdBlock(ProducerId(block.first + taken), block.count - taken)
             return ProducerIdBlock(block.first, taken)

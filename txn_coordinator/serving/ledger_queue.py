@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from idempotency import ledger_records as lr
+from idempotency.identity import CoordinatorEpoch, ProducerId, Round
 from idempotency.ledger_records import TransactionRecord
 from txn_coordinator import transitions as tr
 from txn_coordinator.events import RecordDurable, RoundAppended
@@ -43,7 +44,7 @@ class _Outgoing(msgspec.Struct, frozen=True):
     key: bytes
     value: bytes | None
     report: str | None = None
-    round: int = -1
+    round: Round = Round(-1)
 
 
 class _Flushed:
@@ -71,7 +72,11 @@ class LedgerQueue:
     """The way of one shard into its ledger."""
 
     def __init__(
-        self, ledger: TransactionLog, shard: int, coordinator_epoch: int, user: LedgerUser
+        self,
+        ledger: TransactionLog,
+        shard: int,
+        coordinator_epoch: CoordinatorEpoch,
+        user: LedgerUser,
     ) -> None:
         """Start with nothing queued."""
         self._ledger = ledger
@@ -93,7 +98,7 @@ class LedgerQueue:
         """Queue the removal of an entry."""
         self._put(_Outgoing(_key(transactional_id), None, transactional_id))
 
-    def put_round(self, round_: int) -> None:
+    def put_round(self, round_: Round) -> None:
         """Queue ROUND{round}."""
         value = lr.encode_round_value(lr.RoundRecord(round_, self._coordinator_epoch))
         self._put(_Outgoing(lr.encode_round_key(), value, round=round_))
@@ -148,5 +153,5 @@ class LedgerQueue:
 def _key(name: str) -> bytes:
     """Return the ledger key of an entry."""
     if name.startswith(tr.ORPHAN_PREFIX):
-        return lr.encode_orphan_key(int(name.removeprefix(tr.ORPHAN_PREFIX)))
+        return lr.encode_orphan_key(ProducerId(int(name.removeprefix(tr.ORPHAN_PREFIX))))
     return lr.encode_transaction_key(name)

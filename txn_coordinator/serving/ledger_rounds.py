@@ -5,6 +5,7 @@ ROUND opens a batch of its own: a takeover cuts the ledger at L, and logs are cu
 Not here: when a round starts and closes (geo_replicator.cut_rounds), which markers it holds (`rounds.RoundGate`).
 """
 
+from idempotency.identity import Round
 from txn_coordinator import events as ev
 from txn_coordinator.rounds import EnteredRound
 from txn_coordinator.serving.loaded_shards import LoadedShards
@@ -17,7 +18,7 @@ class LedgerRounds:
         """Take the shards."""
         self._shards = shards
 
-    async def enter_round(self, round_: int) -> dict[int, EnteredRound]:
+    async def enter_round(self, round_: Round) -> dict[int, EnteredRound]:
         """ENTER{round}: return the answers of the shards that are in it, durably (T2).
 
         A shard that is past the round, or whose ledger failed, is missing from the answer.
@@ -38,7 +39,7 @@ class LedgerRounds:
                 entered[shard.index] = EnteredRound(shard.index, epoch, ledger_offset)
         return entered
 
-    def release(self, round_: int) -> None:
+    def release(self, round_: Round) -> None:
         """RELEASE{round}: the round is closed or abandoned, its COMMIT markers may go (T3)."""
         for shard in self._shards:
             if not shard.closed:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from idempotency.decision import round_of
+from idempotency.identity import CoordinatorEpoch, LeaderEpoch, RegionEpoch
 from idempotency.ports import Clock
 from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore
@@ -42,7 +43,9 @@ class Loading:
         self._clock = clock
         self._settings = settings
 
-    async def load(self, group: asyncio.TaskGroup, leader_epoch: int, region_epoch: int) -> None:
+    async def load(
+        self, group: asyncio.TaskGroup, leader_epoch: LeaderEpoch, region_epoch: RegionEpoch
+    ) -> None:
         """Replay all shards and serve them (C22, T3); what follows runs in `group`. Raises LedgerFailed."""
         shards = await self._replay_all(group, leader_epoch, region_epoch)
         for shard in shards:
@@ -57,8 +60,8 @@ class Loading:
     async def adopt(
         self,
         group: asyncio.TaskGroup,
-        region_epoch: int,
-        leader_epoch: int,
+        region_epoch: RegionEpoch,
+        leader_epoch: LeaderEpoch,
         open_in_partitions: Iterable[Found],
     ) -> AdoptionReport:
         """Replay all shards, end what is open in the cut, and serve. Raises LedgerFailed, AdoptionBlocked."""
@@ -85,7 +88,7 @@ class Loading:
         return AdoptionReport(carried_out, aborted, orphans)
 
     async def _replay_all(
-        self, group: asyncio.TaskGroup, leader_epoch: int, region_epoch: int
+        self, group: asyncio.TaskGroup, leader_epoch: LeaderEpoch, region_epoch: RegionEpoch
     ) -> list[ShardDriver]:
         ports = ShardPorts(
             ledger=self._ledger,
@@ -96,7 +99,7 @@ class Loading:
             hold_limit_ms=self._settings.hold_limit_ms,
         )
         shards = [
-            ShardDriver(self._new_core(index, region_epoch), leader_epoch, ports)
+            ShardDriver(self._new_core(index, region_epoch), CoordinatorEpoch(leader_epoch), ports)
             for index in range(self._ledger.shard_count)
         ]
         self._shards.begin_loading(shards)
@@ -108,7 +111,7 @@ class Loading:
                 raise
         return shards
 
-    def _new_core(self, index: int, region_epoch: int) -> TxnCoordinatorCore:
+    def _new_core(self, index: int, region_epoch: RegionEpoch) -> TxnCoordinatorCore:
         return TxnCoordinatorCore(
             index,
             region_epoch=region_epoch,

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import CoordinatorEpoch, TopicPartition
 from idempotency.ports import Clock
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import events as ev
@@ -66,7 +66,9 @@ class ShardPorts(msgspec.Struct, frozen=True):
 class ShardDriver:
     """One loaded ledger shard."""
 
-    def __init__(self, core: TxnCoordinatorCore, coordinator_epoch: int, ports: ShardPorts) -> None:
+    def __init__(
+        self, core: TxnCoordinatorCore, coordinator_epoch: CoordinatorEpoch, ports: ShardPorts
+    ) -> None:
         """Take a core; nothing runs before `serve`."""
         self._core = core
         self.index = core.shard

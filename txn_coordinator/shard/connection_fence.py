@@ -4,7 +4,7 @@ It is of the process, not of the ledger, and is asked right before the step that
 Not here: what is in order (`txn_coordinator.connection_order`), whether the fence is on (the driver).
 """
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerId, ProducerPair, TopicPartition
 from txn_coordinator.connection_order import Arrival, ConnectionOrder, Sender
 from txn_coordinator.shard.table import TransactionTable
 
@@ -19,7 +19,7 @@ class ConnectionFence:
         self._table = table
 
     def admits(
-        self, transactional_id: str, pair: tuple[int, int], sender: Sender, *, aborting: bool
+        self, transactional_id: str, pair: ProducerPair, sender: Sender, *, aborting: bool
     ) -> bool:
         """Return whether a coordinator request of `pair` came in order (INV-TO1), and note it.
 
@@ -38,7 +38,11 @@ class ConnectionFence:
         return True
 
     def admits_data(
-        self, transactional_id: str | None, producer_id: int, tp: TopicPartition, arrival: Arrival
+        self,
+        transactional_id: str | None,
+        producer_id: ProducerId,
+        tp: TopicPartition,
+        arrival: Arrival,
     ) -> bool:
         """Return whether data of the pair in force may be written now (INV-TO4)."""
         entry = self._table.find(transactional_id, producer_id)

@@ -7,8 +7,16 @@ Not here: whether it may be decided (the requests), how the records are built (`
 
 from collections import deque
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    ProducerPair,
+    RegionEpoch,
+    TopicPartition,
+)
 from idempotency.ledger_records import TransactionRecord
+from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import transitions as tr
 from txn_coordinator.rounds import RoundGate
 from txn_coordinator.shard.step import Step
@@ -21,17 +29,17 @@ class SpareIds:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._ids: deque[int] = deque()
+        self._ids: deque[ProducerId] = deque()
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._ids)
 
-    def grant(self, first: int, count: int) -> None:
+    def grant(self, first: ProducerId, count: int) -> None:
         """Put `count` more in stock."""
-        self._ids.extend(range(first, first + count))
+        self._ids.extend(ProducerIdBlock(first, count))
 
-    def take(self) -> int:
+    def take(self) -> ProducerId:
         """Take one out."""
         assert self._ids, "the driver keeps producer ids in stock"
         return self._ids.popleft()
@@ -42,7 +50,9 @@ class Decisions:
 
     __slots__ = ("_gate", "_ids", "_step", "region_epoch")
 
-    def __init__(self, region_epoch: int, gate: RoundGate, ids: SpareIds, step: Step) -> None:
+    def __init__(
+        self, region_epoch: RegionEpoch, gate: RoundGate, ids: SpareIds, step: Step
+    ) -> None:
         """Take what stamps a decision."""
         self.region_epoch = region_epoch
         self._gate = gate
@@ -60,7 +70,7 @@ class Decisions:
         return tr.bump_epoch(record, self._stamp(), timeout_ms=timeout_ms, keep_last=keep_last)
 
     def rotate(
-        self, record: TransactionRecord, *, timeout_ms: int, retry_epoch: int
+        self, record: TransactionRecord, *, timeout_ms: int, retry_epoch: ProducerEpoch
     ) -> TransactionRecord:
         """Give the entry a new producer id."""
         return tr.rotate_producer_id(
@@ -84,11 +94,13 @@ class Decisions:
             commit=commit,
             tv=tv,
             round=self._gate.current,
-            next_producer_id=self._ids.take() if rotates else tr.NONE,
+            next_producer_id=self._ids.take() if rotates else NO_PRODUCER_ID,
         )
         return tr.prepare_end(record, self._stamp(), decision)
 
-    def new_producer(self, record: TransactionRecord, producer_epoch: int) -> TransactionRecord:
+    def new_producer(
+        self, record: TransactionRecord, producer_epoch: ProducerEpoch
+    ) -> TransactionRecord:
         """Decide an abort that gives its producer a new producer id (T22)."""
         return tr.prepare_new_producer(
             record,
@@ -105,14 +117,14 @@ class Decisions:
             record,
             self._step.wall_ms,
             round_=self._gate.current,
-            next_producer_id=self._ids.take() if rotates else tr.NONE,
+            next_producer_id=self._ids.take() if rotates else NO_PRODUCER_ID,
             keep_last=keep_last,
         )
 
     def orphan(
         self,
         record: TransactionRecord,
-        pair: tuple[int, int],
+        pair: ProducerPair,
         partitions: tuple[TopicPartition, ...],
     ) -> TransactionRecord:
         """Decide the abort of what no transactional id knows of (T21)."""

@@ -8,6 +8,7 @@ Not here: the tables of C17 and C18 (`states`), the records (`decisions`).
 
 from typing import Final
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerPair
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
@@ -124,8 +125,8 @@ class EndRequests:
             self._progress.prepare(entry, target, (answer,))
 
 
-def _pair_to_answer(record: TransactionRecord, request: ev.EndTxnReceived) -> tuple[int, int]:
-    return tr.pair_for_next(record) if request.tv >= 2 else (tr.NONE, tr.NONE)
+def _pair_to_answer(record: TransactionRecord, request: ev.EndTxnReceived) -> ProducerPair:
+    return tr.pair_for_next(record) if request.tv >= 2 else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 def _ends_the_next(record: TransactionRecord, request: ev.EndTxnReceived) -> bool:

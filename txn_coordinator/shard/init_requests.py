@@ -3,6 +3,7 @@
 Not here: producers without a transactional id (the driver), the records (`decisions`).
 """
 
+from idempotency.identity import NO_PRODUCER_EPOCH
 from idempotency.ledger_records import TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import expiry
@@ -77,10 +78,10 @@ class InitRequests:
     ) -> None:
         record = entry.record
         same_producer = match is not PairMatch.NEW_INSTANCE
-        born = record.producer_epoch != tr.NONE
+        born = record.producer_epoch != NO_PRODUCER_EPOCH
         timeout_ms = request.timeout_ms
         if not born or self._decisions.is_foreign(record) or tr.is_exhausted(record.producer_epoch):
-            retry_epoch = request.producer_epoch if same_producer and born else tr.NONE
+            retry_epoch = request.producer_epoch if same_producer and born else NO_PRODUCER_EPOCH
             target = self._decisions.rotate(record, timeout_ms=timeout_ms, retry_epoch=retry_epoch)
         else:
             target = self._decisions.bump(record, timeout_ms=timeout_ms, keep_last=same_producer)

@@ -5,7 +5,7 @@ Not here: whether data may be written (`view.ShardView.verify`), the records (`d
 
 from collections.abc import Sequence
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import RegionEpoch, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import transitions as tr
@@ -64,7 +64,7 @@ class JoinRequests:
 
 
 def judge_join(
-    record: TransactionRecord, request: ev.AddPartitionsReceived, region_epoch: int
+    record: TransactionRecord, request: ev.AddPartitionsReceived, region_epoch: RegionEpoch
 ) -> TxnVerdict | None:
     """Return why partitions may not join, None if they may."""
     if tr.is_foreign(record, region_epoch):

@@ -8,6 +8,7 @@ Not here: which records are read (`txn_coordinator.image`, the ledger's port).
 
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId
+from idempotency.identity import Round
 from idempotency.ledger_records import TransactionRecord
 from txn_coordinator import transitions as tr
 from txn_coordinator.ports import LedgerCorrupt, LedgerPosition
@@ -76,7 +77,7 @@ class LedgerReplay:
             )
         return DecisionId(self._shard, position.leader_epoch, position.offset, record.stamp)
 
-    def _may_be_round_of(self, stamp: int, offset: int) -> bool:
+    def _may_be_round_of(self, stamp: Round, offset: int) -> bool:
         """Return whether a decision at `offset` can have been taken in round `stamp` (T2).
 
         1. ROUND 5, a decision, ROUND 6; its COMPLETE lies further on. 2. Compaction takes ROUND 5, since 6 is the

@@ -5,6 +5,7 @@ Every effect of a step is in its list, in the order in which it was decided; not
 Not here: what is decided (the other parts), carrying it out (the driver).
 """
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from txn_coordinator.effects import Answer, Held, TxnEffect
 from txn_coordinator.events import Request
 from txn_coordinator.shard.table import Entry
@@ -39,7 +40,11 @@ class Step:
         self._effects.append(effect)
 
     def answer(
-        self, request: Request, verdict: TxnVerdict, producer_id: int = -1, producer_epoch: int = -1
+        self,
+        request: Request,
+        verdict: TxnVerdict,
+        producer_id: ProducerId = NO_PRODUCER_ID,
+        producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
     ) -> None:
         """Answer a request at once: nothing had to be written for it."""
         self._effects.append(Answer(request.request_id, verdict, producer_id, producer_epoch))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerId, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import transitions as tr
 from txn_coordinator.connection_order import ConnectionOrder
@@ -60,7 +60,7 @@ class TransactionTable:
         """Start empty."""
         self.entries: dict[str, Entry] = {}
         """Changed by the methods below only."""
-        self._by_producer_id: dict[int, str] = {}
+        self._by_producer_id: dict[ProducerId, str] = {}
         self._ongoing: dict[str, Entry] = {}
 
     # ---- reading
@@ -69,7 +69,7 @@ class TransactionTable:
         """Return the entry of a transactional id."""
         return self.entries.get(transactional_id)
 
-    def find(self, transactional_id: str | None, producer_id: int) -> Entry | None:
+    def find(self, transactional_id: str | None, producer_id: ProducerId) -> Entry | None:
         """Return the entry of the transactional id, or of the producer id if there is none given."""
         name = transactional_id
         if name is None:

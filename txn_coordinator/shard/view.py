@@ -8,7 +8,7 @@ Not here: the state itself (`table`, `txn_coordinator.rounds`), what changes it 
 from collections.abc import Iterator
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, Round, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import transitions as tr
 from txn_coordinator.events import AddPartitionsReceived
@@ -30,7 +30,7 @@ class ShardView:
         gate: RoundGate,
         ids: SpareIds,
         *,
-        region_epoch: int,
+        region_epoch: RegionEpoch,
         id_retention_ms: int,
     ) -> None:
         """Take what is asked about."""
@@ -52,7 +52,7 @@ class ShardView:
         entry = self._table.get(transactional_id)
         return None if entry is None else entry.record
 
-    def record_of_producer(self, producer_id: int) -> TransactionRecord | None:
+    def record_of_producer(self, producer_id: ProducerId) -> TransactionRecord | None:
         """Return the current value of the transactional id that has this producer id."""
         entry = self._table.find(None, producer_id)
         return None if entry is None else entry.record
@@ -100,8 +100,8 @@ class ShardView:
     def verify(
         self,
         transactional_id: str | None,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         tp: TopicPartition,
     ) -> TxnVerdict | None:
         """Return whether `tp` is in the producer's ongoing transaction (C27); None: no such producer here."""
@@ -138,7 +138,7 @@ class ShardView:
     # ---- rounds and stocks
 
     @property
-    def round(self) -> int:
+    def round(self) -> Round:
         """The round that the shard is in."""
         return self._gate.current
 
@@ -158,7 +158,9 @@ class ShardView:
         return len(self._ids)
 
 
-def _may_be_next(record: TransactionRecord, producer_id: int, producer_epoch: int) -> bool:
+def _may_be_next(
+    record: TransactionRecord, producer_id: ProducerId, producer_epoch: ProducerEpoch
+) -> bool:
     """Return whether the pair may begin a transaction once the markers are written (P6)."""
     current = (record.producer_id, record.producer_epoch)
     return (producer_id, producer_epoch) in (current, tr.pair_for_next(record))

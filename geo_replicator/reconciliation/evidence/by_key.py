@@ -25,6 +25,7 @@ from geo_replicator.reconciliation.evidence.ledger_facts import iter_records
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, with_rest
 from geo_replicator.reconciliation.plan import NO_BOUND, PartitionPlan, Plan, SegmentSpec
 from geo_replicator.reconciliation.scanner import cleaned_below, scan_segment
+from idempotency.identity import ProducerId
 from idempotency.ledger_bytes import LedgerError
 from idempotency.record_batch import (
     CONTROL_BIT,
@@ -157,7 +158,7 @@ class _Reader:
             self.end_offset = int(row["last_offset"]) + 1
 
     def _take(self, row: Mapping[str, int], batch: bytes) -> None:
-        producer_id, attributes = int(row["producer_id"]), int(row["attributes"])
+        producer_id, attributes = ProducerId(int(row["producer_id"])), int(row["attributes"])
         try:
             if attributes & CONTROL_BIT:
                 kind = read_marker(batch).control_type
@@ -168,7 +169,7 @@ class _Reader:
             raise NotComparable(str(error)) from error
 
     def _take_records(
-        self, batch: bytes, base_offset: int, producer_id: int, attributes: int
+        self, batch: bytes, base_offset: int, producer_id: ProducerId, attributes: int
     ) -> None:
         for delta, key, value in iter_records(batch):
             if key is None:
@@ -180,7 +181,7 @@ class _Reader:
             else:
                 self._put(key, base_offset + delta, digest)
 
-    def _end(self, producer_id: int, *, commit: bool) -> None:
+    def _end(self, producer_id: ProducerId, *, commit: bool) -> None:
         for key, offset, digest in self.staged.pop(producer_id, []):
             if commit:
                 self._put(key, offset, digest)

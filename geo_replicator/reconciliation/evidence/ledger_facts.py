@@ -16,6 +16,13 @@ import numpy.typing as npt
 from geo_replicator.reconciliation.evidence.batch_table import CRC_COVERS_FROM, BatchTable
 from geo_replicator.reconciliation.plan import SegmentSpec
 from idempotency.decision import DecisionId
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+)
 from idempotency.ledger_records import (
     LedgerError,
     OrphanKey,
@@ -37,11 +44,11 @@ class LedgerFact(msgspec.Struct, frozen=True, array_like=True):
     side: int
     shard: int
     offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     transactional_id: str
-    producer_id: int
-    previous_producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    previous_producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     status: int
     """A `TxnStatus` number, or UNREADABLE."""
     partitions: tuple[tuple[str, int], ...]
@@ -52,9 +59,11 @@ class LedgerFact(msgspec.Struct, frozen=True, array_like=True):
     detail: str = ""
 
     @property
-    def producer_ids(self) -> set[int]:
+    def producer_ids(self) -> set[ProducerId]:
         """Return the producer ids whose checks need this fact."""
-        return {self.producer_id, self.previous_producer_id} - {-1} or {self.producer_id}
+        return {self.producer_id, self.previous_producer_id} - {NO_PRODUCER_ID} or {
+            self.producer_id
+        }
 
 
 def iter_records(batch: bytes) -> Iterator[tuple[int, bytes | None, bytes | None]]:
@@ -97,7 +106,7 @@ class LedgerReader:
         self._shard = spec.partition
         self._side = 0 if spec.side.value == "source" else 1
         self._kept: list[LedgerFact] = []
-        self._last: dict[str, tuple[bytes, int, int]] = {}
+        self._last: dict[str, tuple[bytes, int, LeaderEpoch]] = {}
         self._names: dict[bytes, str] = {}
 
     @property
@@ -106,15 +115,17 @@ class LedgerReader:
         last = [self._decoded(name, *state) for name, state in self._last.items()]
         return sorted([*self._kept, *last], key=lambda fact: fact.offset)
 
-    def _decoded(self, name: str, value: bytes, offset: int, leader_epoch: int) -> LedgerFact:
+    def _decoded(
+        self, name: str, value: bytes, offset: int, leader_epoch: LeaderEpoch
+    ) -> LedgerFact:
         try:
             return self._fact(decode_transaction_value(name, value), offset, leader_epoch)
         except LedgerError as error:
             return self._unreadable(offset, leader_epoch, error)
 
-    def _unreadable(self, offset: int, leader_epoch: int, error: LedgerError) -> LedgerFact:
+    def _unreadable(self, offset: int, leader_epoch: LeaderEpoch, error: LedgerError) -> LedgerFact:
         return LedgerFact(
-            self._side, self._shard, offset, leader_epoch, "", -1, -1, -1, UNREADABLE,
+            self._side, self._shard, offset, leader_epoch, "", NO_PRODUCER_ID, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, UNREADABLE,
             (), None, 0, 0, str(error),
         )  # fmt: skip
 
@@ -132,7 +143,7 @@ class LedgerReader:
         ):
             self._take(window[position : position + size].tobytes(), base_offset, leader_epoch)
 
-    def _take(self, batch: bytes, base_offset: int, leader_epoch: int) -> None:
+    def _take(self, batch: bytes, base_offset: int, leader_epoch: LeaderEpoch) -> None:
         try:
             for delta, key, value in iter_records(batch):
                 if key is not None and value is not None:
@@ -140,7 +151,9 @@ class LedgerReader:
         except LedgerError as error:
             self._kept.append(self._unreadable(base_offset, leader_epoch, error))
 
-    def _take_record(self, key: bytes, value: bytes, offset: int, leader_epoch: int) -> None:
+    def _take_record(
+        self, key: bytes, value: bytes, offset: int, leader_epoch: LeaderEpoch
+    ) -> None:
         transactional_id = self._names.get(key)
         if transactional_id is None:
             transactional_id = self._names[key] = _name_of(key)
@@ -153,7 +166,9 @@ class LedgerReader:
         else:
             self._last[transactional_id] = (value, offset, leader_epoch)
 
-    def _fact(self, record: TransactionRecord, offset: int, leader_epoch: int) -> LedgerFact:
+    def _fact(
+        self, record: TransactionRecord, offset: int, leader_epoch: LeaderEpoch
+    ) -> LedgerFact:
         decision: Any = record.decision
         assert decision is None or isinstance(decision, DecisionId)
         return LedgerFact(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from geo_replicator.reconciliation.evidence.batch_table import BatchTable
 from idempotency.decision import DecisionId
+from idempotency.identity import CoordinatorEpoch, LeaderEpoch, ProducerEpoch, ProducerId, Round
 from idempotency.record_batch import (
     HEADER_BYTES,
     BatchError,
@@ -25,8 +26,10 @@ from idempotency.record_batch import (
 )
 
 _Bytes = npt.NDArray[np.uint8]
-_PROBE_EPOCH: Final = 0x5A5B5C5D
-_PROBE_DECISION: Final = DecisionId(0x11121314, 0x21222324, 0x3132333435363738, 0x4142434445464748)
+_PROBE_EPOCH: Final = CoordinatorEpoch(0x5A5B5C5D)
+_PROBE_DECISION: Final = DecisionId(
+    0x11121314, LeaderEpoch(0x21222324), 0x3132333435363738, Round(0x4142434445464748)
+)
 _DECISION_FIELDS: Final = (
     ("decision_shard", ">i4", _PROBE_DECISION.shard.to_bytes(4, "big")),
     ("decision_epoch", ">i4", _PROBE_DECISION.leader_epoch.to_bytes(4, "big")),
@@ -37,7 +40,9 @@ _DECISION_FIELDS: Final = (
 
 
 def _probe(control_type: ControlType) -> bytes:
-    return build_marker(MarkerFacts(1, 1, control_type, _PROBE_EPOCH, _PROBE_DECISION, 1))
+    return build_marker(
+        MarkerFacts(ProducerId(1), ProducerEpoch(1), control_type, _PROBE_EPOCH, _PROBE_DECISION, 1)
+    )
 
 
 _COMMIT: Final = np.frombuffer(_probe(ControlType.COMMIT), np.uint8)

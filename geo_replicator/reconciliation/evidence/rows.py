@@ -29,6 +29,7 @@ from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact, Ledg
 from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan, SegmentSpec
 from geo_replicator.reconciliation.scanner import BatchVisitor, SegmentScan, Stop, scan_segment
 from geo_replicator.reconciliation.sidecar import SidecarError, read_sidecar
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT
 
 RANGE: Final = "range"
@@ -121,7 +122,7 @@ class SegmentEvidence(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: int = -1
     next_offset: int = -1
     max_timestamp_ms: int = -1
-    leader_epoch_last: int = -1
+    leader_epoch_last: LeaderEpoch = NO_LEADER_EPOCH
     bad: list[BadBatch] = []
     bad_total: int = 0
     disorders: list[Disorder] = []
@@ -230,7 +231,7 @@ def _summary(
         first_offset=int(table["base_offset"].min()),
         next_offset=int(table["last_offset"].max()) + 1,
         max_timestamp_ms=int(table["max_timestamp_ms"].max()),
-        leader_epoch_last=int(table["leader_epoch"][-1]),
+        leader_epoch_last=LeaderEpoch(int(table["leader_epoch"][-1])),
         bad=_bad(table),
         bad_total=len(table) - len(sound),
         disorders=disorders,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact
 from geo_replicator.reconciliation.findings import Side
+from idempotency.identity import ProducerId
 from idempotency.ledger_records import TxnStatus
 
 SIDES: Final = (Side.SOURCE, Side.MIRROR)
@@ -83,7 +84,7 @@ class SideView:
     markers: dict[tuple[DecisionKey, int], int] = field(default_factory=dict)
     """Row in `instances` by (decision, place); filled only for what is looked at closely."""
 
-    def of_producer(self, place: int, producer_id: int) -> Rows:
+    def of_producer(self, place: int, producer_id: ProducerId) -> Rows:
         """Return one producer's transactions in one place, by offset."""
         rows = self.instances
         chosen: Rows = rows[(rows["place"] == place) & (rows["producer_id"] == producer_id)]

@@ -34,6 +34,7 @@ from geo_replicator.reconciliation.transactions.instances import (
     instances_of,
     key_hash,
 )
+from idempotency.identity import ProducerId
 from idempotency.ledger_records import TxnStatus
 
 _UNDER_WAY: Final = frozenset(
@@ -200,7 +201,7 @@ def _mirror_bounds(check: Check) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 
 def _add_difference(check: Check, row: Any) -> None:
-    place, producer_id = int(row["place"]), int(row["producer_id"])
+    place, producer_id = int(row["place"]), ProducerId(int(row["producer_id"]))
     mirror = check.sides[1]
     key = (int(row["decision_shard"]), int(row["decision_epoch"]), int(row["decision_offset"]))
     if (1, place, producer_id) in check.disturbed:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from idempotency.identity import LeaderEpoch
 from region_broker.cli.demo.dataset import Transfer
 from region_broker.cli.demo.workload import (
     ACCOUNTS_TOPIC,
@@ -30,7 +31,7 @@ class Decision(NamedTuple):
     """Where a commit was decided; a loss statement and a quarantined ledger tail name it alike."""
 
     shard: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
 
     def __str__(self) -> str:

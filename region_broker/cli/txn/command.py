@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import click
 
+from idempotency.identity import RegionEpoch
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
@@ -207,7 +208,7 @@ def txn_verdict(
     topic_name: str,
     partition: int,
     offset: int,
-    region_epoch: int | None,
+    region_epoch: RegionEpoch | None,
     url: str | None,
     output: str,
 ) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import LeaderEpoch
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.handlers.dispatch.services import Services
 from region_broker.partitions.partition import Partition
@@ -51,7 +52,7 @@ def assignment_problem(services: Services, replicas: Iterable[tuple[int, ...]]) 
     )
 
 
-def leader_epoch_error(partition: Partition, leader_epoch: int) -> ErrorCode | None:
+def leader_epoch_error(partition: Partition, leader_epoch: LeaderEpoch) -> ErrorCode | None:
     """Compare the leader epoch the client knows (-1: none) with the partition's (KIP-320, R4).
 
     An empty mirror knows no epoch, so there is nothing to compare: librdkafka sends 0 where Metadata said

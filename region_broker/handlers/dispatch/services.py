@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
@@ -82,7 +82,7 @@ class RegionView(Protocol):
         ...
 
     @property
-    def region_epoch(self) -> int:
+    def region_epoch(self) -> RegionEpoch:
         """Return the region epoch known here."""
         ...
 
@@ -125,8 +125,8 @@ class TransactionAdmin(Protocol):
 
     async def abort_producer(
         self,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         still_open: Callable[[], Sequence[TopicPartition]],
     ) -> TxnVerdict:
         """Abort what a producer has open in the partitions that `still_open` names (B13)."""
@@ -143,8 +143,8 @@ class TransactionService(Protocol):
         self,
         transactional_id: str | None,
         timeout_ms: int,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
     ) -> InitOutcome:
         """Return the pair to use from now on, or why there is none."""
         ...
@@ -152,8 +152,8 @@ class TransactionService(Protocol):
     async def add_partitions(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partitions: Sequence[TopicPartition],
         *,
         implicit: bool,
@@ -165,8 +165,8 @@ class TransactionService(Protocol):
     def begin_add_partitions(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partitions: Sequence[TopicPartition],
         *,
         sender: Sender,
@@ -178,8 +178,8 @@ class TransactionService(Protocol):
     def begin_end_txn(  # noqa: PLR0913 - the rest by keyword
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         *,
         commit: bool,
         tv: int,
@@ -192,8 +192,8 @@ class TransactionService(Protocol):
     async def add_offsets(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         group_id: str,
         *,
         implicit: bool = False,
@@ -205,8 +205,8 @@ class TransactionService(Protocol):
     async def end_txn(
         self,
         transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         commit: bool,
         tv: int,
         sender: Sender | None = None,
@@ -217,8 +217,8 @@ class TransactionService(Protocol):
     def verify(
         self,
         transactional_id: str | None,
-        producer_id: int,
-        producer_epoch: int,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
         partition: TopicPartition,
         arrival: Arrival | None = None,
     ) -> TxnVerdict:

@@ -17,6 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.handlers.dispatch.partitions import find_partition, isolation_of
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
@@ -298,9 +299,9 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
     return FetchAnswer(0, session_id, topics, endpoint)
 
 
-def _leader_epoch(ctx: RequestContext, item: Wanted) -> int:
+def _leader_epoch(ctx: RequestContext, item: Wanted) -> LeaderEpoch:
     partition = find_partition(ctx.services, item.topic, item.index)
-    return partition.sight.leader_epoch if isinstance(partition, Partition) else -1
+    return partition.sight.leader_epoch if isinstance(partition, Partition) else NO_LEADER_EPOCH
 
 
 API: Final = Api(

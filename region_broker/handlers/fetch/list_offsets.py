@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import LeaderEpoch
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import (
     find_partition,
@@ -73,7 +74,7 @@ def _found(ctx: RequestContext, topic: str, item: Any) -> Partition | ErrorCode:
     partition = find_partition(ctx.services, topic, item.partition_index)
     if isinstance(partition, ErrorCode):
         return partition
-    error = leader_epoch_error(partition, int(getattr(item, "current_leader_epoch", -1)))
+    error = leader_epoch_error(partition, LeaderEpoch(getattr(item, "current_leader_epoch", -1)))
     if error is not None:
         return error
     if not _served(ctx.version, int(item.timestamp)):

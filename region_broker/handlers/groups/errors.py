@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
@@ -99,7 +99,7 @@ async def offsets_of(
             if known is None or not 0 <= tp.partition < known.partition_count:
                 unknown.add(tp)
                 continue
-            epoch = getattr(part, "committed_leader_epoch", -1)
+            epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", -1))
             offsets.append(
                 OffsetToCommit(
                     tp, part.committed_offset, epoch, part.committed_metadata or "", known.topic_id

@@ -18,7 +18,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import SequenceNumber, TopicPartition
 from idempotency.record_batch import HEADER_BYTES
 from idempotency.verification import VerificationGuard, Verifications
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
@@ -155,9 +155,9 @@ def guarded(ctx: RequestContext, transactional: Iterable[Item]) -> Iterator[None
             attempts.leave(guard)
 
 
-def _base_sequence(item: Item) -> int:
+def _base_sequence(item: Item) -> SequenceNumber:
     (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
-    return int(base_sequence)
+    return SequenceNumber(base_sequence)
 
 
 def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerdict:

@@ -11,6 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from idempotency.verification import VerificationGuard
 from region_broker.handlers.dispatch.registry import Written
 from region_broker.handlers.dispatch.services import RequestContext
@@ -45,8 +46,8 @@ class Item:
         self.index = index
         self.data = data
         self.attributes = 0
-        self.producer_id = -1
-        self.producer_epoch = -1
+        self.producer_id: ProducerId = NO_PRODUCER_ID
+        self.producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
         self.partition: Partition | None = None
         self.error = 0
         self.text: str | None = None

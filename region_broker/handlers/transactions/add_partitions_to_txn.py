@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
@@ -39,8 +39,8 @@ class _Asked:
     """One transaction of the request, whatever its version."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     partitions: Sequence[TopicPartition]
     verify_only: bool = False
 

@@ -10,6 +10,7 @@ Source: TransactionCoordinator.scala `handleInitProducerId` (4.1).
 from datetime import timedelta
 from typing import Any, Final
 
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import (
@@ -29,8 +30,8 @@ async def handle_init_producer_id(ctx: RequestContext, request: Any) -> Fields:
     outcome = await ctx.services.txn.init_producer_id(
         request.transactional_id,
         request.transaction_timeout // timedelta(milliseconds=1),
-        getattr(request, "producer_id", -1),
-        getattr(request, "producer_epoch", -1),
+        getattr(request, "producer_id", NO_PRODUCER_ID),
+        getattr(request, "producer_epoch", NO_PRODUCER_EPOCH),
     )
     return {
         "error_code": ERRORS.error_of(outcome.verdict, ctx.version),

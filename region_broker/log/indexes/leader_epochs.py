@@ -11,12 +11,13 @@ Not here: who leads under which epoch (`idempotency.fencing`, `partitions.partit
 from bisect import bisect_left, bisect_right
 from typing import Final, Self
 
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 
 EPOCHS_NAME: Final = "leader-epochs"
 _MAGIC: Final = b"TMLE"
 _VERSION: Final = 1
-UNDEFINED: Final = -1
+UNDEFINED: Final = NO_LEADER_EPOCH
 
 
 class LeaderEpochs:
@@ -26,19 +27,19 @@ class LeaderEpochs:
 
     def __init__(self) -> None:
         """Start without epochs."""
-        self._epochs: list[int] = []
+        self._epochs: list[LeaderEpoch] = []
         self._starts: list[int] = []
 
     @property
-    def latest(self) -> int:
+    def latest(self) -> LeaderEpoch:
         """The newest epoch, -1 without any."""
         return self._epochs[-1] if self._epochs else UNDEFINED
 
-    def entries(self) -> list[tuple[int, int]]:
+    def entries(self) -> list[tuple[LeaderEpoch, int]]:
         """Return (leader epoch, start offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
-    def note(self, leader_epoch: int, start_offset: int) -> None:
+    def note(self, leader_epoch: LeaderEpoch, start_offset: int) -> None:
         """Say that records from `start_offset` on are of `leader_epoch`; known or older epochs are ignored."""
         if leader_epoch <= self.latest:
             return
@@ -48,21 +49,21 @@ class LeaderEpochs:
         self._epochs.append(leader_epoch)
         self._starts.append(start_offset)
 
-    def end_offset(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
+    def end_offset(self, leader_epoch: LeaderEpoch, log_end_offset: int) -> tuple[LeaderEpoch, int]:
         """Return (largest epoch <= `leader_epoch`, the offset where it ends); (-1, -1) if unknown.
 
         The rule of KIP-101 as OffsetForLeaderEpoch has it: the newest epoch ends at the log end; an epoch newer than
         all known ones is unknown; one older than all ends where the first known one starts.
         """
         if leader_epoch < 0 or leader_epoch > self.latest:
-            return UNDEFINED, UNDEFINED
+            return UNDEFINED, -1
         if leader_epoch == self.latest:
             return leader_epoch, log_end_offset
         higher = bisect_right(self._epochs, leader_epoch)
         floor_epoch = self._epochs[higher - 1] if higher else leader_epoch
         return floor_epoch, self._starts[higher]
 
-    def epoch_at(self, offset: int) -> int:
+    def epoch_at(self, offset: int) -> LeaderEpoch:
         """Return the epoch of the record at `offset`; -1 if it is older than all known epochs."""
         slot = bisect_right(self._starts, offset) - 1
         return self._epochs[slot] if slot >= 0 else UNDEFINED
@@ -93,7 +94,7 @@ class LeaderEpochs:
         epochs = cls()
         for line in unpack_frame(_MAGIC, _VERSION, data).decode().splitlines():
             epoch, _, start = line.partition(" ")
-            epochs._epochs.append(int(epoch))
+            epochs._epochs.append(LeaderEpoch(int(epoch)))
             epochs._starts.append(int(start))
         if sorted(set(epochs._epochs)) != epochs._epochs:
             raise FrameError("leader epochs do not grow")

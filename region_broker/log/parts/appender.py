@@ -7,6 +7,7 @@ file can be opened for a fresh one, it goes on as long as its format allows.
 Not here: judging a client's batch (`partitions`), making durable (`durability`).
 """
 
+from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.aborted_index import encode_aborted
@@ -34,7 +35,7 @@ class LogAppender:
         self,
         batch: Buffer,
         header: BatchHeader,
-        leader_epoch: int,
+        leader_epoch: LeaderEpoch,
         marker: MarkerFacts | None = None,
     ) -> BatchHeader:
         """Stamp base offset and leader epoch and write one batch that was judged fresh; return its header.

@@ -9,6 +9,7 @@ Not here: who sends markers (`txn_coordinator`), what they mean (`PartitionState
 
 from collections.abc import Sequence
 
+from idempotency.identity import LeaderEpoch
 from idempotency.partition_state import PartitionState, Verdict
 from idempotency.record_batch import (
     FRONT_BYTES,
@@ -38,7 +39,7 @@ class MarkerBatch:
 
 
 def write_markers(
-    log: PartitionLog, leader_epoch: int, markers: Sequence[MarkerBatch]
+    log: PartitionLog, leader_epoch: LeaderEpoch, markers: Sequence[MarkerBatch]
 ) -> list[AppendOutcome]:
     """Write those of `markers` whose decision is not in the log yet; return what became of each."""
     outcomes: list[AppendOutcome] = []
@@ -70,7 +71,7 @@ def _refusal(state: PartitionState, marker: MarkerBatch) -> AppendOutcome | None
 class _Run:
     """Fresh markers of different producers, one behind the other."""
 
-    def __init__(self, log: PartitionLog, leader_epoch: int) -> None:
+    def __init__(self, log: PartitionLog, leader_epoch: LeaderEpoch) -> None:
         self.producers: set[int] = set()
         self._log = log
         self._leader_epoch = leader_epoch

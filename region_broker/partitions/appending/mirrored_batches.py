@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.record_batch import (
     BatchHeader,
     Buffer,
@@ -30,7 +30,7 @@ class LogTail:
     """Where a mirror's log ends, and below which offset the primary region's may have holes."""
 
     end_offset: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     cleaned_at_primary: int
 
 

@@ -6,7 +6,7 @@ Not here: how far that is (`sight`), damaged bytes (`sound_reads`), waiting for 
 from typing import NamedTuple
 
 from idempotency.fencing import leader_epoch, region_epoch_of
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
@@ -28,7 +28,7 @@ class FetchSlice(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     next_offset: int
-    diverging: tuple[int, int] | None = None
+    diverging: tuple[LeaderEpoch, int] | None = None
 
 
 class PartitionReader:
@@ -134,10 +134,10 @@ class PartitionReader:
         end = sight.readable_end(isolation)
         return TimeLookup(self._reads, self.cold_reads, sight.log_start_offset, end)
 
-    def _end_of_older_regions(self) -> tuple[int, int] | None:
+    def _end_of_older_regions(self) -> tuple[LeaderEpoch, int] | None:
         """Return the last leader epoch of the regions that acted before this one, and where it ends here."""
-        before = leader_epoch(region_epoch_of(self._sight.leader_epoch), 0) - 1
-        found = self._sight.epoch_end_offset(before)
+        first = leader_epoch(region_epoch_of(self._sight.leader_epoch), 0)
+        found = self._sight.epoch_end_offset(LeaderEpoch(first - 1))
         return found if found[0] >= 0 else None
 
     def _check_range(self, offset: int, start: int) -> None:

@@ -12,6 +12,7 @@ Not here: who is told when it changes (`partition`), the bytes (`reader`).
 from enum import Enum, auto
 from typing import Final
 
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
 
@@ -35,7 +36,7 @@ class Sight:
     def __init__(self, log: PartitionLog, start: LogStart) -> None:
         """Start as a mirror that shows nothing."""
         self.is_leader = False
-        self.leader_epoch = NO_EPOCH
+        self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.leader_epoch_start_offset = -1
         self.shown_cut_offset = 0
         self.whole_end = 0
@@ -99,22 +100,22 @@ class Sight:
 
     # -- leader epochs ---------------------------------------------------------------------------
 
-    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+    def epoch_end_offset(self, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, int]:
         """Return (largest leader epoch <= `leader_epoch`, its end offset); (-1, -1) if unknown (KIP-101)."""
         epochs, end_offset = self._content.epochs, self._content.end_offset
         if epochs.latest < leader_epoch <= self.leader_epoch:
             return leader_epoch, end_offset  # a mirror's log, idle in this term
         return epochs.end_offset(leader_epoch, end_offset)
 
-    def end_of_older(self, leader_epoch: int) -> int:
+    def end_of_older(self, leader_epoch: LeaderEpoch) -> int:
         """Return where the records of leader epochs below `leader_epoch` end."""
         if self._content.epochs.latest < leader_epoch:
             return self._content.end_offset
-        return self.epoch_end_offset(leader_epoch - 1)[1]
+        return self.epoch_end_offset(LeaderEpoch(leader_epoch - 1))[1]
 
     # -- changing --------------------------------------------------------------------------------
 
-    def lead(self, leader_epoch: int) -> None:
+    def lead(self, leader_epoch: LeaderEpoch) -> None:
         """Be the leader under an epoch that is newer than all in the log."""
         epochs, end_offset = self._content.epochs, self._content.end_offset
         assert leader_epoch >= epochs.latest, (leader_epoch, epochs.latest)
@@ -123,7 +124,7 @@ class Sight:
         self.leader_epoch_start_offset = end_offset
         epochs.note(leader_epoch, end_offset)
 
-    def follow_term(self, leader_epoch: int) -> bool:
+    def follow_term(self, leader_epoch: LeaderEpoch) -> bool:
         """Take the leader epoch of the primary region's term over, if this is a mirror and it is newer; tell
         whether."""
         if self.is_leader or leader_epoch <= self.leader_epoch:

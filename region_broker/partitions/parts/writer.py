@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import Verdict
 from idempotency.record_batch import BatchHeader, Buffer, MarkerFacts, read_header
 from region_broker.log.failures import NotLeader, PartitionFailed
@@ -40,7 +40,7 @@ class PartitionWriter:
         log: PartitionLog,
         sight: Sight,
         trimming: Trimming,
-        follow_term: Callable[[int], None],
+        follow_term: Callable[[LeaderEpoch], None],
     ) -> None:
         """Write to `log` of `tp`; `follow_term` hears the leader epoch of what was mirrored."""
         self.cleaned_at_primary = 0

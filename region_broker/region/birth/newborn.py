@@ -9,14 +9,15 @@ import msgspec
 
 from geo_replicator.folder_life import Birth, FolderIdentity
 from idempotency import fencing
+from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance, Clock
 from region_broker.ports.disk import Disk
 from region_broker.region.birth.identity_file import write_identity
 
 
-def first_region_epoch(ordinal: int) -> int:
+def first_region_epoch(ordinal: int) -> RegionEpoch:
     """Return the region epoch under which a cluster begins that is born at the region with `ordinal`."""
-    return int(fencing.region_epoch(fencing.FIRST_REGION_NUMBER, ordinal))
+    return fencing.region_epoch(fencing.FIRST_REGION_NUMBER, ordinal)
 
 
 def new_identity(cluster_id: str, region: str, node_id: int, chance: Chance) -> FolderIdentity:

@@ -58,6 +58,7 @@ from geo_replicator.history import NAMED_MAX, HistoryDifference
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from geo_replicator.tidemark import TidemarkError
+from idempotency.identity import RegionEpoch
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.region.failover.messages import (
@@ -198,7 +199,7 @@ class FailoverDriver:
             acting_region=domain.acting_region,
             lineage=domain.lineage,
             folder=Shown.of(self.parts.folder.identity, aside=bool(self.outlook.lives.aside())),
-            abandoned_epoch=0 if self._state is None else self._state.abandoned_epoch,
+            abandoned_epoch=RegionEpoch(0) if self._state is None else self._state.abandoned_epoch,
         )
 
     def learn(self, hello: Hello) -> None:

@@ -24,6 +24,7 @@ from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import (
     LedgerError,
     TransactionKey,
@@ -56,9 +57,9 @@ class CutReason:
     """Why logs are cut: what a provenance says beside positions."""
 
     domain: str
-    lineage_epoch: int
+    lineage_epoch: RegionEpoch
     region: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str
     now_wall_ms: int
 
@@ -116,7 +117,7 @@ def _copy_anew(log: RegionLog, cut: Cut) -> None:
     log.start_at(0)
 
 
-def uncut_logs(logs: Iterable[RegionLog], cut: Cut, older_than: int) -> list[RegionLog]:
+def uncut_logs(logs: Iterable[RegionLog], cut: Cut, older_than: LeaderEpoch) -> list[RegionLog]:
     """Return the logs that hold records of leader epochs below `older_than` beyond `cut`: they had stopped when the
     others were cut (INV-LS4).
     """
@@ -310,7 +311,7 @@ async def quarantined_tail(quarantine: QuarantineStore, tails: Sequence[Provenan
 
 
 def given_up_tails(
-    quarantine: QuarantineStore, cut: Cut, region: str, region_epoch: int
+    quarantine: QuarantineStore, cut: Cut, region: str, region_epoch: RegionEpoch
 ) -> list[Provenance]:
     """Return the tails that takeovers of `region` cut off behind `cut`, and then gave up, since `region_epoch`.
 

@@ -11,6 +11,7 @@ import msgspec
 from geo_replicator.directory import Promise, SiteReport
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
+from idempotency.identity import RegionEpoch
 from region_broker.region.peers.protocol import PeerMessage
 
 DRAIN_OVER: Final = "drain-over"
@@ -29,11 +30,11 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
     region: str
     phase: str
     acting: bool
-    region_epoch: int
-    promised_epoch: int
+    region_epoch: RegionEpoch
+    promised_epoch: RegionEpoch
     promised_candidate: str = msgspec.field(name="promised_taker")
-    highest_epoch_known: int
-    claim_region_epoch: int
+    highest_epoch_known: RegionEpoch
+    claim_region_epoch: RegionEpoch
     claim_number: int
 
     @property
@@ -61,7 +62,7 @@ class AskPromise(PeerMessage, frozen=True, kw_only=True):
     """`candidate` wants to act under `region_epoch`; `planned` only if you are drained for it."""
 
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     candidate: str = msgspec.field(name="taker")
     planned: bool
 
@@ -71,7 +72,7 @@ class PromiseAnswer(PeerMessage, frozen=True, kw_only=True):
 
     granted: bool
     reason: str
-    claim_region_epoch: int
+    claim_region_epoch: RegionEpoch
     claim_number: int
 
     @property
@@ -91,7 +92,7 @@ class AskDrain(PeerMessage, frozen=True, kw_only=True):
 class Drained(PeerMessage, frozen=True, kw_only=True):
     """The last tidemark: it covers everything that was acknowledged."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     number: int
 
 
@@ -112,7 +113,7 @@ class AskStatement(PeerMessage, frozen=True, kw_only=True):
     """Send the loss statement made before acting under `region_epoch`."""
 
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
 class StatementAnswer(PeerMessage, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
 from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
+from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.log_surgery import quarantined_tail
@@ -72,7 +73,7 @@ class Operation(msgspec.Struct, kw_only=True):
     phase: str = ""
     steps: list[str] = []
     error: str = ""
-    region_epoch: int = 0
+    region_epoch: RegionEpoch = RegionEpoch(0)
     started_wall_ms: int = 0
     ended_wall_ms: int = 0
     writes_paused_ms: int = -1
@@ -358,7 +359,7 @@ class FailoverOperations:
         except (PeerRefused, PeerUnreachable) as error:
             _log.warning("the drained region ends its drain by itself in time: %s", error)
 
-    async def _next_epoch(self, statuses: Mapping[str, SiteStatus]) -> int:
+    async def _next_epoch(self, statuses: Mapping[str, SiteStatus]) -> RegionEpoch:
         image = self._parts.metadata.image
         known = [
             self._driver.state.highest_epoch_known,
@@ -421,14 +422,14 @@ class FailoverOperations:
             raise OperationRefused("quarantine-damaged", str(error)) from error
 
     async def _count_losses(self) -> list[Losses]:
-        found: dict[tuple[str, int, CutCause], list[Provenance]] = {}
+        found: dict[tuple[str, RegionEpoch, CutCause], list[Provenance]] = {}
         for tail in self._parts.quarantine.tails():
             key = tail.domain, tail.lineage_epoch, self._parts.quarantine.cause_of(tail)
             found.setdefault(key, []).append(tail)
         return [await self._losses_of(*key, found[key]) for key in sorted(found)]
 
     async def _losses_of(
-        self, domain: str, epoch: int, cause: CutCause, tails: Sequence[Provenance]
+        self, domain: str, epoch: RegionEpoch, cause: CutCause, tails: Sequence[Provenance]
     ) -> Losses:
         statement = None
         if cause is CutCause.LINEAGE:

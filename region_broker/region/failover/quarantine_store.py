@@ -29,6 +29,7 @@ from geo_replicator.quarantine import (
     decode_provenance,
     encode_provenance,
 )
+from idempotency.identity import RegionEpoch
 from idempotency.record_batch import BatchError, Buffer, iter_headers
 from region_broker.ports.disk import Disk, DiskFile
 from region_broker.ports.offload import Offload
@@ -137,7 +138,7 @@ class QuarantineStore:
         data = msgspec.json.format(msgspec.json.encode(statement), indent=2) + b"\n"
         self._disk.write_file_atomic(path, data)
 
-    def statement(self, domain: str, region_epoch: int) -> LossStatement | None:
+    def statement(self, domain: str, region_epoch: RegionEpoch) -> LossStatement | None:
         """Return the statement that was made before acting under `region_epoch`, if it is here."""
         path = self._root / domain / _STATEMENTS / f"{region_epoch}{_PROVENANCE}"
         if not self._disk.exists(path):

@@ -21,10 +21,11 @@ from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, LinkFailed, MirrorLogs, Primary, PrimarySession
 from geo_replicator.topology import MirrorTopic
+from idempotency.identity import LeaderEpoch
 
 NEVER_DUE: Final = 1 << 62
 """The version of a claimant's registry: beyond every tidemark, so that nothing it lacks is ever dropped (INV-QM1)."""
-_NEWEST: Final = (1 << 31) - 1
+_NEWEST: Final = LeaderEpoch((1 << 31) - 1)
 
 
 class ClaimantPrimary:

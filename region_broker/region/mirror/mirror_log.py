@@ -23,6 +23,7 @@ from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import BatchError, iter_headers
 from region_broker.controller.metadata_commands import (
     CommandRefused,
@@ -121,7 +122,7 @@ class MirrorPartitions(TidemarkLog):
         self._view = view
         self._on_durable: Callable[[LogKey], None] | None = None
         self._watched: dict[LogKey, Callable[[], None]] = {}
-        self._term_followed = -1
+        self._term_followed: LeaderEpoch = NO_LEADER_EPOCH
         self._follow_term()
 
     def _of(self, key: LogKey) -> Partition:
@@ -140,7 +141,11 @@ class MirrorPartitions(TidemarkLog):
         if partition.failed is not None:
             raise LogHalted(f"{partition.tp} has stopped here: {partition.failed}")
         empty = partition.log_end_offset == partition.kept_from
-        leader_epoch = -1 if empty else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
+        leader_epoch = (
+            NO_LEADER_EPOCH
+            if empty
+            else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
+        )
         return MirrorLogEnd(leader_epoch, partition.log_end_offset)
 
     def high_watermark(self, key: LogKey) -> int:

@@ -30,6 +30,7 @@ from uuid import UUID
 
 from geo_replicator.history import HistoryDifference
 from geo_replicator.lineage import LogKey, TidemarkPoint
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ports import Clock
 from idempotency.record_batch import Buffer, iter_headers
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
@@ -108,7 +109,7 @@ class PrimarySide:
         """Told of each mirror that copies, before it is answered."""
         self.hold_offset: Callable[[Partition], int | None] = self.copied_to
         """From where retention must keep a partition for mirrors (T14); `retention_hold.RetentionHold.of` in a node."""
-        self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(0, 0)
+        self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(RegionEpoch(0), 0)
         self.waiting_since_ms: Callable[[], int | None] = lambda: None
         """Since when something durable here is under no tidemark (INV-CL7)."""
         self.cut_is_owed: Callable[[], bool] = lambda: False
@@ -132,7 +133,7 @@ class PrimarySide:
         for session in self._sessions:
             session.wake()
 
-    def _admit(self, region_epoch: int, reader: str = "") -> None:
+    def _admit(self, region_epoch: RegionEpoch, reader: str = "") -> None:
         """Raise `PeerRefused` unless this region acts, or stands fenced for `reader`."""
         ours = self._identity.hello()
         if region_epoch < ours.region_epoch:
@@ -154,7 +155,7 @@ class PrimarySide:
                 f"region {ours.region} cuts its logs to where region epoch {region_epoch} begins: ask again",
             )
 
-    def _admit_copy(self, region_epoch: int, reader: str) -> None:
+    def _admit_copy(self, region_epoch: RegionEpoch, reader: str) -> None:
         """Raise `PeerRefused` unless `reader` may compare its logs with this region's, and copy (INV-SO9)."""
         self._admit(region_epoch, reader)
         doubt = "" if reader == self.promised_to() else self.doubt()
@@ -346,7 +347,7 @@ def _topic_id(text: str) -> UUID:
         raise PeerRefused("malformed", f"{text!r} is no topic id") from error
 
 
-def _epoch_end(partition: Partition, leader_epoch: int) -> tuple[int, int]:
+def _epoch_end(partition: Partition, leader_epoch: LeaderEpoch) -> tuple[LeaderEpoch, int]:
     """Return (largest epoch <= the asked one, its end); an epoch newer than all gives the newest."""
     if leader_epoch > partition.log.epochs.latest:
         return partition.log.epochs.latest, partition.log_end_offset

@@ -21,6 +21,7 @@ from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, LinkFailed, PrimarySession, SentSlice
 from geo_replicator.topology import MirrorTopic
+from idempotency.identity import RegionEpoch
 from region_broker.ports.network import Network
 from region_broker.region.peers.client import PeerClient, opened
 from region_broker.region.peers.history_messages import (
@@ -63,7 +64,7 @@ class PeerPrimary:
         network: Network,
         address: Callable[[], tuple[str, int]],
         identity: PeerIdentity,
-        region_epoch: int,
+        region_epoch: RegionEpoch,
     ) -> None:
         """Follow `region_epoch`."""
         self._network = network
@@ -126,7 +127,7 @@ class _FetchUnderWay:
 class PeerPrimarySession:
     """One connection to the primary, after its handshake."""
 
-    def __init__(self, client: PeerClient, region_epoch: int) -> None:
+    def __init__(self, client: PeerClient, region_epoch: RegionEpoch) -> None:
         """Ask over `client`, after its handshake."""
         self._client = client
         self._region_epoch = region_epoch

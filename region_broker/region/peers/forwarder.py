@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
 from region_broker.handlers.dispatch.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.network import Network
@@ -71,7 +72,7 @@ class _Channel:
         self.client: PeerClient | None = None
         self.number = 0
         self.acting_region = ""
-        self.region_epoch = 0
+        self.region_epoch = RegionEpoch(0)
 
     def close(self) -> None:
         if self.client is not None:
@@ -104,7 +105,7 @@ class PeerForwarder:
         self._failure = ""
         self._channels: dict[_Channel, None] = {}  # in the order they came
 
-    def follow(self, acting_region: str, region_epoch: int) -> None:
+    def follow(self, acting_region: str, region_epoch: RegionEpoch) -> None:
         """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
 
         1. A commit is forwarded. 2. The primary stands still, its connections stay. 3. Another region takes over. 4.
@@ -244,7 +245,7 @@ class ActingView(Protocol):
         ...
 
     @property
-    def region_epoch(self) -> int:
+    def region_epoch(self) -> RegionEpoch:
         """Return the region epoch known here."""
         ...
 
@@ -309,7 +310,7 @@ class ForwardTarget:
             known = self._numberings[message.client_origin] = Numbering(message.client_origin)
         return known
 
-    def _admit(self, peer: Peer, region_epoch: int, *, is_produce: bool) -> None:
+    def _admit(self, peer: Peer, region_epoch: RegionEpoch, *, is_produce: bool) -> None:
         """Raise `PeerRefused` unless the request may be executed here and now.
 
         1. Batches 1 and 2 of a producer arrive while this region is starting, or taking over. 2. Batch 1 is
@@ -324,7 +325,7 @@ class ForwardTarget:
                 peer.state[ORDER_BROKEN] = True
             raise refusal
 
-    def _refusal(self, region_epoch: int) -> PeerRefused | None:
+    def _refusal(self, region_epoch: RegionEpoch) -> PeerRefused | None:
         if region_epoch < self._region.region_epoch:
             return PeerRefused(
                 STALE_REGION_EPOCH,

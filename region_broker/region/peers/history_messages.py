@@ -13,6 +13,7 @@ import msgspec
 
 from geo_replicator.history import HistoryDifference, LastBatch, ShownLog
 from geo_replicator.lineage import LogKey
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.region.peers.protocol import PeerMessage
 
 
@@ -23,14 +24,14 @@ class LogEvidence(msgspec.Struct, frozen=True, array_like=True):
     cut_offset: int
     end_offset: int
     whole_from: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     base_offset: int
     crc: int
 
     @classmethod
     def of(cls, shown: ShownLog) -> Self:
         """Return the wire form."""
-        last = shown.last or LastBatch(-1, 0, 0)
+        last = shown.last or LastBatch(NO_LEADER_EPOCH, 0, 0)
         return cls(
             shown.key.encode(), shown.cut_offset, shown.end_offset, shown.whole_from,
             last.leader_epoch, last.base_offset, last.crc,
@@ -75,8 +76,8 @@ class LogDifference(msgspec.Struct, frozen=True, array_like=True):
 class ProveHistory(PeerMessage, frozen=True, kw_only=True):
     """A mirror that reached a tidemark shows a piece of what it has shown: does the primary region hold it?"""
 
-    region_epoch: int
-    reached_region_epoch: int
+    region_epoch: RegionEpoch
+    reached_region_epoch: RegionEpoch
     number: int
     logs: tuple[LogEvidence, ...]
 
@@ -93,7 +94,7 @@ class AskDeletions(PeerMessage, frozen=True, kw_only=True):
     `written_under`: the leader epoch of the newest batch of each; empty from a version that does not tell.
     """
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     logs: tuple[str, ...]
     written_under: tuple[int, ...] = ()
 
@@ -113,8 +114,8 @@ class AskHistory(PeerMessage, frozen=True, kw_only=True):
 class HistoryPiece(PeerMessage, frozen=True, kw_only=True):
     """The evidence for one reached tidemark, logs in order of their keys; `after` is empty where no more follow."""
 
-    region_epoch: int
-    reached_region_epoch: int
+    region_epoch: RegionEpoch
+    reached_region_epoch: RegionEpoch
     number: int
     logs: tuple[LogEvidence, ...]
     after: str = ""
@@ -130,7 +131,7 @@ class AskBeyond(PeerMessage, frozen=True, kw_only=True):
     """What do you hold at and beyond these positions? Logs that are not named are left out."""
 
     domain: str
-    region_epoch: int
+    region_epoch: RegionEpoch
     for_region: str
     positions: dict[str, int]
 

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from geo_replicator.folder_life import Shown
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 
 Buffer = bytes | bytearray | memoryview
@@ -86,7 +87,7 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     cluster_id: str
     region: str
     node_id: int
-    region_epoch: int
+    region_epoch: RegionEpoch
     acting_region: str = ""
     lineage: tuple[LineageEntry, ...] = ()
     refused: str = ""
@@ -94,7 +95,7 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     folder: Shown | None = None
     answers: bool = False
     """It answers a handshake, so its node is to be met where its region is."""
-    abandoned_epoch: int = 0
+    abandoned_epoch: RegionEpoch = RegionEpoch(0)
     """It acts under no region epoch up to this one that it was promised: it gave them up (T24)."""
 
     @property
@@ -244,7 +245,7 @@ def _split_frame(whole: memoryview) -> Frame:
 class SyncTopics(PeerMessage, frozen=True, kw_only=True):
     """Ask for the whole topic registry of the domain."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
 
 
 class SyncedTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +271,7 @@ class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
 
     topic_id: str
     partition: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     end_offset: int
     log_start_offset: int = 0
 
@@ -278,7 +279,7 @@ class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
 class CheckLogs(PeerMessage, frozen=True, kw_only=True):
     """Ask where the primary region's logs leave the leader epochs that the mirror ends with (T23)."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     logs: tuple[LogEpochEnd, ...]
 
 
@@ -303,7 +304,7 @@ class FetchLogs(PeerMessage, frozen=True, kw_only=True):
     there, else after `wait_ms_max`.
     """
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     positions: tuple[FetchPosition, ...] = ()
     forgotten: tuple[tuple[str, int], ...] = ()
     bytes_max: int
@@ -334,8 +335,8 @@ class FetchedLogs(PeerMessage, frozen=True, kw_only=True):
 class ReportReached(PeerMessage, frozen=True, kw_only=True):
     """The mirror reached tidemark (`reached_region_epoch`, `number`) durably, and how far it lags."""
 
-    region_epoch: int
-    reached_region_epoch: int
+    region_epoch: RegionEpoch
+    reached_region_epoch: RegionEpoch
     number: int
     lag_records: int
     lag_bytes: int
@@ -345,7 +346,7 @@ class ReportReached(PeerMessage, frozen=True, kw_only=True):
 class ReachedNoted(PeerMessage, frozen=True, kw_only=True):
     """The answer to `ReportReached`: the last tidemark published."""
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     published_number: int
 
 
@@ -357,7 +358,7 @@ class Forward(PeerMessage, frozen=True, kw_only=True):
     for that one; `newest_connection_id` is the greatest number of this moment.
     """
 
-    region_epoch: int
+    region_epoch: RegionEpoch
     client_origin: int
     client_connection_id: int
     newest_connection_id: int

@@ -55,6 +55,7 @@ from geo_replicator.tidemark import (
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import ROUND_NUMBER_MAX, round_of
+from idempotency.identity import CoordinatorEpoch, Round
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.log.failures import LogError
@@ -82,7 +83,7 @@ class EnteredShard(Protocol):
         ...
 
     @property
-    def coordinator_epoch(self) -> int:
+    def coordinator_epoch(self) -> CoordinatorEpoch:
         """Return the epoch of its coordinator."""
         ...
 
@@ -95,11 +96,11 @@ class EnteredShard(Protocol):
 class RoundTaker(Protocol):
     """The transaction coordinator's side of a round (T2, T3)."""
 
-    async def enter_round(self, r: int, /) -> Mapping[int, EnteredShard]:
+    async def enter_round(self, r: Round, /) -> Mapping[int, EnteredShard]:
         """Enter the round on every shard led here; return those that did, once ROUND is below HW."""
         ...
 
-    def release(self, r: int, /) -> None:
+    def release(self, r: Round, /) -> None:
         """Free the COMMIT markers of stamps up to the round."""
         ...
 
@@ -297,7 +298,7 @@ class CutLeader:
         await self._tidemarks().wait_committed(at + 1)
         self._events.put_nowait(TermRecorded())
 
-    async def _enter(self, number: int) -> None:
+    async def _enter(self, number: Round) -> None:
         try:
             entered = await self._parts.rounds.enter_round(number)
         except LedgerFailed as error:
@@ -315,7 +316,7 @@ class CutLeader:
 
     # D of every log (T9).
 
-    async def _collect(self, number: int) -> None:
+    async def _collect(self, number: Round) -> None:
         image = self._parts.metadata.image
         self._metadata_version = image.version
         self._moved.follow_topics()
@@ -335,7 +336,7 @@ class CutLeader:
 
     # Publishing (T10, T11).
 
-    async def _publish(self, number: int, ledger: Mapping[int, int]) -> None:
+    async def _publish(self, number: Round, ledger: Mapping[int, int]) -> None:
         collected = self._collected
         assert collected is not None, number
         assert collected.round == number, (collected.round, number)
@@ -427,7 +428,7 @@ class CutLeader:
             self._events.put_nowait(SomethingChanged(urgent))
 
 
-def _answer_of(key: LogKey, partition: Partition, number: int) -> LogAnswer:
+def _answer_of(key: LogKey, partition: Partition, number: Round) -> LogAnswer:
     return LogAnswer(
         key=key,
         leader_epoch=partition.sight.leader_epoch,

@@ -10,6 +10,7 @@ import asyncio
 import random
 from typing import Any, Final
 
+from idempotency.identity import ProducerPair
 from tests.simulation.bank import Regions
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 
@@ -54,7 +55,7 @@ class Processor:
                 connection.close()
             await asyncio.sleep(self._chance.uniform(0, 2 * self.rest_s))
 
-    async def _work(self, connection: Connection, producer: tuple[int, int]) -> None:
+    async def _work(self, connection: Connection, producer: ProducerPair) -> None:
         sequence = 0
         while not self.closed.is_set():
             async with asyncio.timeout(self.call_s):
@@ -63,7 +64,7 @@ class Processor:
             await asyncio.sleep(self._chance.uniform(0, 2 * self.rest_s))
 
     async def _transaction(
-        self, connection: Connection, producer: tuple[int, int], sequence: int, position: int
+        self, connection: Connection, producer: ProducerPair, sequence: int, position: int
     ) -> int:
         """Process what there is from `position` on; return the next sequence."""
         reader = Reader(self.topic, self.number + 1, committed=True)
@@ -92,7 +93,7 @@ class Processor:
         self.committed += commit
         return sequence
 
-    async def _begin(self, connection: Connection, producer: tuple[int, int]) -> None:
+    async def _begin(self, connection: Connection, producer: ProducerPair) -> None:
         for _ in range(40):  # the transaction before it may still be ending
             try:
                 await connection.add_partitions(self.group, producer, OUTPUT_TOPIC, [self.number])
@@ -106,9 +107,7 @@ class Processor:
         if answer.error_code.value:
             raise Refused("AddOffsetsToTxn", answer.error_code)
 
-    async def _stage(
-        self, connection: Connection, producer: tuple[int, int], position: int
-    ) -> None:
+    async def _stage(self, connection: Connection, producer: ProducerPair, position: int) -> None:
         row = {"partition_index": self.number, "committed_offset": position,
                "committed_leader_epoch": -1, "committed_metadata": ""}  # fmt: skip
         answer = await connection.call(
@@ -121,7 +120,7 @@ class Processor:
                 if part.error_code.value:
                     raise Refused("TxnOffsetCommit", part.error_code)
 
-    def _who(self, producer: tuple[int, int]) -> dict[str, Any]:
+    def _who(self, producer: ProducerPair) -> dict[str, Any]:
         return {"transactional_id": self.group, "producer_id": producer[0],
                 "producer_epoch": producer[1], "group_id": self.group}  # fmt: skip
 

@@ -31,7 +31,14 @@ from geo_replicator.lineage import (
 )
 from geo_replicator.ports import LogHalted
 from geo_replicator.quarantine import CutCause
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.partitions.admission import AppendVerdict
@@ -246,7 +253,7 @@ async def test_T21_writes_open_after_ledgers_groups_and_the_first_tidemark(pair:
 
 
 async def test_T21_transactions_open_in_partitions_are_handed_to_adoption(pair: Pair) -> None:
-    origin = Origin(4711, 0, 0, transactional=True)
+    origin = Origin(ProducerId(4711), ProducerEpoch(0), SequenceNumber(0), transactional=True)
     batch = build_batch([Record(None, b"half")], origin=origin)
     outcome = pair.eu.partition().writer.append(batch)
     await pair.eu.partition().wait_committed(outcome.next_offset)
@@ -264,13 +271,22 @@ async def test_T22_a_plain_idempotent_producer_may_leave_one_gap_below_the_cut(p
     await pair.reached("first")
     await pair.eu.kill()
     await fail_over(pair.us)
-    first_again = build_batch([Record(None, b"first")], origin=Origin(4711, 0, 0))
+    first_again = build_batch(
+        [Record(None, b"first")],
+        origin=Origin(ProducerId(4711), ProducerEpoch(0), SequenceNumber(0)),
+    )
     assert pair.us.partition().writer.append(first_again).verdict is AppendVerdict.DUPLICATE
     assert pair.us.partition().writer.append(first_again).base_offset == 0
     # Sequence 1 was acknowledged at the primary and never arrived: the gap is taken once.
-    third = build_batch([Record(None, b"third")], origin=Origin(4711, 0, 2))
+    third = build_batch(
+        [Record(None, b"third")],
+        origin=Origin(ProducerId(4711), ProducerEpoch(0), SequenceNumber(2)),
+    )
     assert pair.us.partition().writer.append(third).verdict is AppendVerdict.APPENDED
-    fifth = build_batch([Record(None, b"fifth")], origin=Origin(4711, 0, 4))
+    fifth = build_batch(
+        [Record(None, b"fifth")],
+        origin=Origin(ProducerId(4711), ProducerEpoch(0), SequenceNumber(4)),
+    )
     assert pair.us.partition().writer.append(fifth).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
 
 
@@ -294,11 +310,11 @@ async def test_T23_a_returning_region_keeps_nothing_beyond_the_base(pair: Pair) 
 def test_T23_a_region_several_epochs_behind_cuts_to_the_lowest_base() -> None:
     log = LogKey(UUID(int=1), 0)
     entries = (
-        LineageEntry(17, "us", TidemarkPoint(8, 7), {log: 70}),
-        LineageEntry(26, "ap", TidemarkPoint(8, 5), {log: 50}),
+        LineageEntry(RegionEpoch(17), "us", TidemarkPoint(RegionEpoch(8), 7), {log: 70}),
+        LineageEntry(RegionEpoch(26), "ap", TidemarkPoint(RegionEpoch(8), 5), {log: 50}),
     )
     assert lowest_base(entries).position_of(log) == 50
-    assert lowest_base(entries).point == TidemarkPoint(8, 5)
+    assert lowest_base(entries).point == TidemarkPoint(RegionEpoch(8), 5)
 
 
 async def test_T25_the_lineage_is_stored_at_both_regions(pair: Pair) -> None:
@@ -333,7 +349,11 @@ async def test_T31_a_primary_region_that_learns_of_a_higher_epoch_fences_itself_
     await pair.reached("first")
     hello = pair.us.driver.hello()
     higher = type(hello)(
-        cluster_id=hello.cluster_id, region="us", node_id=2, region_epoch=17, acting_region="us"
+        cluster_id=hello.cluster_id,
+        region="us",
+        node_id=2,
+        region_epoch=RegionEpoch(17),
+        acting_region="us",
     )
     pair.eu.driver.learn(higher)
     assert not pair.eu.role.acting
@@ -361,7 +381,7 @@ async def test_T31_a_region_that_promised_in_vain_takes_over_from_itself_and_los
     await pair.reached("first")
     # The candidate asks by force, gets its promise, and dies for good.
     durable = hang_after(pair.us, TakeoverBegun)
-    await pair.eu.driver.record(PromiseGiven(17, "us"))
+    await pair.eu.driver.record(PromiseGiven(RegionEpoch(17), "us"))
     await pair.us.kill()
     assert not durable.is_set()
     await pair.eu.until(Phase.FENCED)
@@ -380,7 +400,7 @@ async def test_T31_writes_under_way_when_a_region_is_fenced_are_not_acknowledged
     pair: Pair,
 ) -> None:
     await pair.eu.write("first")
-    await pair.eu.driver.record(PromiseGiven(17, "us"))
+    await pair.eu.driver.record(PromiseGiven(RegionEpoch(17), "us"))
     await pair.eu.until(Phase.FENCED)
     await until(lambda: not pair.eu.partition().is_leader, "it is fenced: it stands still")
     late = build_batch([Record(None, b"late")])
@@ -402,7 +422,7 @@ async def test_T31_a_tail_is_a_loss_of_the_takeover_that_cut_it_off_not_of_a_lat
     await fail_over(pair.us)
     await pair.us.write("instead")
     # The second takeover: a promise in vain, so `us` takes over from itself, far beyond the first base.
-    await pair.us.driver.record(PromiseGiven(24, "eu"))
+    await pair.us.driver.record(PromiseGiven(RegionEpoch(24), "eu"))
     await pair.us.until(Phase.FENCED)
     await fail_over(pair.us)
     await pair.eu.start()
@@ -484,7 +504,7 @@ async def test_T25_a_takeover_begun_again_names_what_the_one_that_was_given_up_c
     begin(pair.us)
     await pair.us.until(Phase.ADOPTING)
     assert pair.us.partition().log_end_offset == 1
-    await pair.us.driver.record(PromiseGiven(24, "eu"))
+    await pair.us.driver.record(PromiseGiven(RegionEpoch(24), "eu"))
     await pair.us.until(Phase.FENCED)
     monkeypatch.undo()
     statement = await pair.us.operations.statement()

@@ -20,6 +20,7 @@ from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
+from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
@@ -47,7 +48,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 def shown(*, end: int = 100, last: LastBatch | None = None, whole_from: int = 0) -> ShownLog:
     """A log of which a mirror has shown [0, 90)."""
-    return ShownLog(LOG, 90, end, last or LastBatch(FIRST, 80, 7), whole_from)
+    return ShownLog(LOG, 90, end, last or LastBatch(LeaderEpoch(FIRST), 80, 7), whole_from)
 
 
 # Holds INV-HI1.
@@ -55,10 +56,10 @@ def shown(*, end: int = 100, last: LastBatch | None = None, whole_from: int = 0)
     ("held", "agreed_end"),
     [
         (None, 0),
-        (HeldLog(0, 60, LastBatch(FIRST, 50, 3), epoch_end=60), 60),
+        (HeldLog(0, 60, LastBatch(LeaderEpoch(FIRST), 50, 3), epoch_end=60), 60),
         (HeldLog(0, 60, None, epoch_end=60, readable=False), 60),
-        (HeldLog(0, 99, LastBatch(SECOND, 80, 7), epoch_end=40), 40),
-        (HeldLog(0, 99, LastBatch(FIRST, 80, 8), epoch_end=99), 80),
+        (HeldLog(0, 99, LastBatch(LeaderEpoch(SECOND), 80, 7), epoch_end=40), 40),
+        (HeldLog(0, 99, LastBatch(LeaderEpoch(FIRST), 80, 8), epoch_end=99), 80),
         (HeldLog(0, 99, None, epoch_end=99), 90),
     ],
     ids=[
@@ -86,12 +87,12 @@ def test_T33_a_log_that_does_not_hold_what_was_shown_differs(
 @pytest.mark.parametrize(
     ("log", "held"),
     [
-        (shown(), HeldLog(0, 90, LastBatch(FIRST, 80, 7), epoch_end=90)),
+        (shown(), HeldLog(0, 90, LastBatch(LeaderEpoch(FIRST), 80, 7), epoch_end=90)),
         (shown(), HeldLog(95, 99, None)),
-        (shown(), HeldLog(0, 99, LastBatch(FIRST, 70, 1), whole_from=90)),
-        (shown(whole_from=85), HeldLog(0, 99, LastBatch(FIRST, 70, 1))),
+        (shown(), HeldLog(0, 99, LastBatch(LeaderEpoch(FIRST), 70, 1), whole_from=90)),
+        (shown(whole_from=85), HeldLog(0, 99, LastBatch(LeaderEpoch(FIRST), 70, 1))),
         (shown(), HeldLog(0, 99, None, readable=False)),
-        (ShownLog(LOG, 90, 50), HeldLog(0, 99, LastBatch(FIRST, 80, 7))),
+        (ShownLog(LOG, 90, 50), HeldLog(0, 99, LastBatch(LeaderEpoch(FIRST), 80, 7))),
         (ShownLog(LOG, 0, 0), None),
     ],
     ids=["same", "deleted by retention", "cleaned here", "cleaned there", "does not answer", "bytes lost there",
@@ -305,7 +306,7 @@ async def test_T16_a_region_that_had_promised_and_lost_a_log_takes_over_and_acts
     shown = pair.us.tidemarks.claim().point
     folder = pair.us.table.folder_of(pair.us.partition(1).topic_id, 1)
     await pair.eu.kill()
-    await pair.us.driver.record(PromiseGiven(16, "eu"))
+    await pair.us.driver.record(PromiseGiven(RegionEpoch(16), "eu"))
     await pair.us.kill()
     shutil.rmtree(folder)
     await pair.us.start()
@@ -555,7 +556,7 @@ async def test_T23_no_log_counts_for_a_tidemark_once_its_session_has_ended(pair:
     log = key_of(pair.us.partition())
     reached, newest = link.reaching.frontier.complete, floor.newest
     following = replace(
-        newest, number=newest.number + 1, round=newest.round + 1, full=False,
+        newest, number=newest.number + 1, round=Round(newest.round + 1), full=False,
         moved={log: floor.positions[log]._replace(cut_offset=1)}, removed=(), ledger={},
     )  # fmt: skip
     link.reaching.frontier.observe(following)

@@ -12,6 +12,7 @@ from idempotency.fencing import (
     region_number_of,
     region_ordinal_of,
 )
+from idempotency.identity import ProducerEpoch, RegionEpoch, SequenceNumber
 from idempotency.partition_state import AcceptedGap, PartitionState, Verdict
 from tests.fixtures.kernel_batches import PRODUCER, data, end, marker, state_of
 
@@ -29,8 +30,8 @@ def taken_over() -> PartitionState:
 def test_T19_epochs_are_packed_as_the_rule_says() -> None:
     assert region_epoch(1, 0) == 8
     assert region_epoch(2, 1) == 17
-    assert leader_epoch(8, 0) == 8 << 16
-    assert leader_epoch(17, 3) == 17 << 16 | 3
+    assert leader_epoch(RegionEpoch(8), 0) == 8 << 16
+    assert leader_epoch(RegionEpoch(17), 3) == 17 << 16 | 3
 
 
 def test_T19_epochs_come_apart_again() -> None:
@@ -60,7 +61,9 @@ def test_T19_next_region_epoch_is_one_more_than_any_known() -> None:
 
 
 # Holds INV-F3.
-@pytest.mark.parametrize("take", [lambda: region_epoch(4096, 0), lambda: leader_epoch(8, 65536)])
+@pytest.mark.parametrize(
+    "take", [lambda: region_epoch(4096, 0), lambda: leader_epoch(RegionEpoch(8), 65536)]
+)
 def test_T19_exhaustion_fails_closed(take: object) -> None:
     assert callable(take)
     with pytest.raises(EpochExhausted):
@@ -72,7 +75,9 @@ def test_T22_first_gap_after_a_takeover_is_accepted_and_recorded_as_exact_loss()
     after_gap = data(10, sequence=14, leader_epoch=AFTER_TAKEOVER)
     assert state.judge(after_gap).verdict is Verdict.FRESH
     state.apply(after_gap)
-    assert state.accepted_gaps == (AcceptedGap(PRODUCER, 0, 10, 14, 10),)
+    assert state.accepted_gaps == (
+        AcceptedGap(PRODUCER, ProducerEpoch(0), SequenceNumber(10), SequenceNumber(14), 10),
+    )
     assert state.accepted_gaps[0].lost_records == 4
 
 
@@ -125,7 +130,9 @@ def test_T22_lost_epoch_bump_of_an_idempotent_producer_is_a_gap_too() -> None:
     bumped = data(10, sequence=3, producer_epoch=1, leader_epoch=AFTER_TAKEOVER)
     assert state.judge(bumped).verdict is Verdict.FRESH
     state.apply(bumped)
-    assert state.accepted_gaps == (AcceptedGap(PRODUCER, 1, 0, 3, 10),)
+    assert state.accepted_gaps == (
+        AcceptedGap(PRODUCER, ProducerEpoch(1), SequenceNumber(0), SequenceNumber(3), 10),
+    )
 
 
 def test_T22_allowance_and_record_are_in_the_snapshot() -> None:
@@ -141,7 +148,9 @@ def test_T22_replay_and_mirrors_record_the_gap_without_being_told() -> None:
         data(0, sequence=0, count=10, leader_epoch=AT_PRIMARY),
         data(10, sequence=14, leader_epoch=AFTER_TAKEOVER),
     )
-    assert state_of(*log).accepted_gaps == (AcceptedGap(PRODUCER, 0, 10, 14, 10),)
+    assert state_of(*log).accepted_gaps == (
+        AcceptedGap(PRODUCER, ProducerEpoch(0), SequenceNumber(10), SequenceNumber(14), 10),
+    )
 
 
 def test_T22_allowing_again_after_a_restart_changes_nothing() -> None:

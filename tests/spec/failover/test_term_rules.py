@@ -11,6 +11,7 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import Adopted, EntryRecord, Event
 from geo_replicator.lineage import LineageEntry, TidemarkPoint
+from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.region.failover.messages import AskDrain
@@ -41,8 +42,8 @@ async def test_PT8_a_mirror_tells_the_leader_epoch_of_the_term_of_an_idle_log_to
         lambda: at_eu.sight.leader_epoch == at_us.sight.leader_epoch, "the mirror knows the term"
     )
     assert (
-        at_eu.epoch_end_offset(17 << 16 | 1)
-        == at_us.epoch_end_offset(17 << 16 | 1)
+        at_eu.epoch_end_offset(LeaderEpoch(17 << 16 | 1))
+        == at_us.epoch_end_offset(LeaderEpoch(17 << 16 | 1))
         == (17 << 16 | 1, 1)
     )
     await pair.eu.kill()
@@ -82,7 +83,7 @@ async def test_T19_a_region_without_leader_epochs_says_so_and_can_be_taken_over(
 ) -> None:
     await pair.eu.write("first")
     await pair.reached("first")
-    await pair.eu.metadata.apply(TakeLeaderEpoch(8 << 16 | 0xFFFF))
+    await pair.eu.metadata.apply(TakeLeaderEpoch(LeaderEpoch(8 << 16 | 0xFFFF)))
     await pair.eu.kill()
     await pair.eu.start()
     await until(lambda: "failover" in pair.eu.role.reason_not_acting, "eu says what to do")
@@ -102,7 +103,7 @@ async def test_T25_a_tidemark_beyond_a_later_base_is_not_claimed_by_whoever_has_
     await pair.eu.write("declared lost")
     await pair.eu.role.final_round()
     assert pair.eu.driver.outlook.claim().point > early
-    entry = LineageEntry(17, "us", base.point, base.positions, 1)
+    entry = LineageEntry(RegionEpoch(17), "us", base.point, base.positions, 1)
     hello = msgspec.structs.replace(
         pair.us.driver.hello(),
         region_epoch=17,
@@ -158,7 +159,7 @@ async def test_T21_a_candidate_acts_only_once_a_tidemark_of_its_own_is_published
         for _ in range(50):
             if not durable.is_set():
                 await asyncio.sleep(0.001)
-        return await enter_round(number)
+        return await enter_round(Round(number))
 
     pair.us.ledger.enter_round = late  # type: ignore[method-assign]
     await fail_over(pair.us)

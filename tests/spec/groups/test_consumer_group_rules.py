@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
+from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.groups.offset_service import Asker
@@ -26,7 +27,7 @@ from tests.unit.region_broker.groups.fakes import (
 )
 
 SESSION_MS = 45_000
-PRODUCER = TxnProducer(7, 0)
+PRODUCER = TxnProducer(ProducerId(7), ProducerEpoch(0))
 Told = dict[UUID, frozenset[int]]
 
 
@@ -499,7 +500,7 @@ async def test_T26_member_epochs_of_two_takeovers_from_one_cut_never_meet() -> N
         fixture, _ = fixture_of()
         async with running(fixture):
             await beat(fixture, "A", 0)
-            await fixture.groups.clamp({}, region_epoch=region_epoch)
+            await fixture.groups.clamp({}, region_epoch=RegionEpoch(region_epoch))
             given.append((await beat(fixture, "A", 0)).member_epoch >> 16)
     assert given == [17, 26]
 

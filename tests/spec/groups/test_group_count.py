@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId
 from region_broker.groups import coordinator
 from region_broker.groups.messages import CommitRequest, JoinOutcome, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatRequest
@@ -38,7 +39,9 @@ async def attempts(fixture: Fixture, group_id: str) -> list[V]:
         )
     )  # fmt: skip
     plain = await fixture.groups.commit_offsets(commit(group_id))
-    staged = await fixture.groups.txn_commit_offsets(commit(group_id), TxnProducer(7, 0))
+    staged = await fixture.groups.txn_commit_offsets(
+        commit(group_id), TxnProducer(ProducerId(7), ProducerEpoch(0))
+    )
     return [join.verdict, beat.verdict, plain.verdict, staged.verdict]
 
 
@@ -104,7 +107,7 @@ async def test_transactional_ids_without_end_are_refused(caplog: pytest.LogCaptu
     )
     async with asyncio.TaskGroup() as tasks:
         running_task = tasks.create_task(txn.run())
-        await txn.load(fixture.ledger.leader_epoch, REGION_EPOCH)
+        await txn.load(LeaderEpoch(fixture.ledger.leader_epoch), REGION_EPOCH)
         for name in ("a", "b"):
             assert (await txn.clients.init_producer_id(name, 60_000)).verdict is TxnVerdict.OK
         with caplog.at_level(logging.WARNING):

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import NO_LEADER_EPOCH, ProducerEpoch, ProducerId
 from region_broker.groups.deletion import subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatRequest
@@ -28,7 +29,7 @@ from tests.unit.region_broker.groups.fakes import (
     tp,
 )
 
-PRODUCER = TxnProducer(7, 0)
+PRODUCER = TxnProducer(ProducerId(7), ProducerEpoch(0))
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:
@@ -38,7 +39,9 @@ def subscription(*topics: str, version: int = 1) -> bytes:
 
 
 def commit_of(*partitions: int, group_id: str = "g") -> CommitRequest:
-    offsets = tuple(OffsetToCommit(tp(number, "t"), 5, -1, "") for number in partitions)
+    offsets = tuple(
+        OffsetToCommit(tp(number, "t"), 5, NO_LEADER_EPOCH, "") for number in partitions
+    )
     return CommitRequest(group_id=group_id, offsets=offsets)
 
 

@@ -9,6 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+)
 from idempotency.java_hash import java_string_hash
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.ports import LedgerFailed, LedgerSlice, TxnProducer
@@ -26,7 +33,7 @@ from tests.unit.region_broker.groups.fakes import (
     who,
 )
 
-PRODUCER = TxnProducer(7, 0)
+PRODUCER = TxnProducer(ProducerId(7), ProducerEpoch(0))
 DAY_MS = 24 * 3_600_000
 
 
@@ -41,7 +48,7 @@ def commit(
 ) -> CommitRequest:
     return CommitRequest(
         group_id="g",
-        offsets=(OffsetToCommit(tp(partition), offset, leader_epoch, metadata),),
+        offsets=(OffsetToCommit(tp(partition), offset, LeaderEpoch(leader_epoch), metadata),),
         who=member or MemberIdentity(""),
         generation=generation,
     )
@@ -153,8 +160,12 @@ async def test_C44_pending_offset_loses_to_a_record_behind_it_in_the_ledger() ->
 
 async def test_C44_two_transactions_order_by_record_not_by_marker() -> None:
     async with running(Fixture()) as fixture:
-        await fixture.groups.txn_commit_offsets(commit(10), TxnProducer(1, 0))
-        await fixture.groups.txn_commit_offsets(commit(20), TxnProducer(2, 0))
+        await fixture.groups.txn_commit_offsets(
+            commit(10), TxnProducer(ProducerId(1), ProducerEpoch(0))
+        )
+        await fixture.groups.txn_commit_offsets(
+            commit(20), TxnProducer(ProducerId(2), ProducerEpoch(0))
+        )
         fixture.end_transaction("g", 2, commit=True)
         fixture.end_transaction("g", 1, commit=True)
         assert await committed(fixture) == [20]
@@ -383,8 +394,8 @@ async def test_metadata_too_large_refuses_only_its_partition() -> None:
         request = CommitRequest(
             group_id="g",
             offsets=(
-                OffsetToCommit(tp(0), 5, -1, "x" * 4_097),
-                OffsetToCommit(tp(1), 6, -1, "x" * 4_096),
+                OffsetToCommit(tp(0), 5, NO_LEADER_EPOCH, "x" * 4_097),
+                OffsetToCommit(tp(1), 6, NO_LEADER_EPOCH, "x" * 4_096),
             ),
         )
         outcome = await fixture.groups.commit_offsets(request)
@@ -432,7 +443,7 @@ async def test_T26_generations_of_two_takeovers_from_one_cut_never_meet() -> Non
     for region_epoch in (17, 26):
         async with running(Fixture()) as fixture:
             await stable_member(fixture)
-            await fixture.groups.clamp(lambda _: None, region_epoch=region_epoch)
+            await fixture.groups.clamp(lambda _: None, region_epoch=RegionEpoch(region_epoch))
             again = await fixture.groups.join("g", join_request())
             given.append(again.generation)
     # Each region epoch has 2**16 generations of its own, as it has leader epochs (T19).

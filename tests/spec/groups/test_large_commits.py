@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId
 from region_broker.groups import offset_service
 from region_broker.groups.messages import CommitOutcome, CommitRequest, FetchOutcome, OffsetToCommit
 from region_broker.groups.ports import TxnProducer
@@ -17,7 +18,7 @@ from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 from tests.unit.region_broker.groups.fakes import Fixture, ManualClock, running, stable_member, tp
 
 MANY = 3_000
-PRODUCER = TxnProducer(7, 0)
+PRODUCER = TxnProducer(ProducerId(7), ProducerEpoch(0))
 
 
 class TurnClock(ManualClock):
@@ -38,7 +39,9 @@ def fixture() -> tuple[Fixture, TurnClock]:
 def commit(
     count: int, offset: int = 1, *, metadata: str = "", leader_epoch: int = -1, generation: int = -1
 ) -> CommitRequest:
-    offsets = tuple(OffsetToCommit(tp(n), offset, leader_epoch, metadata) for n in range(count))
+    offsets = tuple(
+        OffsetToCommit(tp(n), offset, LeaderEpoch(leader_epoch), metadata) for n in range(count)
+    )
     return CommitRequest(group_id="g", offsets=offsets, generation=generation)
 
 

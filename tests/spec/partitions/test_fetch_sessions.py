@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from idempotency.identity import NO_LEADER_EPOCH
 from region_broker.handlers.fetch import fetch
 from region_broker.handlers.fetch import reading as fetch_reading
 from region_broker.handlers.fetch.fetch import Fetching
@@ -422,7 +423,9 @@ async def test_INV_H10_a_request_that_is_overtaken_while_it_is_answered_changes_
         await session.fetch(dict.fromkeys(range(4), 0))
         later = [
             SessionRequest(session.session_id, 2, False, (), [("t", 3)]),
-            SessionRequest(session.session_id, 3, False, (Wanted("t", 3, -1, 0, 1 << 20),)),
+            SessionRequest(
+                session.session_id, 3, False, (Wanted("t", 3, NO_LEADER_EPOCH, 0, 1 << 20),)
+            ),
             SessionRequest(session.session_id, 4, False, (), (), Isolation.READ_COMMITTED),
         ]
 

@@ -13,6 +13,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import BatchHeader, read_header
 from region_broker.log.failures import UnsupportedConfig
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
@@ -54,7 +55,11 @@ def stored(some: Fixture, offset: int = 0) -> tuple[BatchHeader, bytes]:
 def test_C2_recompressed_batch_keeps_records_offsets_and_sequence(source: str, target: str) -> None:
     some = fixture({"compression.type": target})
     some.partition.writer.append(batch(3))
-    sent = build_batch(RECORDS, origin=Origin(7, 0, 0), codec=CODECS[source])
+    sent = build_batch(
+        RECORDS,
+        origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)),
+        codec=CODECS[source],
+    )
     outcome = some.partition.writer.append(sent)
     assert (outcome.verdict, outcome.base_offset, outcome.next_offset) == (
         AppendVerdict.APPENDED, 3, 8,
@@ -165,7 +170,7 @@ def test_a_bomb_is_not_unpacked() -> None:
 def test_KIP32_log_append_time_is_the_brokers_and_set_once() -> None:
     some = fixture({"message.timestamp.type": "LogAppendTime"})
     some.clock.now_ms = 5_000_000
-    sent = build_batch(RECORDS, origin=Origin(7, 0, 0))
+    sent = build_batch(RECORDS, origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)))
     outcome = some.partition.writer.append(sent)
     assert outcome.log_append_time_ms == 5_000_000
     header, data = stored(some)
@@ -219,11 +224,11 @@ def test_KIP937_times_are_held_against_the_clock(
 
 def test_C2_a_duplicate_is_a_duplicate_however_late() -> None:
     some = fixture({"message.timestamp.before.max.ms": "10"})
-    sent = batch(origin=Origin(7, 0, 0))
+    sent = batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)))
     some.partition.writer.append(sent)
     some.clock.now_ms += 1_000
     assert some.partition.writer.append(sent).verdict is AppendVerdict.DUPLICATE
-    late = batch(origin=Origin(7, 0, 1))
+    late = batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(1)))
     assert some.partition.writer.append(late).verdict is AppendVerdict.INVALID_TIMESTAMP
 
 
@@ -281,7 +286,11 @@ def test_INV_FIT2_what_was_prepared_under_other_rules_is_looked_at_again() -> No
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_C2_a_retry_of_what_the_log_has_is_a_duplicate_by_whatever_rules(codec: Codec) -> None:
     some = fixture()
-    sent = build_batch([Record(None, b"v" * 99)], origin=Origin(7, 0, 0), codec=codec)
+    sent = build_batch(
+        [Record(None, b"v" * 99)],
+        origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)),
+        codec=codec,
+    )
     assert some.partition.writer.append(sent).verdict is AppendVerdict.APPENDED
     some.sync()
     some.topic = Topic(configs={"cleanup.policy": "compact", "compression.type": "gzip"})
@@ -346,7 +355,11 @@ async def test_large_batches_are_recompressed_in_a_thread_and_stay_in_order(tmp_
         client = await some.connect()
         for sequence, size_bytes in enumerate([100, 60_000, 10, 9_000, 50]):
             record = Record(None, bytes(size_bytes))
-            data = build_batch([record], origin=Origin(5, 0, sequence), codec=Codec.GZIP)
+            data = build_batch(
+                [record],
+                origin=Origin(ProducerId(5), ProducerEpoch(0), SequenceNumber(sequence)),
+                codec=Codec.GZIP,
+            )
             row = await _produce(client, data)
             assert (row.error_code, row.base_offset) == (0, sequence), row
         assert topic is not None

@@ -1,5 +1,6 @@
 """C36-C38 and T17: what a reader sees at the primary (bound = high watermark) and on a mirror (bound = D)."""
 
+from idempotency.identity import ProducerId
 from idempotency.partition_state import AbortedTxn, PartitionState
 from idempotency.record_batch import ControlType
 from tests.fixtures.kernel_batches import data, end, marker, state_of
@@ -68,7 +69,7 @@ def test_C37_read_committed_never_reads_past_read_uncommitted() -> None:
 # Holds INV-V3.
 def test_C38_all_aborted_transactions_that_overlap_the_range() -> None:
     state = two_interleaved()
-    expected = [AbortedTxn(producer_id=A, first_offset=0, last_offset=2)]
+    expected = [AbortedTxn(producer_id=ProducerId(A), first_offset=0, last_offset=2)]
     assert state.aborted_in(0, 7, 7) == expected
     assert state.aborted_in(2, 7, 7) == expected
     assert state.aborted_in(1, 2, 7) == expected
@@ -84,20 +85,23 @@ def test_C38_long_transaction_is_found_behind_short_ones() -> None:
         data(3, producer_id=C, count=10),
         end(13, marker(ABORT, producer_id=A)),
     )
-    assert state.aborted_in(0, 1, 14) == [AbortedTxn(A, 0, 13)]
-    assert state.aborted_in(0, 14, 14) == [AbortedTxn(B, 1, 2), AbortedTxn(A, 0, 13)]
-    assert state.aborted_in(5, 6, 14) == [AbortedTxn(A, 0, 13)]
+    assert state.aborted_in(0, 1, 14) == [AbortedTxn(ProducerId(A), 0, 13)]
+    assert state.aborted_in(0, 14, 14) == [
+        AbortedTxn(ProducerId(B), 1, 2),
+        AbortedTxn(ProducerId(A), 0, 13),
+    ]
+    assert state.aborted_in(5, 6, 14) == [AbortedTxn(ProducerId(A), 0, 13)]
 
 
 def test_C38_aborted_index_outlives_the_snapshot() -> None:
     state = PartitionState.decode(two_interleaved().encode())
-    assert state.aborted_in(0, 7, 7) == [AbortedTxn(A, 0, 2)]
+    assert state.aborted_in(0, 7, 7) == [AbortedTxn(ProducerId(A), 0, 2)]
 
 
 def test_C38_retention_drops_what_ended_below_the_log_start() -> None:
     state = two_interleaved()
     state.forget_aborted_below(2)
-    assert state.aborted_in(0, 7, 7) == [AbortedTxn(A, 0, 2)]
+    assert state.aborted_in(0, 7, 7) == [AbortedTxn(ProducerId(A), 0, 2)]
     state.forget_aborted_below(3)
     assert state.aborted_in(0, 7, 7) == []
 
@@ -113,7 +117,7 @@ def test_T17_marker_above_the_cut_neither_frees_nor_aborts() -> None:
     cut = 2
     assert state.last_stable_offset(cut) == 0
     assert state.aborted_in(0, cut, cut) == []
-    assert state.aborted_in(0, 3, 3) == [AbortedTxn(A, 0, 2)]
+    assert state.aborted_in(0, 3, 3) == [AbortedTxn(ProducerId(A), 0, 2)]
 
 
 def test_T17_transaction_that_begins_above_the_cut_does_not_hold_it_back() -> None:

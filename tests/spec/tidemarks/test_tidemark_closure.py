@@ -11,6 +11,7 @@ from pathlib import Path
 from geo_replicator.lineage import Cut, LogKey
 from geo_replicator.reading import read_book
 from geo_replicator.tidemark import Tidemark, TidemarkBook, decode
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.ledger_records import (
     TransactionKey,
     TxnStatus,
@@ -57,7 +58,9 @@ async def write_half(
 ) -> None:
     sequence = sequences.get(number, 0)
     sequences[number] = sequence + 1
-    origin = Origin(producer_id, epoch, sequence, transactional=True)
+    origin = Origin(
+        ProducerId(producer_id), ProducerEpoch(epoch), SequenceNumber(sequence), transactional=True
+    )
     batch = build_batch([Record(None, b"1", timestamp_ms=1)], origin=origin)
     outcome = site.partition("accounts", number).writer.append(batch)
     assert outcome.verdict is AppendVerdict.APPENDED, outcome
@@ -79,7 +82,7 @@ def tidemarks_of(site: Site) -> list[tuple[Tidemark, Cut]]:
     return found
 
 
-def decisions_below(site: Site, tidemark: Tidemark) -> dict[tuple[int, int], int]:
+def decisions_below(site: Site, tidemark: Tidemark) -> dict[tuple[int, int], ProducerId]:
     """Return decision (shard, offset) -> producer id of the committed ones of the cut; check T2."""
     ledger = PartitionTransactionLog(site.partitions, site.clock, SHARD_COUNT)
     committed = {}

@@ -23,6 +23,7 @@ from geo_replicator.tidemark import (
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
+from idempotency.identity import RegionEpoch
 
 TERM = 8 << 16 | 1
 LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))
@@ -37,7 +38,7 @@ def cut(number: int, **positions: int) -> ClosedCut:
     keys = {"p0": P0, "p1": P1}
     return ClosedCut(
         round=round_of(TERM, number),
-        region_epoch=8,
+        region_epoch=RegionEpoch(8),
         metadata_version=1,
         ledger={0: 10 * number, 1: 10 * number + 1},
         moved={keys[name]: LogPosition(offset, 0) for name, offset in positions.items()},
@@ -86,7 +87,7 @@ def test_T10_append_is_refused_unless_k_is_the_next_number() -> None:
 def test_T10_records_survive_the_codec_and_name_all_positions_of_the_cut() -> None:
     writer, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
     assert [decode(*encode(tidemark)) for tidemark in tidemarks] == tidemarks
-    resolved = writer.book.positions(TidemarkPoint(8, 2))
+    resolved = writer.book.positions(TidemarkPoint(RegionEpoch(8), 2))
     assert resolved is not None
     assert dict(resolved.positions) == {
         P0: 3,
@@ -104,10 +105,10 @@ def test_T17_a_raised_floor_names_all_that_moved_ledgers_and_tidemarks_too() -> 
     for at, tidemark in enumerate(tidemarks):
         book.apply(at, tidemark)
     ledgers = {LEDGERS.shard_key(0): 20, LEDGERS.shard_key(1): 21, LEDGERS.tidemark_key: 2}
-    assert book.raise_floor(TidemarkPoint(8, 2)) == {P1: 6} | ledgers
-    assert book.raise_floor(TidemarkPoint(8, 2)) == {}
+    assert book.raise_floor(TidemarkPoint(RegionEpoch(8), 2)) == {P1: 6} | ledgers
+    assert book.raise_floor(TidemarkPoint(RegionEpoch(8), 2)) == {}
     ledgers = {LEDGERS.shard_key(0): 30, LEDGERS.shard_key(1): 31, LEDGERS.tidemark_key: 3}
-    assert book.raise_floor(TidemarkPoint(8, 3)) == ledgers
+    assert book.raise_floor(TidemarkPoint(RegionEpoch(8), 3)) == ledgers
 
 
 # Holds INV-TM2.
@@ -116,9 +117,9 @@ def test_T17_a_raised_floor_names_all_that_moved_ledgers_and_tidemarks_too() -> 
     [
         (cut(2, p0=2), "D of"),
         (cut(1, p0=9), "round"),
-        (ClosedCut(round=round_of(TERM, 2), region_epoch=8, metadata_version=1,
+        (ClosedCut(round=round_of(TERM, 2), region_epoch=RegionEpoch(8), metadata_version=1,
                    ledger={0: 9, 1: 11}, moved={}, existing=frozenset(), wall_ms=0), "L of shard 0"),
-        (ClosedCut(round=round_of(TERM, 2), region_epoch=7, metadata_version=1,
+        (ClosedCut(round=round_of(TERM, 2), region_epoch=RegionEpoch(7), metadata_version=1,
                    ledger={0: 20, 1: 21}, moved={}, existing=frozenset(), wall_ms=0), "region epoch"),
     ],
 )  # fmt: skip
@@ -142,14 +143,14 @@ def test_T11_a_higher_region_epoch_goes_on_from_the_cut() -> None:
     writer, _ = written(cut(1, p0=3))
     taken_over = ClosedCut(
         round=round_of(17 << 16 | 1, 1),
-        region_epoch=17,
+        region_epoch=RegionEpoch(17),
         metadata_version=1,
         ledger={0: 12, 1: 13},
         moved={P0: LogPosition(4, 0)},
         existing=frozenset({P0.topic_id}),
         wall_ms=0,
     )
-    assert writer.prepare(taken_over).point == TidemarkPoint(17, 2)
+    assert writer.prepare(taken_over).point == TidemarkPoint(RegionEpoch(17), 2)
 
 
 # T16: reached.
@@ -159,7 +160,7 @@ def frontier_of(*tidemarks: Tidemark, lineage: Lineage | None = None) -> Frontie
     """A frontier that knows `tidemarks`, all logs reconciled under region epoch 8 and empty."""
     made = Frontier(LEDGERS, lineage or Lineage())
     keys = (P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1))
-    made.reconciled(keys, 8)
+    made.reconciled(keys, RegionEpoch(8))
     for tidemark in tidemarks:
         made.observe(tidemark)
     return made
@@ -177,13 +178,13 @@ def test_T16_reached_when_all_positions_are_below_the_mirrors_hw() -> None:
     made.advanced(P0, 3)
     copy_ledgers(made, 11)
     made.advanced(P1, 3)
-    assert made.complete == TidemarkPoint(0, 0)
+    assert made.complete == TidemarkPoint(RegionEpoch(0), 0)
     made.advanced(P1, 4)
-    assert made.complete == TidemarkPoint(8, 1)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 1)
     made.advanced(P1, 6)
-    assert made.complete == TidemarkPoint(8, 1)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 1)
     copy_ledgers(made, 21)
-    assert made.complete == TidemarkPoint(8, 2)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 2)
 
 
 # Holds INV-FR2.
@@ -192,9 +193,12 @@ def test_T16_complete_is_not_reached_before_the_fact_is_durable() -> None:
     made = frontier_of(*tidemarks)
     made.advanced(P0, 3)
     copy_ledgers(made, 11)
-    assert (made.complete, made.reached) == (TidemarkPoint(8, 1), TidemarkPoint(0, 0))
-    made.persisted(TidemarkPoint(8, 1))
-    assert made.reached == TidemarkPoint(8, 1)
+    assert (made.complete, made.reached) == (
+        TidemarkPoint(RegionEpoch(8), 1),
+        TidemarkPoint(RegionEpoch(0), 0),
+    )
+    made.persisted(TidemarkPoint(RegionEpoch(8), 1))
+    assert made.reached == TidemarkPoint(RegionEpoch(8), 1)
 
 
 # Holds INV-FR1.
@@ -203,16 +207,16 @@ def test_T16_a_tidemark_is_not_reached_before_those_below_it() -> None:
     made = frontier_of(*tidemarks)
     made.advanced(P0, 5)
     copy_ledgers(made, 100)
-    assert made.complete == TidemarkPoint(0, 0)
+    assert made.complete == TidemarkPoint(RegionEpoch(0), 0)
     made.advanced(P1, 4)
-    assert made.complete == TidemarkPoint(8, 2)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 2)
 
 
 def test_T16_what_is_reached_already_is_not_waited_for_again() -> None:
     _, tidemarks = written(cut(1, p0=3), cut(2, p0=5))
-    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(RegionEpoch(8), 1))
     made.observe(tidemarks[0])
-    assert (len(made._pending), made.complete) == (0, TidemarkPoint(8, 1))
+    assert (len(made._pending), made.complete) == (0, TidemarkPoint(RegionEpoch(8), 1))
     made.observe(tidemarks[1])
     assert len(made._pending) == 1
 
@@ -222,28 +226,28 @@ def test_T16_a_log_that_the_reached_tidemark_names_and_that_is_not_here_is_neede
 ):
     """INV-FR8: no later tidemark names it again while nobody writes to it."""
     _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p0=5))
-    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(RegionEpoch(8), 1))
     made.absent({P1: 4})
-    made.reconciled((P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.reconciled((P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1)), RegionEpoch(8))
     made.observe(tidemarks[1])
     made.advanced(P0, 5)
     copy_ledgers(made, 100)
-    assert made.complete == TidemarkPoint(8, 1)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 1)
     made.advanced(P1, 4)
-    assert made.complete == TidemarkPoint(8, 2)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 2)
 
 
 def test_T16_of_a_log_that_is_not_here_the_next_tidemark_needs_what_it_names_itself() -> None:
     _, tidemarks = written(cut(1, p0=3, p1=4), cut(2, p1=6))
-    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(RegionEpoch(8), 1))
     made.absent({P1: 4})
-    made.reconciled((P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.reconciled((P0, P1, LEDGERS.shard_key(0), LEDGERS.shard_key(1)), RegionEpoch(8))
     made.observe(tidemarks[1])
     copy_ledgers(made, 100)
     made.advanced(P1, 4)
-    assert made.complete == TidemarkPoint(8, 1)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 1)
     made.advanced(P1, 6)
-    assert made.complete == TidemarkPoint(8, 2)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 2)
 
 
 # Holds INV-TM4.
@@ -253,12 +257,12 @@ def test_T16_a_log_that_is_not_here_and_whose_removal_the_next_tidemark_names_is
     _, tidemarks = written(
         cut(1, p0=3, p1=4), replace(cut(2), metadata_version=2, existing=frozenset())
     )
-    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(8, 1))
+    made = Frontier(LEDGERS, Lineage(), TidemarkPoint(RegionEpoch(8), 1))
     made.absent({P1: 4})
-    made.reconciled((LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
+    made.reconciled((LEDGERS.shard_key(0), LEDGERS.shard_key(1)), RegionEpoch(8))
     made.observe(tidemarks[1])
     copy_ledgers(made, 100)
-    assert made.complete == TidemarkPoint(8, 2)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 2)
 
 
 # Holds INV-FR6.
@@ -269,23 +273,23 @@ def test_T16_logs_count_only_when_they_were_reconciled_under_the_tidemarks_epoch
     made.observe(tidemarks[0])
     made.advanced(P0, 3)
     copy_ledgers(made, 100)
-    assert made.complete == TidemarkPoint(0, 0)
-    made.reconciled((LEDGERS.shard_key(0), LEDGERS.shard_key(1)), 8)
-    made.reconciled((P0,), 7)
-    assert made.complete == TidemarkPoint(0, 0)
-    made.reconciled((P0,), 8)
-    assert made.complete == TidemarkPoint(8, 1)
+    assert made.complete == TidemarkPoint(RegionEpoch(0), 0)
+    made.reconciled((LEDGERS.shard_key(0), LEDGERS.shard_key(1)), RegionEpoch(8))
+    made.reconciled((P0,), RegionEpoch(7))
+    assert made.complete == TidemarkPoint(RegionEpoch(0), 0)
+    made.reconciled((P0,), RegionEpoch(8))
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 1)
 
 
 # Holds INV-FR4.
 def test_T16_a_void_tidemark_is_never_reached() -> None:
     """T25: beyond the base of a later region epoch."""
     _, tidemarks = written(cut(1, p0=3), cut(2, p0=5))
-    lineage = Lineage((LineageEntry(17, "mirror", TidemarkPoint(8, 1)),))
+    lineage = Lineage((LineageEntry(RegionEpoch(17), "mirror", TidemarkPoint(RegionEpoch(8), 1)),))
     made = frontier_of(*tidemarks, lineage=lineage)
     made.advanced(P0, 5)
     copy_ledgers(made, 100)
-    assert (made.complete, made.void_count) == (TidemarkPoint(8, 1), 1)
+    assert (made.complete, made.void_count) == (TidemarkPoint(RegionEpoch(8), 1), 1)
 
 
 # Holds INV-FR5.
@@ -294,7 +298,7 @@ def test_T16_tidemarks_that_need_a_deleted_log_are_skipped() -> None:
     gone = writer.prepare(
         ClosedCut(
             round=round_of(TERM, 3),
-            region_epoch=8,
+            region_epoch=RegionEpoch(8),
             metadata_version=2,
             ledger={0: 30, 1: 31},
             moved={},
@@ -307,9 +311,9 @@ def test_T16_tidemarks_that_need_a_deleted_log_are_skipped() -> None:
     made.advanced(P0, 3)
     copy_ledgers(made, 29)
     made.observe(gone)
-    assert made.complete == TidemarkPoint(0, 0)
+    assert made.complete == TidemarkPoint(RegionEpoch(0), 0)
     copy_ledgers(made, 31)
-    assert made.complete == TidemarkPoint(8, 3)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 3)
 
 
 # T13: what a cleaning left out.
@@ -330,12 +334,14 @@ def test_T13_a_log_copied_with_holes_counts_for_no_tidemark_inside_them(told_fir
     made.advanced(P0, 7)
     copy_ledgers(made, 31)
     assert made.complete == TidemarkPoint(
-        8, 1
+        RegionEpoch(8), 1
     )  # D of p0 is 0 there: nothing is missing from nothing
     made.advanced(P0, 10)
-    assert made.complete == TidemarkPoint(8, 1)  # 2 and 3 lie inside, and 4 waits for the ledgers
+    assert made.complete == TidemarkPoint(
+        RegionEpoch(8), 1
+    )  # 2 and 3 lie inside, and 4 waits for the ledgers
     copy_ledgers(made, 41)
-    assert made.complete == TidemarkPoint(8, 4)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 4)
 
 
 @pytest.mark.parametrize("told_first", [True, False])
@@ -354,4 +360,4 @@ def test_T13_a_ledger_copied_with_holes_counts_for_no_tidemark_inside_them(
     copy_ledgers(made, 29)
     assert made.complete == BEFORE_ALL
     copy_ledgers(made, 31)
-    assert made.complete == TidemarkPoint(8, 3)
+    assert made.complete == TidemarkPoint(RegionEpoch(8), 3)

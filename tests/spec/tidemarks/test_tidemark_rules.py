@@ -32,6 +32,7 @@ from geo_replicator.lineage import LogKey
 from geo_replicator.tidemark import LogPosition
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import round_of
+from idempotency.identity import CoordinatorEpoch, ProducerEpoch, ProducerId, Round, SequenceNumber
 from idempotency.ledger_records import TransactionKey, decode_key, decode_transaction_value
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ledgers.txn_log import PartitionTransactionLog
@@ -42,7 +43,7 @@ from tests.fixtures.linked_regions import SHARD_COUNT, Site, running, tp
 from tests.fixtures.node_logs import append_marker
 from tests.fixtures.waiting import until
 
-TERM = 8 << 16 | 1
+TERM = CoordinatorEpoch(8 << 16 | 1)
 LEDGERS = LedgerTopics(UUID(int=1), UUID(int=2))
 P0, P1 = LogKey(UUID(int=10), 0), LogKey(UUID(int=10), 1)
 
@@ -75,7 +76,7 @@ def test_T1_nothing_is_sent_before_the_own_term_record_is_below_hw() -> None:
     made = core()
     assert made.step(SomethingChanged(urgent=True), now_ms=0) == []
     assert made.step(TimePassed(), now_ms=10_000) == []
-    assert made.step(TermRecorded(), now_ms=10_000) == [EnterRound(TERM << 32 | 1)]
+    assert made.step(TermRecorded(), now_ms=10_000) == [EnterRound(Round(TERM << 32 | 1))]
 
 
 # Holds INV-RD2.
@@ -83,7 +84,7 @@ def test_T1_a_later_term_has_higher_rounds_and_no_number_is_driven_again() -> No
     made = core()
     made.step(TermRecorded(), now_ms=0)
     publish(made, 1, now_ms=0)
-    assert made.step(SomethingChanged(urgent=True), now_ms=0) == [EnterRound(TERM << 32 | 2)]
+    assert made.step(SomethingChanged(urgent=True), now_ms=0) == [EnterRound(Round(TERM << 32 | 2))]
     assert round_of(TERM + 1, 1) > round_of(TERM, 2**32 - 1)
 
 
@@ -91,7 +92,7 @@ def test_T1_a_later_term_has_higher_rounds_and_no_number_is_driven_again() -> No
 def test_T1_only_rounds_started_and_closed_in_this_term_are_published() -> None:
     made = core()
     made.step(TermRecorded(), now_ms=0)
-    old = ShardEntered(round_of(TERM - 1, 1), 0, TERM - 1, 3)
+    old = ShardEntered(round_of(TERM - 1, 1), 0, CoordinatorEpoch(TERM - 1), 3)
     assert made.step(old, now_ms=1) == []
     made.step(entered(1, 1), now_ms=1)
     assert made.closed_count == 0
@@ -255,7 +256,7 @@ async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple
     await site.coordinator.clients.add_partitions(
         transactional_id, made.producer_id, made.producer_epoch, [orders], implicit=False
     )
-    origin = Origin(made.producer_id, made.producer_epoch, 0, transactional=True)
+    origin = Origin(made.producer_id, made.producer_epoch, SequenceNumber(0), transactional=True)
     outcome = site.partition("orders", number).writer.append(
         build_batch([Record(None, b"x", timestamp_ms=1)], origin=origin)
     )
@@ -264,7 +265,7 @@ async def write_one(site: Site, transactional_id: str, number: int = 0) -> tuple
     return made.producer_id, made.producer_epoch
 
 
-def markers_in(partition: Partition) -> list[tuple[int, ControlType, int]]:
+def markers_in(partition: Partition) -> list[tuple[int, ControlType, Round]]:
     """Return (offset, type, stamp) of all markers below HW."""
     data = partition.reader.read_raw(partition.log_start_offset, 1 << 20)
     found = []
@@ -276,7 +277,7 @@ def markers_in(partition: Partition) -> list[tuple[int, ControlType, int]]:
     return found
 
 
-def decisions_in(site: Site) -> list[tuple[str, int, int, int | None]]:
+def decisions_in(site: Site) -> list[tuple[str, int, int, Round | None]]:
     """Return (transactional id, shard, offset, stamp) of every PREPARE record in the ledger."""
     ledger = PartitionTransactionLog(site.partitions, site.clock, SHARD_COUNT)
     found = []
@@ -296,11 +297,15 @@ async def test_T2_decisions_below_L_have_a_lower_stamp_and_those_above_have_the_
 ) -> None:
     async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "before")
-        await site.coordinator.clients.end_txn("before", producer_id, epoch, True, 1)
+        await site.coordinator.clients.end_txn(
+            "before", ProducerId(producer_id), ProducerEpoch(epoch), True, 1
+        )
         later_id, later_epoch = await write_one(site, "after", 1)
         number = round_of(TERM, 100)
         answers = await site.coordinator.rounds.enter_round(number)
-        await site.coordinator.clients.end_txn("after", later_id, later_epoch, True, 1)
+        await site.coordinator.clients.end_txn(
+            "after", ProducerId(later_id), ProducerEpoch(later_epoch), True, 1
+        )
         decisions = decisions_in(site)
         assert {name for name, _, _, _ in decisions} == {"before", "after"}
         for name, shard, offset, stamp in decisions:
@@ -326,7 +331,9 @@ async def test_T3_commit_markers_of_the_round_wait_for_its_release(tmp_path: Pat
         producer_id, epoch = await write_one(site, "held")
         number = round_of(TERM, 100)
         await site.coordinator.rounds.enter_round(number)
-        await site.coordinator.clients.end_txn("held", producer_id, epoch, True, 1)
+        await site.coordinator.clients.end_txn(
+            "held", ProducerId(producer_id), ProducerEpoch(epoch), True, 1
+        )
         for _ in range(200):
             await asyncio.sleep(0)
         assert markers_in(site.partition("orders")) == []
@@ -340,7 +347,9 @@ async def test_T3_entering_the_next_round_frees_the_older_stamps(tmp_path: Path)
     async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "held")
         await site.coordinator.rounds.enter_round(round_of(TERM, 100))
-        await site.coordinator.clients.end_txn("held", producer_id, epoch, True, 1)
+        await site.coordinator.clients.end_txn(
+            "held", ProducerId(producer_id), ProducerEpoch(epoch), True, 1
+        )
         await site.coordinator.rounds.enter_round(round_of(TERM, 101))
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
 
@@ -350,7 +359,9 @@ async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -
         producer_id, epoch = await write_one(site, "aborted")
         number = round_of(TERM, 100)
         await site.coordinator.rounds.enter_round(number)
-        await site.coordinator.clients.end_txn("aborted", producer_id, epoch, False, 1)
+        await site.coordinator.clients.end_txn(
+            "aborted", ProducerId(producer_id), ProducerEpoch(epoch), False, 1
+        )
         partition = site.partition("orders")
         await until(lambda: len(markers_in(partition)) == 1, what="the abort marker")
         assert partition.state.first_commit_marker(number) is None
@@ -360,8 +371,10 @@ async def test_T5_abort_markers_are_not_held_and_do_not_stop_D(tmp_path: Path) -
 async def test_T6_a_marker_sent_again_is_confirmed_without_a_second_one(tmp_path: Path) -> None:
     async with primary_site(tmp_path) as site:
         producer_id, epoch = await write_one(site, "twice")
-        await site.coordinator.clients.end_txn("twice", producer_id, epoch, True, 1)
-        site.coordinator.rounds.release(site.coordinator.transactions()[0].stamp or 0)
+        await site.coordinator.clients.end_txn(
+            "twice", ProducerId(producer_id), ProducerEpoch(epoch), True, 1
+        )
+        site.coordinator.rounds.release(Round(site.coordinator.transactions()[0].stamp or 0))
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         decision = next(
             record.decision
@@ -386,7 +399,9 @@ async def test_T7_first_commit_marker_of_a_round_is_found_in_the_partition(tmp_p
         number = round_of(TERM, 100)
         await site.coordinator.rounds.enter_round(number)
         site.coordinator.rounds.release(number)
-        await site.coordinator.clients.end_txn("marked", producer_id, epoch, True, 1)
+        await site.coordinator.clients.end_txn(
+            "marked", ProducerId(producer_id), ProducerEpoch(epoch), True, 1
+        )
         await until(lambda: len(markers_in(site.partition("orders"))) == 1, what="the marker")
         state = site.partition("orders").state
         assert state.first_commit_marker(number) == 1
@@ -411,7 +426,7 @@ def answer(**changes: int | None) -> LogAnswer:
 def test_T9_D_is_the_smaller_of_hw_and_the_first_commit_marker(
     marker: int | None, cut_offset: int
 ) -> None:
-    collection = Collection(1, {P0: TERM})
+    collection = Collection(Round(1), {P0: TERM})
     assert collection.take(answer(first_commit_marker=marker)) is AnswerVerdict.TAKEN
     assert collection.positions == {P0: LogPosition(cut_offset, 0)}
 
@@ -419,7 +434,7 @@ def test_T9_D_is_the_smaller_of_hw_and_the_first_commit_marker(
 # Holds INV-RD5.
 def test_T9_leader_whose_hw_does_not_cover_its_epochs_start_is_asked_again() -> None:
     """H5: a leader just elected has a lagging HW."""
-    collection = Collection(1, {P0: TERM})
+    collection = Collection(Round(1), {P0: TERM})
     late = answer(high_watermark=9, leader_epoch_start_offset=10)
     assert collection.take(late) is AnswerVerdict.NOT_READY
     assert collection.missing == (P0,)
@@ -427,14 +442,14 @@ def test_T9_leader_whose_hw_does_not_cover_its_epochs_start_is_asked_again() -> 
 
 def test_T9_deposed_leader_does_not_count_and_newer_metadata_is_noticed() -> None:
     """H5b."""
-    collection = Collection(1, {P0: TERM})
+    collection = Collection(Round(1), {P0: TERM})
     assert collection.take(answer(leader_epoch=TERM - 1)) is AnswerVerdict.DEPOSED
     assert collection.take(answer(leader_epoch=TERM + 1)) is AnswerVerdict.NEWER_METADATA
     assert collection.missing == (P0,)
 
 
 def test_T9_every_log_of_the_metadata_must_answer() -> None:
-    collection = Collection(1, {P0: TERM, P1: TERM})
+    collection = Collection(Round(1), {P0: TERM, P1: TERM})
     collection.take(answer())
     assert collection.missing == (P1,)
 
@@ -446,7 +461,9 @@ async def test_T17_lso_and_aborted_list_know_only_markers_below_D(tmp_path: Path
     """H10: the marker was copied but lies above D: the transaction is still open for readers."""
     async with primary_site(tmp_path / "primary") as primary:
         producer_id, epoch = await write_one(primary, "straddles")
-        await primary.coordinator.clients.end_txn("straddles", producer_id, epoch, False, 1)
+        await primary.coordinator.clients.end_txn(
+            "straddles", ProducerId(producer_id), ProducerEpoch(epoch), False, 1
+        )
         source = primary.partition("orders")
         await until(lambda: len(markers_in(source)) == 1, what="the abort marker")
         mirror = Site(tmp_path / "mirror", "mirror")

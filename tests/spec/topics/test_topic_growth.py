@@ -13,7 +13,7 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.loss import LostOffsets, UndoneChange
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import NO_LEADER_EPOCH, TopicName, TopicPartition
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.records import (
     OffsetKey,
@@ -206,7 +206,7 @@ async def test_INV_LO1_a_statement_names_offset_commits_and_topic_changes_beyond
     await grow_without_a_tidemark(pair)
     place = OffsetKey("readers", TopicPartition(TopicName(ORDERS), 1))
     for at in (7, 9):
-        value = encode_offset_value(OffsetValue(at, -1, "", 0))
+        value = encode_offset_value(OffsetValue(at, NO_LEADER_EPOCH, "", 0))
         batch = build_batch([Record(encode_offset_key(place), value)])
         pair.eu.partition(0, OFFSETS_LEDGER).writer.append_ledger(batch)
     await until(lambda: pair.us.partition(0, OFFSETS_LEDGER).high_watermark == 2)

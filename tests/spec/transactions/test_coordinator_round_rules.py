@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from idempotency.decision import round_of
+from idempotency.identity import ProducerEpoch, ProducerId
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import (
@@ -141,7 +142,7 @@ def test_T21_an_ongoing_transaction_is_aborted_wherever_it_has_data() -> None:
 # Holds INV-TA1.
 def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
     def found(epoch: int) -> list[tuple[object, OpenTxn]]:
-        return [(A, OpenTxn(5, epoch, 0, 0))]
+        return [(A, OpenTxn(ProducerId(5), ProducerEpoch(epoch), 0, 0))]
 
     def orphans(entry: TransactionRecord, epoch: int) -> int:
         return len(orphans_of(found(epoch), [entry]))  # type: ignore[arg-type]
@@ -158,7 +159,7 @@ def test_T21_what_is_open_without_a_ledger_entry_is_an_orphan() -> None:
 
 def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
     fixture = CoreFixture()
-    fixture.step(ev.AbortOrphan(77, 3, (A,)))
+    fixture.step(ev.AbortOrphan(ProducerId(77), ProducerEpoch(3), (A,)))
     fixture.persist()
     (sent,) = fixture.sent
     assert (sent.producer_id, sent.producer_epoch, sent.commit) == (77, 4, False)
@@ -166,7 +167,7 @@ def test_T21_an_orphan_abort_fences_what_it_ends() -> None:
     again.resume()
     assert again.sent == [sent]
     again.deliver()
-    assert again.record(tr.orphan_id(77)).status is S.COMPLETE_ABORT
+    assert again.record(tr.orphan_id(ProducerId(77))).status is S.COMPLETE_ABORT
 
 
 # Holds INV-TC7.
@@ -176,7 +177,7 @@ def test_T22_every_request_but_init_is_refused(status: TxnStatus) -> None:
     assert fixture.answers[fixture.add(5, 3, A)].verdict is V.FENCED_BY_TAKEOVER
     for commit in (True, False):
         assert fixture.answers[fixture.end(5, 3, commit)].verdict is V.FENCED_BY_TAKEOVER_FATAL
-    assert fixture.core.view.verify("t", 5, 3, A) is V.FENCED_BY_TAKEOVER
+    assert fixture.core.view.verify("t", ProducerId(5), ProducerEpoch(3), A) is V.FENCED_BY_TAKEOVER
 
 
 # Holds INV-TC7.

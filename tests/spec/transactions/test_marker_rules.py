@@ -1,5 +1,6 @@
 """Markers in a partition: T6, T7, C30, C31, C34, P8, P9 and the model's traces H7, H9."""
 
+from idempotency.identity import Round
 from idempotency.partition_state import PartitionState, Verdict
 from idempotency.record_batch import ControlType, build_marker, read_header, read_marker
 from tests.fixtures.kernel_batches import PRODUCER, data, decision, end, marker, state_of
@@ -64,11 +65,11 @@ def test_T7_first_commit_marker_of_a_round_or_later() -> None:
         end(1, marker(producer_id=2, decision=decision(2, stamp=5))),
         end(2, marker(producer_id=3, decision=decision(3, stamp=8))),
     )
-    assert state.first_commit_marker(0) == 0
-    assert state.first_commit_marker(5) == 0
-    assert state.first_commit_marker(6) == 2
-    assert state.first_commit_marker(8) == 2
-    assert state.first_commit_marker(9) is None
+    assert state.first_commit_marker(Round(0)) == 0
+    assert state.first_commit_marker(Round(5)) == 0
+    assert state.first_commit_marker(Round(6)) == 2
+    assert state.first_commit_marker(Round(8)) == 2
+    assert state.first_commit_marker(Round(9)) is None
 
 
 # Holds INV-C2.
@@ -78,13 +79,13 @@ def test_T7_marker_of_a_lower_round_may_come_late_from_another_shard() -> None:
         end(1, marker(producer_id=2, decision=decision(1, stamp=7, shard=1))),
         end(2, marker(producer_id=3, decision=decision(2, stamp=9, shard=1))),
     )
-    assert state.first_commit_marker(7) == 0
-    assert state.first_commit_marker(9) == 2
+    assert state.first_commit_marker(Round(7)) == 0
+    assert state.first_commit_marker(Round(9)) == 2
 
 
 def test_T7_T5_abort_markers_do_not_stop_the_cut() -> None:
     state = state_of(end(0, marker(ABORT, decision=decision(1, stamp=5))))
-    assert state.first_commit_marker(5) is None
+    assert state.first_commit_marker(Round(5)) is None
 
 
 # Holds INV-C3.
@@ -93,9 +94,9 @@ def test_T7_index_survives_snapshot_and_pruning() -> None:
         end(0, marker(producer_id=1, decision=decision(1, stamp=5))),
         end(1, marker(producer_id=2, decision=decision(2, stamp=8))),
     )
-    state.prune_cut_index(6)
+    state.prune_cut_index(Round(6))
     restored = PartitionState.decode(state.encode())
-    assert restored.first_commit_marker(6) == 1
+    assert restored.first_commit_marker(Round(6)) == 1
 
 
 def test_C30_older_coordinator_is_fenced() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId
+from idempotency.identity import Round
 from idempotency.java_hash import ledger_shard
 from idempotency.ledger_records import TxnStatus
 from tests.fixtures.coordinator import (
@@ -246,7 +247,7 @@ def test_C19_end_txn_is_answered_when_the_decision_is_durable_markers_after() ->
     assert fixture.answers[end].verdict is V.OK
     (sent,) = fixture.sent
     assert sent.partitions == (A,)
-    assert sent.decision == DecisionId(0, LEADER_EPOCH, fixture.rows[-1][0].offset, 0)
+    assert sent.decision == DecisionId(0, LEADER_EPOCH, fixture.rows[-1][0].offset, Round(0))
 
 
 # Holds INV-TC9.
@@ -264,7 +265,7 @@ def test_C22_replay_of_any_prefix_gives_the_state_at_that_point(cut: int) -> Non
     again.deliver()
     if order[cut - 1] is S.PREPARE_COMMIT:
         assert again.record().status is S.COMPLETE_COMMIT
-        assert again.record().decision == DecisionId(0, LEADER_EPOCH, 2, 0)
+        assert again.record().decision == DecisionId(0, LEADER_EPOCH, 2, Round(0))
 
 
 def test_C22_a_tombstone_removes() -> None:

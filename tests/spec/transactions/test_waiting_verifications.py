@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from idempotency.record_batch import ControlType
 from region_broker.handlers.produce import produce
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
@@ -46,7 +46,10 @@ def another_producers() -> dict[str, Any]:
 
 async def waits(fixture: WireFixture, producer_epoch: int = 0) -> None:
     attempts = fixture.partition("t").state.verifications
-    await until(lambda: attempts.lowest_sequence(9, producer_epoch) is not None, "an attempt")
+    await until(
+        lambda: attempts.lowest_sequence(ProducerId(9), ProducerEpoch(producer_epoch)) is not None,
+        "an attempt",
+    )
 
 
 def write_marker(fixture: WireFixture, producer_epoch: int) -> None:

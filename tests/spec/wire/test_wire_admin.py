@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from idempotency.identity import LeaderEpoch
 from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 
@@ -221,7 +222,7 @@ async def test_KIP101_end_of_a_leader_epoch(tmp_path: Path) -> None:
         await partition.wait_committed(
             partition.writer.append(build_batch([Record(None, b"v")])).next_offset
         )
-        partition.become_leader(LEADER_EPOCH + 1)
+        partition.become_leader(LeaderEpoch(LEADER_EPOCH + 1))
         client = await fixture.connect()
 
         async def end_of(leader_epoch: int, current: int = -1) -> tuple[int, int, int]:

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.record_batch import ControlType
 from region_broker.wire.batches import Origin, Record, build_batch, iter_records
 from region_broker.wire.caps.disk_room import DiskRoom
@@ -28,7 +34,12 @@ def batch(text: str = "v", *, origin: Origin | None = None, codec: Codec = Codec
 
 
 def txn(sequence: int, *, producer_id: int = 9, producer_epoch: int = 0) -> Origin:
-    return Origin(producer_id, producer_epoch, sequence, transactional=True)
+    return Origin(
+        ProducerId(producer_id),
+        ProducerEpoch(producer_epoch),
+        SequenceNumber(sequence),
+        transactional=True,
+    )
 
 
 def produce_of(
@@ -108,7 +119,10 @@ async def test_C2_duplicate_is_answered_with_the_original_offset(tmp_path: Path)
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t")
         client = await fixture.connect()
-        first, second = (batch(str(n), origin=Origin(7, 0, n)) for n in range(2))
+        first, second = (
+            batch(str(n), origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(n)))
+            for n in range(2)
+        )
         rows = [(await produce(client, 9, data))[0] for data in (first, second, first)]
         assert [(row.error_code, row.base_offset) for row in rows] == [(0, 0), (0, 1), (0, 0)]
         assert fixture.partition("t").log_end_offset == 2
@@ -118,9 +132,15 @@ async def test_C3_C6_gaps_and_old_epochs_are_refused_with_kafkas_errors(tmp_path
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t")
         client = await fixture.connect()
-        await produce(client, 9, batch(origin=Origin(7, 1, 0)))
-        (gap,) = await produce(client, 9, batch(origin=Origin(7, 1, 5)))
-        (old,) = await produce(client, 9, batch(origin=Origin(7, 0, 0)))
+        await produce(
+            client, 9, batch(origin=Origin(ProducerId(7), ProducerEpoch(1), SequenceNumber(0)))
+        )
+        (gap,) = await produce(
+            client, 9, batch(origin=Origin(ProducerId(7), ProducerEpoch(1), SequenceNumber(5)))
+        )
+        (old,) = await produce(
+            client, 9, batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)))
+        )
         assert (gap.error_code, gap.base_offset) == (45, -1)
         assert (old.error_code, old.base_offset) == (47, -1)
 
@@ -208,7 +228,11 @@ async def test_C12_plain_batches_of_several_producers_may_share_a_request(tmp_pa
         await fixture.topic("t", 3)
         client = await fixture.connect()
         rows = await produce(
-            client, 9, batch(origin=Origin(9, 0, 0)), batch(origin=Origin(10, 0, 0)), batch()
+            client,
+            9,
+            batch(origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(0))),
+            batch(origin=Origin(ProducerId(10), ProducerEpoch(0), SequenceNumber(0))),
+            batch(),
         )
         assert [row.error_code for row in rows] == [NONE] * 3
 
@@ -450,12 +474,26 @@ async def test_HD4_what_was_sent_behind_a_batch_without_room_is_not_judged(tmp_p
         fixture.services.partitions.room = room  # the watermark is 0 otherwise
         client = await fixture.connect()
         room.note(1_000, 99)
-        (row,) = await produce(client, 9, batch("one", origin=Origin(9, 0, 0)))
+        (row,) = await produce(
+            client,
+            9,
+            batch("one", origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(0))),
+        )
         assert row.error_code == KAFKA_STORAGE_ERROR
         room.note(1_000, 500)
         with pytest.raises(asyncio.IncompleteReadError):
-            await produce(client, 9, batch("two", origin=Origin(9, 0, 1)))
+            await produce(
+                client,
+                9,
+                batch("two", origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(1))),
+            )
         again = await fixture.connect()
         for sequence, value in enumerate(("one", "two")):
-            (row,) = await produce(again, 9, batch(value, origin=Origin(9, 0, sequence)))
+            (row,) = await produce(
+                again,
+                9,
+                batch(
+                    value, origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(sequence))
+                ),
+            )
             assert (row.error_code, row.base_offset) == (NONE, sequence)

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce import batches as produce_batches
 from region_broker.handlers.produce import many as produce_many
@@ -87,9 +93,14 @@ async def test_C7_what_follows_many_batches_is_appended_behind_them(tmp_path: Pa
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t", 10)
         client = await fixture.connect()
-        first = [batch(f"first-{n}", origin=Origin(5, 0, 0)) for n in range(10)]
+        first = [
+            batch(f"first-{n}", origin=Origin(ProducerId(5), ProducerEpoch(0), SequenceNumber(0)))
+            for n in range(10)
+        ]
         client.send(0, 9, produce_of(*first))
-        second = produce_of(batch("second", origin=Origin(5, 0, 1)))
+        second = produce_of(
+            batch("second", origin=Origin(ProducerId(5), ProducerEpoch(0), SequenceNumber(1)))
+        )
         second["topic_data"][0]["partition_data"][0]["index"] = 9
         client.send(0, 9, second)
         _, large = await client.receive(0, 9)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from region_broker.partitions.parts.sight import Isolation
@@ -408,7 +409,10 @@ async def test_C26_a_batch_of_adds_succeeds_and_fails_by_transaction(
         }  # fmt: skip
         for index in (0, 2):
             tp = fixture.partition("orders", index).tp
-            assert txn.clients.verify("a", *pair, tp).name == "OK"
+            assert (
+                txn.clients.verify("a", ProducerId(pair[0]), ProducerEpoch(pair[1]), tp).name
+                == "OK"
+            )
         ledger = asked_of("b", other, 0, verify=False, topic=TRANSACTION_LEDGER)
         assert await added(client, version, ledger) == {"b": [29]}
 

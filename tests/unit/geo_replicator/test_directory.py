@@ -12,6 +12,7 @@ from geo_replicator.directory import (
     judge_start,
     next_region_epoch,
 )
+from idempotency.identity import RegionEpoch
 
 
 # Holds INV-DY1.
@@ -25,40 +26,53 @@ def test_the_next_epoch_is_above_all_known_and_carries_the_ordinal() -> None:
 @pytest.mark.parametrize(
     ("given", "epoch", "asked", "verdict"),
     [
-        (NO_PROMISE, 8, Promise(17, "us"), PromiseVerdict.GRANTED),
-        (Promise(17, "us"), 8, Promise(17, "us"), PromiseVerdict.REPEATED),
-        (Promise(17, "us"), 8, Promise(18, "ap"), PromiseVerdict.GRANTED),
-        (Promise(18, "ap"), 8, Promise(17, "us"), PromiseVerdict.REFUSED_HIGHER_PROMISE),
-        (NO_PROMISE, 24, Promise(17, "us"), PromiseVerdict.REFUSED_HIGHER_EPOCH),
-        (NO_PROMISE, 17, Promise(17, "us"), PromiseVerdict.REFUSED_HIGHER_EPOCH),
+        (NO_PROMISE, 8, Promise(RegionEpoch(17), "us"), PromiseVerdict.GRANTED),
+        (
+            Promise(RegionEpoch(17), "us"),
+            8,
+            Promise(RegionEpoch(17), "us"),
+            PromiseVerdict.REPEATED,
+        ),
+        (Promise(RegionEpoch(17), "us"), 8, Promise(RegionEpoch(18), "ap"), PromiseVerdict.GRANTED),
+        (
+            Promise(RegionEpoch(18), "ap"),
+            8,
+            Promise(RegionEpoch(17), "us"),
+            PromiseVerdict.REFUSED_HIGHER_PROMISE,
+        ),
+        (NO_PROMISE, 24, Promise(RegionEpoch(17), "us"), PromiseVerdict.REFUSED_HIGHER_EPOCH),
+        (NO_PROMISE, 17, Promise(RegionEpoch(17), "us"), PromiseVerdict.REFUSED_HIGHER_EPOCH),
     ],
 )
 def test_promises(given: Promise, epoch: int, asked: Promise, verdict: PromiseVerdict) -> None:
-    assert judge_promise(given, epoch, asked) is verdict
+    assert judge_promise(given, RegionEpoch(epoch), asked) is verdict
 
 
 def test_a_region_that_nobody_answers_may_act() -> None:
-    assert judge_start(8, []).verdict is StartVerdict.ACT
+    assert judge_start(RegionEpoch(8), []).verdict is StartVerdict.ACT
 
 
 def test_a_region_follows_a_higher_epoch() -> None:
-    decision = judge_start(8, [SiteReport("us", 17, acting=True)])
+    decision = judge_start(RegionEpoch(8), [SiteReport("us", RegionEpoch(17), acting=True)])
     assert (decision.verdict, decision.leader) == (StartVerdict.FOLLOW, "us")
 
 
 def test_a_region_waits_for_a_candidate_that_has_a_promise() -> None:
-    report = SiteReport("us", 8, acting=False, promise=Promise(17, "us"))
-    decision = judge_start(8, [report])
+    report = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "us"))
+    decision = judge_start(RegionEpoch(8), [report])
     assert (decision.verdict, decision.leader) == (StartVerdict.WAIT, "us")
     assert "us" in decision.reason
     assert "17" in decision.reason
 
 
 def test_INV_DY2_one_epoch_is_promised_to_one_candidate() -> None:
-    given = Promise(17, "us")
-    assert judge_promise(given, 8, Promise(17, "ap")) is PromiseVerdict.REFUSED_HIGHER_PROMISE
+    given = Promise(RegionEpoch(17), "us")
+    assert (
+        judge_promise(given, RegionEpoch(8), Promise(RegionEpoch(17), "ap"))
+        is PromiseVerdict.REFUSED_HIGHER_PROMISE
+    )
 
 
 def test_INV_DY3_a_region_does_not_wait_for_a_promise_of_its_own_epoch() -> None:
-    report = SiteReport("us", 8, acting=False, promise=Promise(17, "eu"))
-    assert judge_start(17, [report]).verdict is StartVerdict.ACT
+    report = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "eu"))
+    assert judge_start(RegionEpoch(17), [report]).verdict is StartVerdict.ACT

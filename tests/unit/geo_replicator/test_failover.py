@@ -44,23 +44,24 @@ from geo_replicator.failover_events import (
     TakeoverBegun,
 )
 from geo_replicator.lineage import LogKey, TidemarkPoint
+from idempotency.identity import RegionEpoch
 from tests.fixtures.born_folders import birth_at
 
 ORDERS = LogKey(UUID(int=1), 0)
-US_ENTRY = EntryRecord(17, "us", 8, 5, {ORDERS.encode(): 40}, 1_000)
-TAKEOVER = TakeoverBegun(17, "eu", "op-1", planned=False, forced=True)
+US_ENTRY = EntryRecord(RegionEpoch(17), "us", RegionEpoch(8), 5, {ORDERS.encode(): 40}, 1_000)
+TAKEOVER = TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=True)
 TAKEOVER_STEPS: list[Event] = [
-    Born("us", acting=False, region_epoch=8),
+    Born("us", acting=False, region_epoch=RegionEpoch(8)),
     TAKEOVER,
     CutChosen(US_ENTRY),
-    LogsCut(17),
-    Adopted(17),
+    LogsCut(RegionEpoch(17)),
+    Adopted(RegionEpoch(17)),
 ]
 RETURN_STEPS: list[Event] = [
-    Born("eu", acting=True, region_epoch=8),
-    HigherEpochLearned(17, "us"),
+    Born("eu", acting=True, region_epoch=RegionEpoch(8)),
+    HigherEpochLearned(RegionEpoch(17), "us"),
     ReturnBegun((US_ENTRY,)),
-    Returned(17),
+    Returned(RegionEpoch(17)),
 ]
 
 
@@ -84,7 +85,7 @@ def test_the_way_back_is_the_documented_one() -> None:
 
 def test_INV_FA8_a_refuted_region_is_so_until_it_came_back_to_the_history_of_another() -> None:
     born, *steps = RETURN_STEPS
-    refuted = HistoryRefuted("us", 8, 5, 1, "us has shown more")
+    refuted = HistoryRefuted("us", RegionEpoch(8), 5, 1, "us has shown more")
     states = [after(born, refuted, *steps[:n]) for n in range(len(steps) + 1)]
     assert [state.refuted for state in states] == [refuted, refuted, refuted, None]
     assert not any(state.may_act for state in states)
@@ -95,14 +96,19 @@ def test_each_phase_has_one_effect_to_go_on_with() -> None:
     assert effects == [Mirror, CollectPromises, CutLogs, Adopt, Act]
     effects = [type(next_effect(after(*RETURN_STEPS[: n + 1]))) for n in range(4)]
     assert effects == [Act, LearnLineage, CutLogs, Mirror]
-    draining = after(Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us"))
+    draining = after(Born("eu", acting=True, region_epoch=RegionEpoch(8)), DrainBegun("op", "us"))
     assert isinstance(next_effect(draining), RollBackDrain)
 
 
 # Holds INV-FA2.
 def test_an_event_that_the_table_does_not_name_is_illegal() -> None:
-    state = after(Born("us", acting=False, region_epoch=8))
-    for event in (Adopted(17), LogsCut(17), CutChosen(US_ENTRY), DrainBegun("op", "eu")):
+    state = after(Born("us", acting=False, region_epoch=RegionEpoch(8)))
+    for event in (
+        Adopted(RegionEpoch(17)),
+        LogsCut(RegionEpoch(17)),
+        CutChosen(US_ENTRY),
+        DrainBegun("op", "eu"),
+    ):
         assert (type(event), state.phase) not in TRANSITIONS
         with pytest.raises(IllegalTransition):
             fold(state, event)
@@ -122,7 +128,7 @@ def test_events_survive_the_journal_codec() -> None:
         *RETURN_STEPS,
         DrainBegun("op", "us"),
         DrainRolledBack("late"),
-        PromiseGiven(17, "us"),
+        PromiseGiven(RegionEpoch(17), "us"),
         TakeoverAbandoned("no promise"),
         FollowResumed("eu"),
     ]
@@ -133,7 +139,9 @@ def test_events_survive_the_journal_codec() -> None:
 def test_only_acting_may_act() -> None:
     states = [after(*TAKEOVER_STEPS[: n + 1]) for n in range(5)]
     assert [state.may_act for state in states] == [False, False, False, False, True]
-    assert not after(Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us")).may_act
+    assert not after(
+        Born("eu", acting=True, region_epoch=RegionEpoch(8)), DrainBegun("op", "us")
+    ).may_act
 
 
 GOES_ON = "goes on by itself"
@@ -146,7 +154,7 @@ GOES_ON = "goes on by itself"
         *[RETURN_STEPS[: n + 1] for n in range(len(RETURN_STEPS))],
         [*TAKEOVER_STEPS[:2], TakeoverAbandoned("no promise of eu")],
         [RETURN_STEPS[0], DrainBegun("op", "us")],
-        [RETURN_STEPS[0], DrainBegun("op", "us"), PromiseGiven(17, "us")],
+        [RETURN_STEPS[0], DrainBegun("op", "us"), PromiseGiven(RegionEpoch(17), "us")],
         [HistoryJoined("us", birth_at("eu", 0))],
     ],
     ids=lambda events: type(events[-1]).__name__ + str(len(events)),
@@ -162,7 +170,9 @@ def test_INV_FA9_a_region_without_history_goes_on_by_itself() -> None:
 
 
 def test_INV_FA9_in_a_dispute_the_choices_are_the_whole_reason() -> None:
-    refuted = HistoryRefuted("us", 8, 5, 1, "us has shown more: tidemark region failover --to us")
+    refuted = HistoryRefuted(
+        "us", RegionEpoch(8), 5, 1, "us has shown more: tidemark region failover --to us"
+    )
     assert standing_reason(after(RETURN_STEPS[0], refuted)) == refuted.reason
 
 
@@ -176,38 +186,42 @@ def test_an_abandoned_take_over_binds_nobody_but_is_never_used_again() -> None:
 
 def test_a_drain_rolls_back_to_acting() -> None:
     state = after(
-        Born("eu", acting=True, region_epoch=8), DrainBegun("op", "us"), DrainRolledBack("late")
+        Born("eu", acting=True, region_epoch=RegionEpoch(8)),
+        DrainBegun("op", "us"),
+        DrainRolledBack("late"),
     )
     assert state.may_act
 
 
 def test_a_fenced_region_may_take_over_itself() -> None:
-    state = after(Born("eu", acting=True, region_epoch=8), PromiseGiven(17, "us"))
+    state = after(
+        Born("eu", acting=True, region_epoch=RegionEpoch(8)), PromiseGiven(RegionEpoch(17), "us")
+    )
     assert state.phase is Phase.FENCED
-    again = fold(state, TakeoverBegun(24, "eu", "op-2", planned=False, forced=True))
+    again = fold(state, TakeoverBegun(RegionEpoch(24), "eu", "op-2", planned=False, forced=True))
     assert again.phase is Phase.FENCING
-    assert again.promise == Promise(24, "eu")
+    assert again.promise == Promise(RegionEpoch(24), "eu")
 
 
 def test_returning_cuts_to_the_lowest_base_it_has_not_seen() -> None:
-    later = EntryRecord(24, "eu", 8, 3, {ORDERS.encode(): 30}, 2_000)
+    later = EntryRecord(RegionEpoch(24), "eu", RegionEpoch(8), 3, {ORDERS.encode(): 30}, 2_000)
     state = after(
-        Born("ap", acting=False, region_epoch=8),
-        HigherEpochLearned(24, "eu"),
+        Born("ap", acting=False, region_epoch=RegionEpoch(8)),
+        HigherEpochLearned(RegionEpoch(24), "eu"),
         ReturnBegun((US_ENTRY, later)),
     )
     effect = next_effect(state)
     assert isinstance(effect, CutLogs)
-    assert effect.cut.point == TidemarkPoint(8, 3)
+    assert effect.cut.point == TidemarkPoint(RegionEpoch(8), 3)
     assert effect.cut.position_of(ORDERS) == 30
     assert effect.lineage_epoch == 24
 
 
 def test_INV_LO3_each_tail_is_cut_by_the_first_missed_entry_below_it() -> None:
-    later = EntryRecord(24, "eu", 8, 3, {ORDERS.encode(): 30}, 2_000)
+    later = EntryRecord(RegionEpoch(24), "eu", RegionEpoch(8), 3, {ORDERS.encode(): 30}, 2_000)
     state = after(
-        Born("ap", acting=False, region_epoch=8),
-        HigherEpochLearned(24, "eu"),
+        Born("ap", acting=False, region_epoch=RegionEpoch(8)),
+        HigherEpochLearned(RegionEpoch(24), "eu"),
         ReturnBegun((US_ENTRY, later)),
     )
     effect = next_effect(state)
@@ -219,11 +233,15 @@ def test_INV_LO3_each_tail_is_cut_by_the_first_missed_entry_below_it() -> None:
 
 def test_T24_a_takeover_given_up_leaves_an_earlier_promise_to_another_candidate_in_force() -> None:
     """1. ap was promised 18. 2. us tries to take over, twice, and gives up. 3. ap may act all the same."""
-    state = replay([Born("us", acting=False, region_epoch=8), PromiseGiven(18, "ap")])
+    state = replay(
+        [Born("us", acting=False, region_epoch=RegionEpoch(8)), PromiseGiven(RegionEpoch(18), "ap")]
+    )
     assert state is not None
     for epoch in (25, 33):
-        state = fold(state, TakeoverBegun(epoch, "eu", "op", planned=False, forced=False))
-        assert state.promise == Promise(epoch, "us")
+        state = fold(
+            state, TakeoverBegun(RegionEpoch(epoch), "eu", "op", planned=False, forced=False)
+        )
+        assert state.promise == Promise(RegionEpoch(epoch), "us")
         state = fold(state, TakeoverAbandoned("no promise of region eu"))
-        assert state.promise == Promise(18, "ap")
+        assert state.promise == Promise(RegionEpoch(18), "ap")
     assert state.phase is Phase.FENCED

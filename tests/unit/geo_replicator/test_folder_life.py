@@ -16,10 +16,11 @@ from geo_replicator.folder_life import (
     judge_births,
     judge_lives,
 )
+from idempotency.identity import RegionEpoch
 
 
 def shows(birth_id: str) -> Shown:
-    birth = Birth(birth_id=birth_id, region="eu", region_epoch=8, wall_ms=1)
+    birth = Birth(birth_id=birth_id, region="eu", region_epoch=RegionEpoch(8), wall_ms=1)
     return Shown(folder_id="f", history=birth)
 
 
@@ -43,9 +44,11 @@ def test_T32_histories_of_two_births_are_told_apart() -> None:
 
 
 def test_T32_all_regions_derive_one_birth_for_folders_of_an_older_version() -> None:
-    here, there = (birth_of_older_folder("cluster", region, 8) for region in ("eu", "us"))
+    here, there = (
+        birth_of_older_folder("cluster", region, RegionEpoch(8)) for region in ("eu", "us")
+    )
     assert here.birth_id == there.birth_id
-    assert here.birth_id != birth_of_older_folder("another cluster", "eu", 8).birth_id
+    assert here.birth_id != birth_of_older_folder("another cluster", "eu", RegionEpoch(8)).birth_id
 
 
 def life(names: str, *, count: int = 0, folder_id: str = "f") -> Shown:

@@ -39,23 +39,24 @@ from geo_replicator.link.core import BACKOFF_MS_MAX, LinkCore, LinkState
 from geo_replicator.link.cursor import Cursor, CursorBroken
 from geo_replicator.link.lag import Lag, LagBook
 from geo_replicator.topology import MirrorTopic
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 
 ORDERS = MirrorTopic(UUID(int=1), "orders", 2)
 OTHER = MirrorTopic(UUID(int=2), "other", 1)
 P0, P1 = ORDERS.logs()
-EPOCH = 8 << 16
+EPOCH = LeaderEpoch(8 << 16)
 
 
 def syncing() -> LinkCore:
     """A link after its handshake with the primary."""
-    core = LinkCore(region_epoch=8, primary_region="primary")
+    core = LinkCore(region_epoch=RegionEpoch(8), primary_region="primary")
     assert core.step(LinkStarted()) == [Connect()]
-    assert core.step(HandshakeDone("primary", 8, True)) == [ShowHistory()]
-    assert core.step(HistoryShown(8)) == [ReadRegistry()]
+    assert core.step(HandshakeDone("primary", RegionEpoch(8), True)) == [ShowHistory()]
+    assert core.step(HistoryShown(RegionEpoch(8))) == [ReadRegistry()]
     return core
 
 
-def checking(**ends: tuple[int, int]) -> LinkCore:
+def checking(**ends: tuple[LeaderEpoch, int]) -> LinkCore:
     """A link that knows where its logs p0 and p1 end: (leader epoch, offset)."""
     core = syncing()
     core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
@@ -69,8 +70,12 @@ def part(key: LogKey, start: int, end: int, *, high_watermark: int | None = None
 
 
 def streaming() -> LinkCore:
-    core = checking(p0=(-1, 0), p1=(-1, 0))
-    core.step(LogsChecked({P0: PrimaryLogEnd(-1, 9, 0), P1: PrimaryLogEnd(-1, 9, 0)}))
+    core = checking(p0=(NO_LEADER_EPOCH, 0), p1=(NO_LEADER_EPOCH, 0))
+    core.step(
+        LogsChecked(
+            {P0: PrimaryLogEnd(NO_LEADER_EPOCH, 9, 0), P1: PrimaryLogEnd(NO_LEADER_EPOCH, 9, 0)}
+        )
+    )
     return core
 
 
@@ -86,10 +91,10 @@ def test_topics_are_created_and_reconfigured_and_those_gone_wait_for_a_tidemark(
 
 
 def test_logs_are_checked_before_they_are_fetched_from_where_the_mirror_ends() -> None:
-    core = checking(p0=(EPOCH, 10), p1=(-1, 0))
-    answers = {P0: PrimaryLogEnd(EPOCH, 25, 0), P1: PrimaryLogEnd(-1, -1, 0)}
+    core = checking(p0=(EPOCH, 10), p1=(NO_LEADER_EPOCH, 0))
+    answers = {P0: PrimaryLogEnd(EPOCH, 25, 0), P1: PrimaryLogEnd(NO_LEADER_EPOCH, -1, 0)}
     assert core.step(LogsChecked(answers)) == [
-        LogsReconciled(8, (P0, P1)),
+        LogsReconciled(RegionEpoch(8), (P0, P1)),
         SendFetch({P0: 10, P1: 0}, ()),
         SendFetch({}, ()),
     ]
@@ -99,33 +104,42 @@ def test_logs_are_checked_before_they_are_fetched_from_where_the_mirror_ends() -
 # Holds INV-LK2.
 @pytest.mark.parametrize(
     "primary",
-    [PrimaryLogEnd(EPOCH, 9, 0), PrimaryLogEnd(EPOCH - 1, 10, 0), PrimaryLogEnd(-1, -1, 0)],
+    [
+        PrimaryLogEnd(EPOCH, 9, 0),
+        PrimaryLogEnd(LeaderEpoch(EPOCH - 1), 10, 0),
+        PrimaryLogEnd(NO_LEADER_EPOCH, -1, 0),
+    ],
 )
 def test_T23_a_log_that_the_primary_does_not_hold_is_handed_over_and_checked_again(
     primary: PrimaryLogEnd,
 ) -> None:
-    core = checking(p0=(EPOCH, 10), p1=(-1, 0))
-    answers = {P0: primary, P1: PrimaryLogEnd(-1, -1, 0)}
+    core = checking(p0=(EPOCH, 10), p1=(NO_LEADER_EPOCH, 0))
+    answers = {P0: primary, P1: PrimaryLogEnd(NO_LEADER_EPOCH, -1, 0)}
     diverged = Diverged(P0, primary.leader_epoch, primary.end_offset, 10)
     assert core.step(LogsChecked(answers)) == [HandOverDivergence((diverged,))]
-    cut = {P0: MirrorLogEnd(EPOCH - 1, 4)}
+    cut = {P0: MirrorLogEnd(LeaderEpoch(EPOCH - 1), 4)}
     assert core.step(DivergenceResolved(cut)) == [
-        CheckEpochs({P0: MirrorLogEnd(EPOCH - 1, 4), P1: MirrorLogEnd(-1, 0)})
+        CheckEpochs(
+            {P0: MirrorLogEnd(LeaderEpoch(EPOCH - 1), 4), P1: MirrorLogEnd(NO_LEADER_EPOCH, 0)}
+        )
     ]
 
 
 def test_T14_an_empty_log_begins_where_the_primarys_begins() -> None:
-    core = checking(p0=(-1, 0), p1=(-1, 0))
-    answers = {P0: PrimaryLogEnd(-1, -1, 100), P1: PrimaryLogEnd(-1, -1, 0)}
+    core = checking(p0=(NO_LEADER_EPOCH, 0), p1=(NO_LEADER_EPOCH, 0))
+    answers = {
+        P0: PrimaryLogEnd(NO_LEADER_EPOCH, -1, 100),
+        P1: PrimaryLogEnd(NO_LEADER_EPOCH, -1, 0),
+    }
     assert core.step(LogsChecked(answers))[0] == StartLogs({P0: 100})
     assert core.cursor.positions == {P0: 100, P1: 0}
 
 
 def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> None:
-    core = checking(p0=(EPOCH, 10), p1=(-1, 0))
-    answers = {P0: PrimaryLogEnd(EPOCH, 200, 100), P1: PrimaryLogEnd(-1, -1, 0)}
+    core = checking(p0=(EPOCH, 10), p1=(NO_LEADER_EPOCH, 0))
+    answers = {P0: PrimaryLogEnd(EPOCH, 200, 100), P1: PrimaryLogEnd(NO_LEADER_EPOCH, -1, 0)}
     effects = core.step(LogsChecked(answers))
-    assert effects[:2] == [LogsReconciled(8, (P1,)), SendFetch({P1: 0}, ())]
+    assert effects[:2] == [LogsReconciled(RegionEpoch(8), (P1,)), SendFetch({P1: 0}, ())]
     assert "seed it again" in core.waiting[P0]
 
 
@@ -155,10 +169,15 @@ def test_a_changed_registry_is_read_and_new_logs_join_the_session() -> None:
     core = streaming()
     assert core.step(Fetched(6, ())) == [ReadRegistry()]
     core.step(RegistryRead(6, (ORDERS, OTHER), (ORDERS,)))
-    ends = {key: MirrorLogEnd(-1, 0) for key in (P0, P1, *OTHER.logs())}
-    assert core.step(TopicsApplied(ends)) == [CheckEpochs({OTHER.logs()[0]: MirrorLogEnd(-1, 0)})]
-    effects = core.step(LogsChecked({OTHER.logs()[0]: PrimaryLogEnd(-1, -1, 0)}))
-    assert effects == [LogsReconciled(8, OTHER.logs()), SendFetch({OTHER.logs()[0]: 0}, ())]
+    ends = {key: MirrorLogEnd(NO_LEADER_EPOCH, 0) for key in (P0, P1, *OTHER.logs())}
+    assert core.step(TopicsApplied(ends)) == [
+        CheckEpochs({OTHER.logs()[0]: MirrorLogEnd(NO_LEADER_EPOCH, 0)})
+    ]
+    effects = core.step(LogsChecked({OTHER.logs()[0]: PrimaryLogEnd(NO_LEADER_EPOCH, -1, 0)}))
+    assert effects == [
+        LogsReconciled(RegionEpoch(8), OTHER.logs()),
+        SendFetch({OTHER.logs()[0]: 0}, ()),
+    ]
 
 
 def test_logs_of_deleted_topics_leave_the_session() -> None:
@@ -180,9 +199,9 @@ def test_logs_of_deleted_topics_leave_the_session() -> None:
 def test_T23_only_the_region_that_acts_under_the_followed_epoch_is_followed(
     region_epoch: int, acting: bool, told: str
 ) -> None:
-    core = LinkCore(region_epoch=8, primary_region="primary")
+    core = LinkCore(region_epoch=RegionEpoch(8), primary_region="primary")
     core.step(LinkStarted())
-    disconnect, wait = core.step(HandshakeDone("primary", region_epoch, acting))
+    disconnect, wait = core.step(HandshakeDone("primary", RegionEpoch(region_epoch), acting))
     assert told in core.last_error
     assert isinstance(disconnect, Disconnect)
     assert isinstance(wait, WaitBackoff)
@@ -190,7 +209,7 @@ def test_T23_only_the_region_that_acts_under_the_followed_epoch_is_followed(
 
 
 def test_pauses_double_up_to_a_bound_and_start_again_after_an_answer_was_taken() -> None:
-    core = LinkCore(region_epoch=8, primary_region="primary")
+    core = LinkCore(region_epoch=RegionEpoch(8), primary_region="primary")
     core.step(LinkStarted())
     waits = []
     for _ in range(8):
@@ -206,11 +225,17 @@ def test_pauses_double_up_to_a_bound_and_start_again_after_an_answer_was_taken()
 def reach_streaming(core: LinkCore) -> None:
     """Take a link that paused through a session up to its first fetch."""
     core.step(BackoffOver())
-    core.step(HandshakeDone("primary", 8, True))
-    core.step(HistoryShown(8))
+    core.step(HandshakeDone("primary", RegionEpoch(8), True))
+    core.step(HistoryShown(RegionEpoch(8)))
     core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
-    core.step(TopicsApplied({P0: MirrorLogEnd(-1, 0), P1: MirrorLogEnd(-1, 0)}))
-    core.step(LogsChecked({P0: PrimaryLogEnd(-1, 9, 0), P1: PrimaryLogEnd(-1, 9, 0)}))
+    core.step(
+        TopicsApplied({P0: MirrorLogEnd(NO_LEADER_EPOCH, 0), P1: MirrorLogEnd(NO_LEADER_EPOCH, 0)})
+    )
+    core.step(
+        LogsChecked(
+            {P0: PrimaryLogEnd(NO_LEADER_EPOCH, 9, 0), P1: PrimaryLogEnd(NO_LEADER_EPOCH, 9, 0)}
+        )
+    )
     assert core.state is LinkState.STREAMING
 
 
@@ -263,9 +288,9 @@ def test_INV_LG3_a_log_that_is_no_longer_copied_is_not_behind() -> None:
 def test_T33_what_an_older_region_epoch_has_shown_is_for_the_lineage_to_judge(
     shown_under: int, is_followed: bool
 ) -> None:
-    core = LinkCore(region_epoch=8, primary_region="primary")
+    core = LinkCore(region_epoch=RegionEpoch(8), primary_region="primary")
     core.step(LinkStarted())
-    core.step(HandshakeDone("primary", 8, True))
-    effects = core.step(HistoryShown(shown_under, ("orders-0",)))
+    core.step(HandshakeDone("primary", RegionEpoch(8), True))
+    effects = core.step(HistoryShown(RegionEpoch(shown_under), ("orders-0",)))
     assert (effects == [ReadRegistry()]) is is_followed
     assert (core.refused_history == "") is is_followed

@@ -20,32 +20,41 @@ from geo_replicator.loss import (
     make_statement,
 )
 from geo_replicator.topology import MirrorTopic
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.record_batch import CONTROL_BIT
 from tests.fixtures.kernel_batches import data
 
 ORDERS, LEDGER = LogKey(UUID(int=1), 0), LogKey(UUID(int=2), 1)
 TP = TopicPartition(TopicName("orders"), 0)
-CUT = Cut(TidemarkPoint(8, 5), {ORDERS: 10, LEDGER: 100}, published_wall_ms=4_000)
+CUT = Cut(TidemarkPoint(RegionEpoch(8), 5), {ORDERS: 10, LEDGER: 100}, published_wall_ms=4_000)
 
 
 def decision(offset: int, status: TxnStatus, name: str = "pay-1") -> TailDecision:
     record = TransactionRecord(
         transactional_id=name,
-        producer_id=4711,
-        previous_producer_id=-1,
-        next_producer_id=-1,
-        producer_epoch=3,
-        last_producer_epoch=2,
+        producer_id=ProducerId(4711),
+        previous_producer_id=NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=ProducerEpoch(3),
+        last_producer_epoch=ProducerEpoch(2),
         timeout_ms=60_000,
         status=status,
         partitions=(TP,),
         last_update_ms=5_000,
         start_ms=4_500,
-        stamp=77,
+        stamp=Round(77),
     )
-    return TailDecision(shard=1, leader_epoch=8 << 16, offset=offset, record=record)
+    return TailDecision(shard=1, leader_epoch=LeaderEpoch(8 << 16), offset=offset, record=record)
 
 
 def batch(offset: int, *, transactional: bool = False, producer_id: int = 4711) -> TailBatch:
@@ -67,7 +76,7 @@ def bounds(copied: int, copied_ledger: int) -> list[LogBound]:
 
 
 def statement(tail: Tail, *, planned: bool = False) -> LossStatement:
-    takeover = Takeover("main", "eu", "us", 17, planned, 250)
+    takeover = Takeover("main", "eu", "us", RegionEpoch(17), planned, 250)
     return make_statement(takeover, CUT, bounds(14, 102), tail, now_wall_ms=4_300)
 
 
@@ -104,7 +113,10 @@ def test_INV_LO3_a_batch_across_the_cut_was_never_in_the_history_that_the_statem
     """Its region was restored from an older copy, and wrote others at the offsets that the base has (T33)."""
     for first, explained in ((9, True), (7, False)):
         tail = Tail([batch(first), batch(first + 2)], [])
-        losses = count_losses(Quarantined("main", 17, "eu", 8, 5, tail), statement(Tail([], [])))
+        losses = count_losses(
+            Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail),
+            statement(Tail([], [])),
+        )
         assert (losses.unexplained == ()) is explained, losses.unexplained
         assert losses.plain_record_count == 4
 
@@ -115,7 +127,7 @@ def test_losses_join_ranges_of_one_producer_and_tell_committed_from_not() -> Non
         [batch(10, transactional=True), batch(12, transactional=True), marker],
         [decision(101, TxnStatus.PREPARE_COMMIT)],
     )
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, tail), None)
+    losses = count_losses(Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail), None)
     (found,) = losses.records
     assert (found.first_offset, found.last_offset, found.record_count) == (10, 13, 4)
     assert (found.first_sequence, found.last_sequence) == (10, 13)
@@ -132,7 +144,9 @@ def test_losses_that_a_true_statement_explains() -> None:
         [batch(10)],
         [decision(101, TxnStatus.PREPARE_COMMIT), decision(105, TxnStatus.PREPARE_COMMIT, "pay-9")],
     )
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, primary), stated)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, primary), stated
+    )
     assert losses.transaction_count == 2
     assert losses.named_count == 1
     assert [lost.transactional_id for lost in losses.not_arrived] == ["pay-9"]
@@ -143,16 +157,20 @@ def test_losses_that_a_true_statement_explains() -> None:
 def test_a_statement_that_kept_silent_is_found_out() -> None:
     silent = statement(Tail([], []))
     primary = Tail([batch(8)], [decision(101, TxnStatus.PREPARE_COMMIT)])
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, primary), silent)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, primary), silent
+    )
     assert len(losses.unexplained) == 2
     covered = Tail([], [decision(99, TxnStatus.PREPARE_COMMIT)])
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, covered), silent)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, covered), silent
+    )
     assert "covered the ledger to 100" in losses.unexplained[0]
 
 
 def test_a_topic_of_a_user_whose_name_begins_like_the_ledgers_is_not_taken_for_it() -> None:
     known = Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)])
-    takeover = Takeover("main", "eu", "us", 17, False, 250)
+    takeover = Takeover("main", "eu", "us", RegionEpoch(17), False, 250)
     other = LogBound(
         topic="__transaction_state_archive",
         topic_id="ff" * 16,
@@ -161,13 +179,17 @@ def test_a_topic_of_a_user_whose_name_begins_like_the_ledgers_is_not_taken_for_i
         copied_end=500,
     )
     stated = make_statement(takeover, CUT, [*bounds(14, 102), other], known, now_wall_ms=4_300)
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, known), stated)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, known), stated
+    )
     assert (losses.named_count, losses.unexplained) == (1, ())
 
 
 def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
     stated = statement(Tail([batch(10), batch(12)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([batch(10)], [])), stated)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([batch(10)], [])), stated
+    )
     assert [text.split(" was ")[0].split(" were ")[0] for text in losses.unexplained] == [
         f"commit of pay-1 at {stated.transactions[0].decision}",
         "records 10..13 of orders-0",
@@ -178,7 +200,9 @@ def test_a_statement_that_named_what_was_not_lost_is_found_out() -> None:
 def test_plain_records_that_were_copied_and_not_named_are_found_out() -> None:
     stated = statement(Tail([batch(10)], []))
     primary = Tail([batch(10), batch(12, producer_id=99), batch(14, producer_id=7)], [])
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, primary), stated)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, primary), stated
+    )
     # 14 is where the copy ended: what begins there never arrived.
     assert losses.unexplained == (
         "orders-0 from 12 is lost and had been copied, but the statement did not name it",
@@ -193,9 +217,11 @@ def test_only_the_whole_tail_of_the_lost_region_must_hold_all_that_was_named(
     region: str, complete: bool
 ) -> None:
     stated = statement(Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)]))
-    part = Quarantined("main", 17, region, 8, 5, Tail([], []), complete=complete)
+    part = Quarantined(
+        "main", RegionEpoch(17), region, RegionEpoch(8), 5, Tail([], []), complete=complete
+    )
     assert count_losses(part, stated).unexplained == ()
-    whole = Quarantined("main", 17, "eu", 8, 5, Tail([], []))
+    whole = Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([], []))
     assert len(count_losses(whole, stated).unexplained) == 1
 
 
@@ -203,9 +229,13 @@ def test_a_statement_too_long_to_list_is_compared_by_its_count() -> None:
     both = [decision(100, TxnStatus.PREPARE_COMMIT), decision(101, TxnStatus.PREPARE_COMMIT)]
     stated = statement(Tail([], both))
     cut_short = msgspec.structs.replace(stated, transactions=stated.transactions[:1])
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([], both)), cut_short)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([], both)), cut_short
+    )
     assert (losses.named_count, losses.unexplained) == (2, ())
-    fewer = count_losses(Quarantined("main", 17, "eu", 8, 5, Tail([], both[:1])), cut_short)
+    fewer = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, Tail([], both[:1])), cut_short
+    )
     assert fewer.unexplained == ("2 commits were stated, 1 of those that are lost had been copied",)
 
 
@@ -216,7 +246,9 @@ def test_INV_LO4_tails_that_overlap_are_counted_by_what_they_hold() -> None:
         [batch(10), batch(12), batch(14), batch(12), other],
         [decision(101, TxnStatus.PREPARE_COMMIT), decision(101, TxnStatus.PREPARE_COMMIT)],
     )
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, twice), None)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, twice), None
+    )
     assert losses.plain_record_count == 8
     assert [(found.first_offset, found.last_offset) for found in losses.records] == [
         (10, 15),
@@ -230,7 +262,10 @@ def test_INV_LO3_only_the_lost_regions_own_tail_is_all_that_there_was(
     region: str, exact: bool
 ) -> None:
     stated = statement(Tail([batch(10)], []))
-    losses = count_losses(Quarantined("main", 17, region, 8, 5, Tail([batch(10)], [])), stated)
+    losses = count_losses(
+        Quarantined("main", RegionEpoch(17), region, RegionEpoch(8), 5, Tail([batch(10)], [])),
+        stated,
+    )
     assert losses.exact is exact
 
 
@@ -266,7 +301,7 @@ def test_INV_LO4_lost_offset_commits_are_counted_once_by_group_and_those_of_lost
         ("a", 1, 5), ("g", 3, 60)
     ]  # fmt: skip
     assert stated.offset_commit_count == 4
-    losses = count_losses(Quarantined("main", 17, "eu", 8, 5, tail), None)
+    losses = count_losses(Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail), None)
     assert (losses.offsets, losses.offset_commit_count) == (stated.offsets, 4)
     assert "config" in stated.open_bound
 

@@ -14,14 +14,15 @@ from geo_replicator.quarantine import (
     encode_provenance,
     plan_cut,
 )
+from idempotency.identity import RegionEpoch
 
 A, B, YOUNG = LogKey(UUID(int=1), 0), LogKey(UUID(int=1), 1), LogKey(UUID(int=2), 0)
-CUT = Cut(TidemarkPoint(8, 5), {A: 40, B: 40})
-KEY = QuarantineKey("main", UUID(int=1), 0, 17, 40, 59)
+CUT = Cut(TidemarkPoint(RegionEpoch(8), 5), {A: 40, B: 40})
+KEY = QuarantineKey("main", UUID(int=1), 0, RegionEpoch(17), 40, 59)
 PROVENANCE = Provenance(
-    domain="main", topic="orders", topic_id=UUID(int=1), partition=0, lineage_epoch=17,
-    first_offset=40, last_offset=59, region="eu", region_epoch=8, acting_region="us",
-    base_region_epoch=8, base_number=5, byte_count=1_000, batch_count=3, crc32c=7, moved_wall_ms=9,
+    domain="main", topic="orders", topic_id=UUID(int=1), partition=0, lineage_epoch=RegionEpoch(17),
+    first_offset=40, last_offset=59, region="eu", region_epoch=RegionEpoch(8), acting_region="us",
+    base_region_epoch=RegionEpoch(8), base_number=5, byte_count=1_000, batch_count=3, crc32c=7, moved_wall_ms=9,
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def test_T14_a_log_trimmed_above_its_position_goes_as_a_whole_and_lacks_what_the
 )
 def test_a_tail_covers_what_lies_within_it(first: int, last: int, covered: bool) -> None:
     assert KEY.covers(KEY._replace(first_offset=first, last_offset=last)) is covered
-    assert not KEY.covers(KEY._replace(lineage_epoch=24))
+    assert not KEY.covers(KEY._replace(lineage_epoch=RegionEpoch(24)))
     assert not KEY.covers(KEY._replace(partition=1))
 
 

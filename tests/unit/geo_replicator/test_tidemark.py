@@ -15,11 +15,18 @@ from geo_replicator.tidemark import (
     encode,
 )
 from geo_replicator.topology import LedgerTopics
+from idempotency.identity import RegionEpoch, Round
 
 TIDEMARK = Tidemark(
-    domain="main", region_epoch=8, number=3, round=5, metadata_version=1, ledger={0: 7}, full=True
+    domain="main",
+    region_epoch=RegionEpoch(8),
+    number=3,
+    round=Round(5),
+    metadata_version=1,
+    ledger={0: 7},
+    full=True,
 )
-TERM = TermRecord(domain="main", region_epoch=8, term=2, number=3)
+TERM = TermRecord(domain="main", region_epoch=RegionEpoch(8), term=2, number=3)
 
 
 @pytest.mark.parametrize("record", [TIDEMARK, TERM])

@@ -7,17 +7,22 @@ import pytest
 from geo_replicator.lineage import LogKey
 from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
 from idempotency.decision import DecisionId
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round
 from idempotency.partition_state import UnendedTxn
 from idempotency.visibility import CompletedTxn
 
 HERE, THERE = (LogKey(UUID(int=7), number) for number in range(2))
 PRODUCER, EPOCH = 40, 2
-OLDER, DECISION, NEWER = (DecisionId(0, 1, offset, offset) for offset in (10, 20, 30))
+OLDER, DECISION, NEWER = (
+    DecisionId(0, LeaderEpoch(1), offset, Round(offset)) for offset in (10, 20, 30)
+)
 
 
 def shown_here(unended: UnendedTxn) -> int:
     """Return the end of a log with one transaction at 5, committed by DECISION, beside one that is `unended` at 3."""
-    committed = CompletedTxn(PRODUCER, 5, 6, 5, EPOCH, committed=True, decision=DECISION)
+    committed = CompletedTxn(
+        ProducerId(PRODUCER), 5, 6, 5, ProducerEpoch(EPOCH), committed=True, decision=DECISION
+    )
     logs = {HERE: LogTransactions(7, [committed], []), THERE: LogTransactions(3, [], [unended])}
     ends = whole_cut(logs)
     assert ends[THERE] == 3
@@ -28,7 +33,10 @@ def shown_here(unended: UnendedTxn) -> int:
 def test_INV_WC2_a_marker_above_D_ties_the_logs_by_its_decision(
     decision: DecisionId, end: int
 ) -> None:
-    assert shown_here(UnendedTxn(PRODUCER, EPOCH, 3, decision, OLDER)) == end
+    assert (
+        shown_here(UnendedTxn(ProducerId(PRODUCER), ProducerEpoch(EPOCH), 3, decision, OLDER))
+        == end
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,11 +46,16 @@ def test_INV_WC2_a_marker_above_D_ties_the_logs_by_its_decision(
 def test_INV_WC3_without_a_marker_its_epoch_and_the_decision_before_tell(
     producer_epoch: int, decided_before: DecisionId | None, end: int
 ) -> None:
-    assert shown_here(UnendedTxn(PRODUCER, producer_epoch, 3, None, decided_before)) == end
+    assert (
+        shown_here(
+            UnendedTxn(ProducerId(PRODUCER), ProducerEpoch(producer_epoch), 3, None, decided_before)
+        )
+        == end
+    )
 
 
 def test_INV_WC3_another_producer_holds_nothing_back() -> None:
-    assert shown_here(UnendedTxn(41, EPOCH, 3, DECISION, None)) == 7
+    assert shown_here(UnendedTxn(ProducerId(41), ProducerEpoch(EPOCH), 3, DECISION, None)) == 7
 
 
 @pytest.mark.parametrize(("decision", "end"), [(DECISION, 5), (None, 7)])
@@ -50,8 +63,12 @@ def test_INV_WC2_what_waits_in_one_log_is_hidden_in_the_other_by_its_decision(
     decision: DecisionId | None, end: int
 ) -> None:
     """A marker that an administrator wrote names no decision, and stands for its own log only."""
-    here = CompletedTxn(PRODUCER, 5, 6, 5, EPOCH, committed=True, decision=decision)
-    behind = CompletedTxn(PRODUCER, 4, 8, 4, EPOCH, committed=True, decision=decision)
+    here = CompletedTxn(
+        ProducerId(PRODUCER), 5, 6, 5, ProducerEpoch(EPOCH), committed=True, decision=decision
+    )
+    behind = CompletedTxn(
+        ProducerId(PRODUCER), 4, 8, 4, ProducerEpoch(EPOCH), committed=True, decision=decision
+    )
     logs = {HERE: LogTransactions(7, [here], []), THERE: LogTransactions(3, [behind], [])}
     assert whole_cut(logs) == {HERE: end, THERE: 3}
 

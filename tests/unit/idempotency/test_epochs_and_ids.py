@@ -10,6 +10,7 @@ from idempotency.decision import (
     round_of,
 )
 from idempotency.fencing import region_epoch_of
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, ProducerId, Round, SequenceNumber
 from idempotency.producer_ids import ProducerIdBlock, ProducerIdsExhausted, block_for
 from idempotency.sequence import SEQUENCE_MAX, advance, distance, is_ahead
 
@@ -19,30 +20,30 @@ from idempotency.sequence import SEQUENCE_MAX, advance, distance, is_ahead
     [(0, 1, 1), (SEQUENCE_MAX, 1, 0), (SEQUENCE_MAX - 1, 3, 1), (5, 0, 5)],
 )
 def test_sequence_advances_and_wraps(start: int, count: int, after: int) -> None:
-    assert advance(start, count) == after
+    assert advance(SequenceNumber(start), count) == after
     assert distance(start, after) == count
 
 
 def test_sequence_ahead_is_the_shorter_way_forward() -> None:
-    assert is_ahead(5, 3)
-    assert not is_ahead(3, 3)
-    assert not is_ahead(3, 5)
-    assert is_ahead(1, SEQUENCE_MAX)
-    assert not is_ahead(SEQUENCE_MAX, 1)
+    assert is_ahead(SequenceNumber(5), 3)
+    assert not is_ahead(SequenceNumber(3), 3)
+    assert not is_ahead(SequenceNumber(3), 5)
+    assert is_ahead(SequenceNumber(1), SEQUENCE_MAX)
+    assert not is_ahead(SequenceNumber(SEQUENCE_MAX), 1)
 
 
 # Holds INV-D2.
 def test_decision_order_is_leader_epoch_then_offset() -> None:
-    old = DecisionId(0, 1, 100, 9)
-    assert DecisionId(0, 1, 101, 9).is_newer_than(old)
-    assert DecisionId(3, 2, 0, 0).is_newer_than(old)
+    old = DecisionId(0, LeaderEpoch(1), 100, Round(9))
+    assert DecisionId(0, LeaderEpoch(1), 101, Round(9)).is_newer_than(old)
+    assert DecisionId(3, LeaderEpoch(2), 0, Round(0)).is_newer_than(old)
     assert not old.is_newer_than(old)
-    assert not DecisionId(0, 1, 99, 50).is_newer_than(old)
+    assert not DecisionId(0, LeaderEpoch(1), 99, Round(50)).is_newer_than(old)
     assert old.is_newer_than(None)
 
 
 def test_decision_bytes_are_version_shard_epoch_offset_stamp() -> None:
-    encoded = DecisionId(1, 2, 3, 4).encode()
+    encoded = DecisionId(1, LeaderEpoch(2), 3, Round(4)).encode()
     assert encoded.hex() == "00" + "00000001" + "00000002" + f"{3:016x}" + f"{4:016x}"
     assert len(encoded) == DECISION_BYTES
 
@@ -65,8 +66,8 @@ def test_T1_round_of_a_later_term_is_greater() -> None:
 
 # Holds INV-I2.
 def test_producer_id_blocks_follow_each_other() -> None:
-    assert block_for(0, 0) == ProducerIdBlock(0, 1000)
-    assert block_for(0, 1) == ProducerIdBlock(1000, 1000)
+    assert block_for(0, 0) == ProducerIdBlock(ProducerId(0), 1000)
+    assert block_for(0, 1) == ProducerIdBlock(ProducerId(1000), 1000)
     assert block_for(1, 0).first == 2**60
     assert list(block_for(0, 2, size=3)) == [6, 7, 8]
     assert block_for(7, 0).end < 2**63
@@ -79,4 +80,4 @@ def test_producer_id_blocks_end_before_the_next_region() -> None:
 
 
 def test_leader_epoch_of_nobody_belongs_to_no_region() -> None:
-    assert region_epoch_of(-1) == -1
+    assert region_epoch_of(NO_LEADER_EPOCH) == -1

@@ -5,7 +5,14 @@ import struct
 import pytest
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerId,
+    Round,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_records import (
     LedgerError,
     OrphanKey,
@@ -119,7 +126,7 @@ def test_everything_of_ours_comes_back() -> None:
         partitions=(tp("a", 0), tp("b", 1), tp("a", 2)),
         last_producer_epoch=2,
         stamp=8 << 32 | 1,
-        decision=DecisionId(3, 8 << 16, 44, 8 << 32 | 1),
+        decision=DecisionId(3, LeaderEpoch(8 << 16), 44, Round(8 << 32 | 1)),
         region_epoch=8,
         client_tv=1,
         wait_for=1,
@@ -140,13 +147,13 @@ def test_stamp_zero_is_a_stamp() -> None:
 
 def test_round_and_orphan_keys_are_kinds_that_kafka_does_not_know() -> None:
     assert decode_key(encode_round_key()) == RoundKey()
-    assert decode_key(encode_orphan_key(77)) == OrphanKey(77)
+    assert decode_key(encode_orphan_key(ProducerId(77))) == OrphanKey(ProducerId(77))
     assert struct.unpack(">h", encode_round_key()[:2])[0] > 1
     assert decode_key(b"\x7f\x00rest") == UnknownKey(0x7F00)
 
 
 def test_round_comes_back() -> None:
-    record = RoundRecord(stamp=9 << 32 | 5, coordinator_epoch=8 << 16)
+    record = RoundRecord(stamp=Round(9 << 32 | 5), coordinator_epoch=CoordinatorEpoch(8 << 16))
     assert decode_round_value(encode_round_value(record)) == record
 
 
@@ -161,7 +168,9 @@ def test_value_of_a_newer_version_is_refused_with_advice() -> None:
     with pytest.raises(LedgerError, match="newer version"):
         decode_transaction_value("pay-7", b"\x00\x02" + encode_transaction_value(plain())[2:])
     with pytest.raises(LedgerError, match="newer version"):
-        decode_round_value(b"\x00\x01" + encode_round_value(RoundRecord(1, 1))[2:])
+        decode_round_value(
+            b"\x00\x01" + encode_round_value(RoundRecord(Round(1), CoordinatorEpoch(1)))[2:]
+        )
 
 
 # Holds INV-Y1.

@@ -3,7 +3,16 @@
 import pytest
 
 from idempotency.cut_index import CutIndex
-from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from idempotency.identity import (
+    NO_COORDINATOR_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+    SequenceNumber,
+)
 from idempotency.partition_state import OpenTxn, PartitionState, ProducerFacts, Verdict
 from idempotency.record_batch import ControlType
 from idempotency.verification import Verifications
@@ -43,7 +52,9 @@ def test_staged_offset_commits_open_a_transaction_without_touching_the_window() 
         data(0, sequence=-1, transactional=True), data(1, sequence=-1, transactional=True)
     )
     assert state.last_stable_offset(2) == 0
-    assert state.producers() == [ProducerFacts(PRODUCER, 0, -1, 1_000, -1, 0)]
+    assert state.producers() == [
+        ProducerFacts(PRODUCER, ProducerEpoch(0), NO_SEQUENCE, 1_000, NO_COORDINATOR_EPOCH, 0)
+    ]
     state.apply(*end(2, marker()))
     assert state.last_stable_offset(3) == 3
 
@@ -54,7 +65,10 @@ def test_open_transactions_are_listed_oldest_first() -> None:
         data(1, producer_id=3, transactional=True, timestamp_ms=6),
         data(2, producer_id=9, producer_epoch=2, sequence=1, transactional=True, timestamp_ms=7),
     )
-    assert state.open_transactions() == [OpenTxn(9, 2, 0, 7), OpenTxn(3, 0, 1, 6)]
+    assert state.open_transactions() == [
+        OpenTxn(ProducerId(9), ProducerEpoch(2), 0, 7),
+        OpenTxn(ProducerId(3), ProducerEpoch(0), 1, 6),
+    ]
 
 
 # Holds INV-S1.
@@ -101,21 +115,21 @@ def test_stale_batch_in_a_replayed_log_changes_neither_epoch_nor_window() -> Non
 
 def test_window_verdicts() -> None:
     window = BatchWindow()
-    assert window.judge(0, 0) is WindowVerdict.NEXT
-    window.push(SentBatch(0, 4, 100, 104, 1))
-    assert window.judge(5, 5) is WindowVerdict.NEXT
-    assert window.judge(0, 4) is WindowVerdict.DUPLICATE
-    assert window.judge(0, 3) is WindowVerdict.BEHIND
-    assert window.judge(6, 6) is WindowVerdict.GAP
+    assert window.judge(SequenceNumber(0), SequenceNumber(0)) is WindowVerdict.NEXT
+    window.push(SentBatch(SequenceNumber(0), SequenceNumber(4), 100, 104, 1))
+    assert window.judge(SequenceNumber(5), SequenceNumber(5)) is WindowVerdict.NEXT
+    assert window.judge(SequenceNumber(0), SequenceNumber(4)) is WindowVerdict.DUPLICATE
+    assert window.judge(SequenceNumber(0), SequenceNumber(3)) is WindowVerdict.BEHIND
+    assert window.judge(SequenceNumber(6), SequenceNumber(6)) is WindowVerdict.GAP
 
 
 # Holds INV-G1.
 def test_P4_guard_of_an_ended_attempt_is_not_current_again() -> None:
     verifications = Verifications()
-    guard = verifications.begin(PRODUCER, 0, 0)
+    guard = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(0))
     assert verifications.is_current(guard)
-    verifications.end(PRODUCER, 0)
-    again = verifications.begin(PRODUCER, 0, 0)
+    verifications.end(PRODUCER, ProducerEpoch(0))
+    again = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(0))
     assert not verifications.is_current(guard)
     assert verifications.is_current(again)
     verifications.leave(guard)
@@ -124,7 +138,7 @@ def test_P4_guard_of_an_ended_attempt_is_not_current_again() -> None:
 
 def test_P4_marker_between_verification_and_append_ends_the_guard() -> None:
     state = PartitionState()
-    guard = state.verifications.begin(PRODUCER, 0, 0)
+    guard = state.verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(0))
     state.apply(*end(0, marker()))
     assert not state.verifications.is_current(guard)
 
@@ -138,35 +152,35 @@ def test_P5_marker_of_the_transaction_before_leaves_the_next_ones_attempt(
     tv2: bool, marker_epoch: int, current: bool
 ) -> None:
     verifications = Verifications()
-    guard = verifications.begin(PRODUCER, 3, 0, tv2=tv2)
-    verifications.end(PRODUCER, marker_epoch)
+    guard = verifications.begin(PRODUCER, ProducerEpoch(3), SequenceNumber(0), tv2=tv2)
+    verifications.end(PRODUCER, ProducerEpoch(marker_epoch))
     assert verifications.is_current(guard) is current
 
 
 def test_guard_of_an_older_producer_epoch_is_replaced() -> None:
     verifications = Verifications()
-    old = verifications.begin(PRODUCER, 0, 7)
-    verifications.begin(PRODUCER, 1, 3)
+    old = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(7))
+    verifications.begin(PRODUCER, ProducerEpoch(1), SequenceNumber(3))
     assert not verifications.is_current(old)
-    assert verifications.lowest_sequence(PRODUCER, 0) is None
-    assert verifications.lowest_sequence(PRODUCER, 1) == 3
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) is None
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(1)) == 3
 
 
 def test_INV_G2_lowest_sequence_sinks_with_later_arrivals() -> None:
     verifications = Verifications()
-    guard = verifications.begin(PRODUCER, 0, 7)
-    assert verifications.begin(PRODUCER, 0, 3) is guard
-    assert verifications.lowest_sequence(PRODUCER, 0) == 3
+    guard = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(7))
+    assert verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(3)) is guard
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) == 3
 
 
 def test_INV_G3_an_attempt_ends_with_the_last_one_that_waits_in_it() -> None:
     verifications = Verifications()
-    guard = verifications.begin(PRODUCER, 0, 7)
-    verifications.begin(PRODUCER, 0, 8)
+    guard = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(7))
+    verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(8))
     verifications.leave(guard)
-    assert verifications.lowest_sequence(PRODUCER, 0) == 7
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) == 7
     verifications.leave(guard)
-    assert verifications.lowest_sequence(PRODUCER, 0) is None
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) is None
     with pytest.raises(AssertionError, match="INV-G3"):
         verifications.leave(guard)
 
@@ -174,9 +188,9 @@ def test_INV_G3_an_attempt_ends_with_the_last_one_that_waits_in_it() -> None:
 def test_pruned_cut_index_keeps_the_highest_round() -> None:
     index = CutIndex()
     for offset, stamp in enumerate((3, 5, 9)):
-        index.record(stamp, offset)
-    index.prune(100)
-    index.record(4, 50)  # a late marker of an old round is no first of anything
+        index.record(Round(stamp), offset)
+    index.prune(Round(100))
+    index.record(Round(4), 50)  # a late marker of an old round is no first of anything
     assert index.entries() == [(9, 2)]
 
 
@@ -184,5 +198,5 @@ def test_pruned_cut_index_keeps_the_highest_round() -> None:
 def test_cut_index_holds_one_entry_per_round() -> None:
     index = CutIndex()
     for offset, stamp in enumerate((3, 3, 2, 3, 4, 4)):
-        index.record(stamp, offset)
+        index.record(Round(stamp), offset)
     assert index.entries() == [(3, 0), (4, 4)]

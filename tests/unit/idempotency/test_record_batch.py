@@ -10,6 +10,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from kio.schema.end_txn_marker.v0 import EndTxnMarker
 from kio.serial import entity_reader
 
+from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import (
     BatchError,
     BatchFault,
@@ -91,7 +92,7 @@ def test_stamped_header_equals_the_header_of_stamped_bytes() -> None:
     raw = bytearray(foreign_batch())
     before = read_header(raw)
     stamp(raw, 0, base_offset=41, leader_epoch=9)
-    assert before.stamped(base_offset=41, leader_epoch=9) == read_header(raw)
+    assert before.stamped(base_offset=41, leader_epoch=LeaderEpoch(9)) == read_header(raw)
 
 
 def test_iter_headers_walks_whole_batches_and_stops_at_a_torn_tail() -> None:
@@ -142,7 +143,7 @@ def test_marker_is_read_alike_by_foreign_clients(
         decision=decided,
         timestamp_ms=1_700_000_000_123,
     )
-    raw = build_marker(facts, base_offset=1_000, leader_epoch=5)
+    raw = build_marker(facts, base_offset=1_000, leader_epoch=LeaderEpoch(5))
     assert crc_ok(raw, 0, read_header(raw))
     batch = MemoryRecords(raw).next_batch()
     assert batch is not None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from idempotency.identity import Round
 from idempotency.partition_state import PartitionState, SnapshotError
 from idempotency.record_batch import ControlType
 from tests.fixtures.kernel_batches import data, decision, end, marker, state_of
@@ -31,7 +32,7 @@ def test_snapshot_round_trips_and_answers_alike() -> None:
     assert copy.open_transactions() == state.open_transactions()
     assert copy.accepted_gaps == state.accepted_gaps
     assert len(copy.accepted_gaps) == 1
-    assert copy.first_commit_marker(4) == 6
+    assert copy.first_commit_marker(Round(4)) == 6
     assert copy.last_stable_offset(8) == 4
 
 

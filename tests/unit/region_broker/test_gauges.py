@@ -6,12 +6,31 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from idempotency.fencing import leader_epoch, next_region_epoch
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+)
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.wire.batches import Origin
 from tests.fixtures.node_logs import Fixture, ManualClock, batch, fixture
 
-RECORD = TransactionRecord("a", 1, -1, -1, 0, -1, 60_000, TxnStatus.ONGOING, (), 0, 0)
+RECORD = TransactionRecord(
+    "a",
+    ProducerId(1),
+    NO_PRODUCER_ID,
+    NO_PRODUCER_ID,
+    ProducerEpoch(0),
+    NO_PRODUCER_EPOCH,
+    60_000,
+    TxnStatus.ONGOING,
+    (),
+    0,
+    0,
+)
 
 
 def rendered(
@@ -22,7 +41,9 @@ def rendered(
 ) -> str:
     primary = primary or fixture()
     primary.partition.writer.append(batch())
-    primary.partition.writer.append(batch(origin=Origin(9, 0, 0, transactional=True)))
+    primary.partition.writer.append(
+        batch(origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(0), transactional=True))
+    )
     primary.sync()
     registry = CollectorRegistry()
     sources = GaugeSources(
@@ -64,14 +85,16 @@ def test_partitions_and_their_bytes_are_counted() -> None:
 
 def test_T22_records_that_a_plain_producer_lost_in_a_failover_are_counted() -> None:
     primary = fixture()
-    primary.partition.writer.append(batch(origin=Origin(7, 0, 0)))
+    primary.partition.writer.append(
+        batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)))
+    )
     primary.partition.become_leader(
         leader_epoch(next_region_epoch(primary.partition.sight.leader_epoch >> 16, 1), 0)
     )
     primary.partition.state.allow_gap_once()
     assert "tidemark_gap_records 0.0" in rendered(primary=primary)
     primary.partition.writer.append(
-        batch(origin=Origin(7, 0, 5))
+        batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(5)))
     )  # 1 to 4 were lost with the old region
     assert "tidemark_gap_records 4.0" in rendered(primary=primary)
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import NO_LEADER_EPOCH, TopicName, TopicPartition
 from region_broker.groups.offsets import CommittedOffset, Places
 from region_broker.node.name_series import OTHERS, NameCollector, Named
 from region_broker.partitions.parts.sight import Isolation
@@ -17,7 +17,7 @@ def rendered(collector: NameCollector) -> list[str]:
 
 
 def committed(topic: str, offset: int) -> Places:
-    return {TopicPartition(TopicName(topic), 0): CommittedOffset(offset, -1, "", 0, 0)}
+    return {TopicPartition(TopicName(topic), 0): CommittedOffset(offset, NO_LEADER_EPOCH, "", 0, 0)}
 
 
 def test_a_topic_s_records_and_bytes_are_counted() -> None:

@@ -1,5 +1,6 @@
 """EndTxn that is begun at once: only while there is a producer id in stock for it (INV-TD5)."""
 
+from idempotency.identity import ProducerPair
 from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
 from txn_coordinator.connection_order import Sender
 from txn_coordinator.driver import TransactionCoordinator
@@ -9,7 +10,7 @@ SENDER = Sender(0, 1, 1)
 
 
 def end_at_once(
-    txn: TransactionCoordinator, name: str, pair: tuple[int, int], tv: int, told: list[EndOutcome]
+    txn: TransactionCoordinator, name: str, pair: ProducerPair, tv: int, told: list[EndOutcome]
 ) -> bool:
     return txn.clients.begin_end_txn(
         name, *pair, commit=True, tv=tv, sender=SENDER, done=told.append

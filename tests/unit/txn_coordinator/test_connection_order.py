@@ -2,11 +2,12 @@
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId
 from tests.fixtures.coordinator import tp
 from txn_coordinator.connection_order import Arrival, ConnectionOrder, Sender
 
 HERE, MIRROR = 0, 7
-PAIR = (5, 0)
+PAIR = (ProducerId(5), ProducerEpoch(0))
 ORDERS = tp("orders")
 
 
@@ -34,7 +35,7 @@ def test_TO1_an_older_connection_is_refused_once_a_newer_one_was_used(
 def test_TO1_a_new_pair_starts_over_and_the_same_pair_does_not(order: ConnectionOrder) -> None:
     assert order.admit(on(8))
     assert not order.of(PAIR).admit(on(3))
-    assert order.of((5, 1)).admit(on(3))
+    assert order.of((ProducerId(5), ProducerEpoch(1))).admit(on(3))
 
 
 # Holds INV-TO3.
@@ -80,7 +81,7 @@ def test_TO4_the_next_abort_asks_anew(order: ConnectionOrder) -> None:
 
 def test_TO4_a_new_pair_has_nothing_to_fear(order: ConnectionOrder) -> None:
     order.aborting(on(2, newest=6))
-    assert order.of((5, 1)).admit_data(ORDERS, data(4, 0))
+    assert order.of((ProducerId(5), ProducerEpoch(1))).admit_data(ORDERS, data(4, 0))
 
 
 # Holds INV-TO5.

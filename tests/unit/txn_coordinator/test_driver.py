@@ -6,7 +6,14 @@ import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import round_of
-from idempotency.identity import TopicPartition
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    TopicPartition,
+)
 from idempotency.partition_state import OpenTxn
 from tests.fixtures.coordinator import (
     LEADER_EPOCH,
@@ -41,7 +48,7 @@ async def test_a_transaction_commits_and_its_marker_carries_the_decision() -> No
             (order.decision.leader_epoch, order.decision.offset)
         ]
         assert order.commit
-        assert order.coordinator_epoch == LEADER_EPOCH
+        assert order.coordinator_epoch == CoordinatorEpoch(LEADER_EPOCH)
         assert fixture.ledger.records()[-1].status is lr.TxnStatus.COMPLETE_COMMIT
 
 
@@ -119,7 +126,7 @@ async def test_a_failed_ledger_closes_the_shard_and_guesses_nothing() -> None:
         assert txn.clients.verify("t", *pair, tp("orders")) is TxnVerdict.UNAVAILABLE
         assert len(txn.failures) == 1
         fixture.ledger.broken = False
-        await txn.load(LEADER_EPOCH + 1, REGION_EPOCH)
+        await txn.load(LeaderEpoch(LEADER_EPOCH + 1), REGION_EPOCH)
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
 
 
@@ -142,7 +149,9 @@ async def test_C23_loading_and_resigned_coordinators_say_so() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(txn.load(LEADER_EPOCH, REGION_EPOCH))
             await turns()
-            assert (await txn.clients.end_txn("t", 1, 0, True, 1)).verdict is TxnVerdict.LOADING
+            assert (
+                await txn.clients.end_txn("t", ProducerId(1), ProducerEpoch(0), True, 1)
+            ).verdict is TxnVerdict.LOADING
             assert (await txn.clients.init_producer_id(None, 1000)).verdict is TxnVerdict.LOADING
             fixture.ledger.thawed.set()
         pair = await begin(txn)
@@ -163,13 +172,13 @@ async def test_a_prepared_transaction_is_finished_after_a_restart_with_the_old_d
         fixture.markers.gate.clear()
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
-    fixture.ledger.leader_epoch += 1
+    fixture.ledger.leader_epoch = LeaderEpoch(LEADER_EPOCH + 1)
     fixture.markers.gate.set()
     async with running(fixture) as txn:
         await turns()
         (order,) = fixture.markers.orders
         assert order.decision.leader_epoch == LEADER_EPOCH
-        assert order.coordinator_epoch == LEADER_EPOCH + 1
+        assert order.coordinator_epoch == CoordinatorEpoch(LEADER_EPOCH) + 1
         assert (
             await txn.clients.end_txn("t", *pair, True, 1)
         ).verdict is OK  # C17: CompleteCommit, again
@@ -259,17 +268,17 @@ async def test_T21_adoption_ends_everything_that_is_open(where: str) -> None:
         pair = await begin(txn)
         if where == "ongoing":
             found = [
-                (tp("orders"), OpenTxn(pair[0], 0, 0, 0)),
-                (tp("late"), OpenTxn(pair[0], 0, 5, 0)),
+                (tp("orders"), OpenTxn(ProducerId(pair[0]), ProducerEpoch(0), 0, 0)),
+                (tp("late"), OpenTxn(ProducerId(pair[0]), ProducerEpoch(0), 5, 0)),
             ]
         else:
             assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
             await turns()
             fixture.markers.orders.clear()
-            found = [(tp("orders"), OpenTxn(pair[0], 0, 9, 0))]
-    fixture.ledger.leader_epoch = 16 << 16 | 1
+            found = [(tp("orders"), OpenTxn(ProducerId(pair[0]), ProducerEpoch(0), 9, 0))]
+    fixture.ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
     async with running(fixture, load=False) as txn:
-        report = await txn.adopt(16, fixture.ledger.leader_epoch, found)
+        report = await txn.adopt(RegionEpoch(16), LeaderEpoch(fixture.ledger.leader_epoch), found)
         assert report.aborted == (where == "ongoing")
         assert report.orphans_aborted == (where == "unknown")
         assert {order.partitions[0] for order in fixture.markers.orders} == {
@@ -296,18 +305,23 @@ async def test_T21_adoption_run_again_after_a_crash_changes_nothing() -> None:
     fixture = Fixture()
     async with running(fixture) as txn:
         pair = await begin(txn)
-    found = [(tp("orders"), OpenTxn(pair[0], pair[1], 0, 0)), (tp("x"), OpenTxn(77, 3, 0, 0))]
-    fixture.ledger.leader_epoch = 16 << 16 | 1
+    found = [
+        (tp("orders"), OpenTxn(ProducerId(pair[0]), ProducerEpoch(pair[1]), 0, 0)),
+        (tp("x"), OpenTxn(ProducerId(77), ProducerEpoch(3), 0, 0)),
+    ]
+    fixture.ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
     fixture.markers.gate.clear()
     async with running(fixture, load=False) as txn:
-        adoption = asyncio.ensure_future(txn.adopt(16, fixture.ledger.leader_epoch, found))  # noqa: TID251
+        adoption = asyncio.ensure_future(  # noqa: TID251
+            txn.adopt(RegionEpoch(16), fixture.ledger.leader_epoch, found)
+        )
         await turns()
         adoption.cancel()
         await turns()
     fixture.markers.gate.set()
-    fixture.ledger.leader_epoch += 1
+    fixture.ledger.leader_epoch = LeaderEpoch(LEADER_EPOCH + 1)
     async with running(fixture, load=False) as txn:
-        report = await txn.adopt(16, fixture.ledger.leader_epoch, found)
+        report = await txn.adopt(RegionEpoch(16), LeaderEpoch(fixture.ledger.leader_epoch), found)
         assert report.aborted == 0
         assert report.carried_out == 2
         assert {order.decision.leader_epoch for order in fixture.markers.orders} == {16 << 16 | 1}
@@ -375,11 +389,16 @@ async def test_H9_an_orphan_abort_waits_for_the_markers_of_older_decisions() -> 
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
     fixture.markers.gate.set()
-    fixture.ledger.leader_epoch = 16 << 16 | 1
+    fixture.ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
     fixture.markers.results = [MarkerResult.RETRY]
-    found = [(tp("orders"), OpenTxn(*pair, 0, 0)), (tp("x"), OpenTxn(77, 3, 0, 0))]
+    found = [
+        (tp("orders"), OpenTxn(*pair, 0, 0)),
+        (tp("x"), OpenTxn(ProducerId(77), ProducerEpoch(3), 0, 0)),
+    ]
     async with running(fixture, load=False) as txn, asyncio.TaskGroup() as group:
-        adoption = group.create_task(txn.adopt(16, fixture.ledger.leader_epoch, found))
+        adoption = group.create_task(
+            txn.adopt(RegionEpoch(16), LeaderEpoch(fixture.ledger.leader_epoch), found)
+        )
         await turns()
         assert [order.commit for order in fixture.markers.orders] == [True]
         fixture.clock.advance(20)
@@ -401,10 +420,12 @@ async def test_T21_adoption_does_not_wait_for_a_stopped_partition_whose_marker_s
         assert (await txn.clients.end_txn("t", *pair, True, 1)).verdict is OK
         await turns()
     fixture.markers.gate.set()
-    fixture.ledger.leader_epoch = 16 << 16 | 1
+    fixture.ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
     fixture.markers.results = [MarkerResult.STOPPED]
     async with running(fixture, load=False) as txn:
-        assert (await txn.adopt(16, fixture.ledger.leader_epoch, [])).carried_out == 1
+        assert (
+            await txn.adopt(RegionEpoch(16), LeaderEpoch(fixture.ledger.leader_epoch), [])
+        ).carried_out == 1
         # Its producer waits, all others are served.
         assert (await txn.clients.init_producer_id("other", 1000)).verdict is OK
         assert status_of(txn, "t") is lr.TxnStatus.PREPARE_COMMIT
@@ -431,15 +452,20 @@ async def test_T21_an_orphan_abort_that_owes_its_markers_is_not_the_abort_of_mor
     fixture = Fixture()
     async with running(fixture) as txn, asyncio.TaskGroup() as group:
         fixture.markers.gate.clear()
-        asked = group.create_task(txn.admin.abort_producer(77, 3, lambda: [tp("x")]))
+        asked = group.create_task(
+            txn.admin.abort_producer(ProducerId(77), ProducerEpoch(3), lambda: [tp("x")])
+        )
         await turns()
         asked.cancel()
     fixture.markers.gate.set()
     fixture.markers.orders.clear()
-    fixture.ledger.leader_epoch = 16 << 16 | 1
-    found = [(tp("x"), OpenTxn(77, 3, 0, 0)), (tp("y"), OpenTxn(77, 3, 0, 0))]
+    fixture.ledger.leader_epoch = LeaderEpoch(16 << 16 | 1)
+    found = [
+        (tp("x"), OpenTxn(ProducerId(77), ProducerEpoch(3), 0, 0)),
+        (tp("y"), OpenTxn(ProducerId(77), ProducerEpoch(3), 0, 0)),
+    ]
     async with running(fixture, load=False) as txn:
-        await txn.adopt(16, fixture.ledger.leader_epoch, found)
+        await txn.adopt(RegionEpoch(16), LeaderEpoch(fixture.ledger.leader_epoch), found)
         assert txn.active
         first, second = fixture.markers.orders
         assert (first.partitions, second.partitions) == ((tp("x"),), (tp("y"),))

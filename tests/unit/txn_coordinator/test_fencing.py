@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from tests.fixtures.coordinator import started, tp
 from tests.fixtures.coordinator_driver import OK, Fixture, begin, running, turns
@@ -40,7 +41,12 @@ async def test_B13_an_admin_cannot_abort_behind_the_coordinators_back(
         assert (order.producer_epoch, order.commit) == (pair[1] + 1, False)
         late = await txn.clients.end_txn("t", *pair, True, 1)
         assert late.verdict is TxnVerdict.FENCED
-        assert await txn.admin.abort_producer(4242, 0, lambda: [tp("orders")]) is OK
+        assert (
+            await txn.admin.abort_producer(
+                ProducerId(4242), ProducerEpoch(0), lambda: [tp("orders")]
+            )
+            is OK
+        )
         assert [order.producer_id for order in fixture.markers.orders] == [pair[0], 4242]
     (line,) = caplog.records  # INV-TAL1
     assert "by an administrator" in line.getMessage()
@@ -197,12 +203,12 @@ def test_B13_an_abort_that_meets_a_decision_is_sent_away_to_look_again() -> None
     """It may not wait: what was open when it came has its marker when the decision is carried out."""
     fixture, pid = started()
     fixture.end(pid, 0, commit=True)
-    fixture.step(ev.AbortReceived(77, "t", pid, 0, (tp("orders"),)))
+    fixture.step(ev.AbortReceived(77, "t", ProducerId(pid), ProducerEpoch(0), (tp("orders"),)))
     assert fixture.answers[77].verdict is TxnVerdict.CONCURRENT
     fixture.deliver()
     assert fixture.record().status is TxnStatus.COMPLETE_COMMIT
-    fixture.step(ev.AbortReceived(78, "t", pid, 0))
+    fixture.step(ev.AbortReceived(78, "t", ProducerId(pid), ProducerEpoch(0)))
     assert fixture.answers[78].verdict is TxnVerdict.INVALID_STATE
-    fixture.step(ev.AbortReceived(79, "t", pid, 1, (tp("orders"),)))
+    fixture.step(ev.AbortReceived(79, "t", ProducerId(pid), ProducerEpoch(1), (tp("orders"),)))
     assert fixture.answers[79].verdict is TxnVerdict.FENCED  # an epoch that nobody was given yet
     assert fixture.record().status is TxnStatus.COMPLETE_COMMIT

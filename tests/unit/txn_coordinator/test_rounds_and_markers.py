@@ -1,20 +1,21 @@
 """The round gate, the retry schedule and the fan-out by themselves."""
 
 from idempotency.decision import DecisionId, round_of
+from idempotency.identity import LeaderEpoch, Round
 from tests.fixtures.coordinator import tp
 from txn_coordinator.markers import MarkerFanout, retry_delay_ms
 from txn_coordinator.rounds import RoundGate
 
 
 def test_before_the_first_round_everything_is_free() -> None:
-    assert RoundGate().is_free(0)
+    assert RoundGate().is_free(Round(0))
 
 
 def test_T3_entering_a_round_frees_older_stamps_and_holds_its_own() -> None:
     gate = RoundGate()
     first, second = round_of(7, 1), round_of(7, 2)
     gate.enter(first)
-    assert gate.is_free(0)
+    assert gate.is_free(Round(0))
     assert not gate.is_free(first)
     gate.hold("t", first)
     assert gate.enter(second) == ["t"]
@@ -48,7 +49,7 @@ def test_retry_pauses_double_up_to_a_second() -> None:
 
 
 def test_fanout_is_done_once() -> None:
-    decision = DecisionId(0, 1, 2, 3)
+    decision = DecisionId(0, LeaderEpoch(1), 2, Round(3))
     fanout = MarkerFanout(decision, [tp("a"), tp("b")])
     assert not fanout.confirm(decision, tp("b"))
     assert fanout.waiting == (tp("a"),)

@@ -37,6 +37,7 @@ from geo_replicator.loss import (
 )
 from geo_replicator.ports import LinkFailed
 from geo_replicator.tidemark import TidemarkError
+from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.log.failures import LogError
 from region_broker.region.failover.log_surgery import bounds_of, key_of, tail_beyond
@@ -204,7 +205,7 @@ async def _lost_stated(outlook: Outlook, takeover: Takeover, claim: Cut) -> Loss
 
 
 async def loss_to_accept(
-    outlook: Outlook, against: str, region_epoch: int, claim: Cut
+    outlook: Outlook, against: str, region_epoch: RegionEpoch, claim: Cut
 ) -> LossStatement:
     """Return what region `against` holds beyond this one, as it says itself (INV-AL1), and who else does.
 

@@ -18,6 +18,7 @@ from geo_replicator.failover import State
 from geo_replicator.failover_events import TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.tidemark import TidemarkError
+from idempotency.identity import LeaderEpoch
 from region_broker.region.failover.messages import PromiseAnswer
 from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.ports import Term
@@ -63,7 +64,7 @@ async def reach_claims(
 async def _copied(outlook: Outlook, state: State, claimant: str, claim: TidemarkPoint) -> bool:
     parts, settings = outlook.parts, outlook.settings
     _log.warning("region %s has reached %s: it is copied from there first", claimant, claim)
-    await parts.role.mirror(Term(state.region_epoch, 0, claimant, from_claimant=True))
+    await parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), claimant, from_claimant=True))
     arrived: tuple[TidemarkPoint, int] | None = None
     since_ms = parts.clock.monotonic_ms()
     while outlook.known_claim().point < claim:

@@ -21,6 +21,7 @@ from geo_replicator.failover import State
 from geo_replicator.failover_events import HistoryRefuted
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lineage import TidemarkPoint, begun_twice
+from idempotency.identity import RegionEpoch
 from region_broker.region.failover.log_surgery import key_of
 from region_broker.region.failover.messages import SiteStatus
 from region_broker.region.failover.steps.outlook import Outlook
@@ -130,7 +131,7 @@ async def ask_history(outlook: Outlook, region: str) -> ShownElsewhere:
     """Ask a region what it has shown, and compare; raises `PeerRefused`, `PeerUnreachable`."""
     shown: list[ShownLog] = []
     missing: list[HistoryDifference] = []
-    after, point = "", TidemarkPoint(0, 0)
+    after, point = "", TidemarkPoint(RegionEpoch(0), 0)
     while True:
         piece = await outlook.parts.peers.ask(
             region,

@@ -34,6 +34,7 @@ from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint, low
 from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.log.failures import LogError
 from region_broker.region.failover.log_surgery import (
@@ -102,7 +103,7 @@ class FailoverSteps:
         """Follow the primary region."""
         acting_region = state.acting_region or self._outlook.domain.acting_region
         self._parts.manifest.take_note_of_lost()  # a mirror claims no more than its logs hold (T16)
-        await self._parts.role.mirror(Term(state.region_epoch, 0, acting_region))
+        await self._parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), acting_region))
 
     async def act(self, state: State) -> Event | None:
         """Take writes; after a restart only once every site that answers agrees (T27), and none knows another start (T36)."""
@@ -177,23 +178,23 @@ class FailoverSteps:
             timeout_ms = self._settings.ask_timeout_ms
             await self._parts.peers.handshake_with(region, timeout_ms=timeout_ms)
 
-    def _base_of(self, region_epoch: int) -> dict[LogKey, int]:
+    def _base_of(self, region_epoch: RegionEpoch) -> dict[LogKey, int]:
         for entry in self._outlook.domain.lineage:
             if entry.region_epoch == region_epoch:
                 return dict(as_entry(entry).positions)
         return {}
 
-    async def _finish_cuts(self, region_epoch: int, state: State) -> None:
+    async def _finish_cuts(self, region_epoch: RegionEpoch, state: State) -> None:
         """Cut the logs that had stopped when this region took over, and can be read again (INV-LS4)."""
         for known in self._outlook.domain.lineage:
             if (known.region_epoch, known.acting_region) == (region_epoch, self._outlook.region):
                 record = EntryRecord(**msgspec.structs.asdict(known))
                 cut = lowest_base((record.entry(),))
-                older_than = int(fencing.leader_epoch(region_epoch, 0))
+                older_than = fencing.leader_epoch(region_epoch, 0)
                 late = uncut_logs(self._parts.role.logs(), cut, older_than)
                 await self._cut_for(record, cut, state, late)
 
-    async def _own_term(self, region_epoch: int) -> Term:
+    async def _own_term(self, region_epoch: RegionEpoch) -> Term:
         """Take the next leader epoch of `region_epoch`, durably.
 
         T1: rounds of one leader epoch are driven once. T19: its counter begins anew with each region epoch, and
@@ -209,7 +210,7 @@ class FailoverSteps:
             if epoch >= 0 and fencing.region_epoch_of(epoch) == region_epoch
         ]
         counter = 1 + max(used, default=0)
-        leader_epoch = int(fencing.leader_epoch(region_epoch, counter))
+        leader_epoch = fencing.leader_epoch(region_epoch, counter)
         if counter > fencing.LEADER_COUNTER_MAX - COUNTERS_LEFT_WARNED:
             _log.warning(
                 "leader epoch %d of %d in this region epoch: switch to another region and back, each switch begins anew",
@@ -392,7 +393,7 @@ class FailoverSteps:
         return self._settings.ask_timeout_ms + self._settings.final_round_timeout_ms
 
     async def state_loss(
-        self, old_region: str, region_epoch: int, *, planned: bool
+        self, old_region: str, region_epoch: RegionEpoch, *, planned: bool
     ) -> LossStatement:
         """Return what acting now would lose at most."""
         parts = self._parts

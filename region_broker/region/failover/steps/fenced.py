@@ -25,6 +25,7 @@ from geo_replicator.failover_events import (
     ReturnBegun,
     TakeoverBegun,
 )
+from idempotency.identity import RegionEpoch
 from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.region.failover.messages import SiteStatus
 from region_broker.region.failover.steps.disputed import ways_to_lost_logs
@@ -68,7 +69,7 @@ def _whom_to_follow(
     return None
 
 
-def is_bound(outlook: Outlook, state: State, region_epoch: int) -> bool:
+def is_bound(outlook: Outlook, state: State, region_epoch: RegionEpoch) -> bool:
     """Return True where a promise forbids to follow who acts under `region_epoch`.
 
     1. One region is promised 17, another one 24, and neither knows of the other. 2. The one of 17 acts. 3. A region that

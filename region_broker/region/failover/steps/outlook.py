@@ -14,6 +14,7 @@ import msgspec
 from geo_replicator.failover_events import EntryRecord, HistoryRefuted
 from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, lowest_base
 from geo_replicator.tidemark import TidemarkError
+from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import DomainImage
 from region_broker.region.failover.messages import AskStatus, SiteStatus
@@ -106,7 +107,7 @@ class Outlook:
             if hello.lineage:
                 self.hellos[name] = hello
 
-    def is_refuted(self, region_epoch: int) -> bool:
+    def is_refuted(self, region_epoch: RegionEpoch) -> bool:
         """Return whether a mirror has shown what this region does not hold of that epoch (T33)."""
         return self.refuted is not None and self.refuted.region_epoch == region_epoch
 

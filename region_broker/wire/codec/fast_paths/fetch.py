@@ -15,6 +15,7 @@ from itertools import starmap
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec.bounded import (
     MALFORMED,
@@ -51,7 +52,7 @@ class AskedPartition(NamedTuple):
     """Where a client reads on in one partition, and how much it takes."""
 
     partition: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     offset: int
     bytes_max: int
 
@@ -94,7 +95,7 @@ def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
         asked: list[AskedPartition] = []
         topics.append((topic.topic_id if by_id else topic.topic, asked))
         for item in topic.partitions:
-            leader_epoch = getattr(item, "current_leader_epoch", -1)
+            leader_epoch: LeaderEpoch = getattr(item, "current_leader_epoch", NO_LEADER_EPOCH)
             asked.append(
                 AskedPartition(
                     item.partition, leader_epoch, item.fetch_offset, item.partition_max_bytes
@@ -245,7 +246,7 @@ class _Reader:
             return asked
         if layout is _PARTITION_WITH_EPOCH:
             return [AskedPartition(row[0], row[1], row[2], row[4]) for row in rows]
-        return [AskedPartition(row[0], -1, row[1], row[-1]) for row in rows]
+        return [AskedPartition(row[0], NO_LEADER_EPOCH, row[1], row[-1]) for row in rows]
 
     def _no_tags(self) -> bool:
         if not self._flexible:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from region_broker.wire.codec.entities import read_entity
 
 ADD_KEY: Final = 24
@@ -37,8 +37,8 @@ class EndRequest(NamedTuple):
     """EndTxn."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     commit: bool
 
 
@@ -46,8 +46,8 @@ class AddRequest(NamedTuple):
     """AddPartitionsToTxn of one producer; `partitions` in the order sent, topic by topic."""
 
     transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     partitions: list[TopicPartition]
 
 

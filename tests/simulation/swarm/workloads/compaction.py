@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from chaos.judges.compaction import Compaction, KeyedRecord, KeyedWrite, judge_compaction
 from chaos.shuffle.story import Place, Sighting
+from idempotency.identity import ProducerPair, SequenceNumber
 from region_broker.node import Node
 from region_broker.partitions.cleaner import Cleaner
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -46,12 +47,14 @@ class KeyedProducer(NamedPipeliner):
         return f"{self._writer}/{sequence % KEYS}", sequence % TOMBSTONES == TOMBSTONES - 1
 
     @override
-    def batch_of(self, sequence: int, producer: tuple[int, int]) -> bytes:
+    def batch_of(self, sequence: int, producer: ProducerPair) -> bytes:
         key, deletes = self.written(sequence)
         self._tried[key, sequence] = KeyedWrite(key, sequence, deletes)
         value = None if deletes else b"%d" % sequence + PADDING
         record = Record(key.encode(), value, timestamp_ms=LoopClock().wall_ms())
-        return build_batch([record], origin=Origin(*producer, sequence, transactional=False))
+        return build_batch(
+            [record], origin=Origin(*producer, SequenceNumber(sequence), transactional=False)
+        )
 
     @override
     def note(self, sequence: int, offset: int) -> None:

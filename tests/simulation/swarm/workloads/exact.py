@@ -10,6 +10,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from chaos.judges.groups import GroupCommit
+from idempotency.identity import ProducerPair, SequenceNumber
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.simulation.kafka_client import Connection, Refused, patiently
 from tests.simulation.simulated_loop import LoopClock
@@ -26,7 +27,7 @@ class ExactMember(Member):
 
     output = ""
     """The topic that it writes to, with the partitions of the one that it reads."""
-    _producer: tuple[int, int] | None = None
+    _producer: ProducerPair | None = None
 
     @override
     def gave_up(self) -> None:
@@ -74,7 +75,9 @@ class ExactMember(Member):
         records = [
             Record(None, DONE + value, timestamp_ms=LoopClock().wall_ms()) for value in values
         ]
-        batch = build_batch(records, origin=Origin(*producer, sequence, transactional=True))
+        batch = build_batch(
+            records, origin=Origin(*producer, SequenceNumber(sequence), transactional=True)
+        )
         await connection.produce(self.output, {partition: batch}, transactional_id=self.name)
         self._sequences[partition] = sequence + len(records)
         sent_s = now_s()
@@ -85,7 +88,7 @@ class ExactMember(Member):
         )
 
     async def _stage(
-        self, connection: Connection, producer: tuple[int, int], partition: int, offset: int
+        self, connection: Connection, producer: ProducerPair, partition: int, offset: int
     ) -> None:
         who: dict[str, Any] = {
             "transactional_id": self.name, "producer_id": producer[0], "producer_epoch": producer[1],

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from chaos.judges.numbered import NumberedHistory, judge_numbered
 from chaos.shuffle.story import Place, Sighting
+from idempotency.identity import ProducerEpoch, ProducerPair
 from tests.simulation.kafka_client import PRODUCE, Connection, Refused, batch_of, produce_request
 from tests.simulation.pipeliner import RETRIED, VERSION
 from tests.simulation.swarm.workloads.setting import End, Load, Setting, TopicPlan, Visitor, now_s
@@ -38,7 +39,7 @@ class JavaProducer(Visitor):
         self.acked: list[Sighting] = []
         self.written, self.bumps, self.lives = 0, 0, 0
         self._partition = partition
-        self._producer: tuple[int, int] | None = None
+        self._producer: ProducerPair | None = None
         self._sequence, self._since_s = 0, 0.0
 
     @override
@@ -78,7 +79,7 @@ class JavaProducer(Visitor):
 
     def _bump(self) -> None:
         assert self._producer is not None
-        self._producer = self._producer[0], self._producer[1] + 1
+        self._producer = self._producer[0], ProducerEpoch(self._producer[1] + 1)
         self._sequence = 0
         self.bumps += 1
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from chaos.history import Outcome
 from chaos.judges.lists import NEVER, Append, ListHistory, ListRead, ListTxn, judge_lists
+from idempotency.identity import ProducerPair
 from region_broker.wire.batches import Record
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of, patiently
 from tests.simulation.swarm.workloads.setting import End, Load, Setting, TopicPlan, Visitor, now_s
@@ -49,7 +50,7 @@ class Appender(Visitor):
         self.txns: list[ListTxn] = []
         self.reads: list[ListRead] = []
         self._tv2 = self.chance.random() < 0.5
-        self._producer: tuple[int, int] | None = None
+        self._producer: ProducerPair | None = None
         self._sequences: dict[int, int] = {}
         self._positions: dict[tuple[str, int], int] = {}
 

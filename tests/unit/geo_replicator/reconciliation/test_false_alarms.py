@@ -12,6 +12,7 @@ from geo_replicator.reconciliation.findings import Kind, Severity
 from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, reconcile_all
 from geo_replicator.reconciliation.plan import Fork, TopicFacts
 from geo_replicator.tidemark import LogPosition, Tidemark, encode
+from idempotency.identity import CoordinatorEpoch, ProducerEpoch, ProducerId, RegionEpoch, Round
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
 from region_broker.cli.reconcile import _fork
@@ -73,7 +74,7 @@ def tidemark(
 ) -> None:
     """Publish one that names these logs and the ledger."""
     record = Tidemark(
-        domain="main", region_epoch=REGION_EPOCH, number=number, round=number, metadata_version=number,
+        domain="main", region_epoch=REGION_EPOCH, number=number, round=Round(number), metadata_version=number,
         ledger={shard: end_of(primary.logs[TXN_LEDGER, shard]) for shard in range(2)} if places else {},
         moved={LogKey(topic_id(t), p): LogPosition(end_of(primary.logs[t, p]), 0) for t, p in places},
         full=False, removed=tuple(LogKey(topic_id(t), p) for t, p in removed), wall_ms=primary.now_ms,
@@ -94,7 +95,14 @@ def commit(primary: Primary, producer: int, place: Place) -> None:
     """End the open transaction of a producer."""
     txn, epoch = Txn(producer, (place,)), primary.epochs.get(producer, 0) + 1
     decision = primary.ledger(txn, TxnStatus.PREPARE_COMMIT, epoch, None)
-    marker = MarkerFacts(producer, epoch, ControlType.COMMIT, 1, decision, primary.now_ms)
+    marker = MarkerFacts(
+        ProducerId(producer),
+        ProducerEpoch(epoch),
+        ControlType.COMMIT,
+        CoordinatorEpoch(1),
+        decision,
+        primary.now_ms,
+    )
     primary.append(place, build_marker(marker))
     primary.ledger(txn, TxnStatus.COMPLETE_COMMIT, epoch, decision)
 
@@ -243,7 +251,9 @@ def test_T23_what_was_not_copied_before_a_failover_that_is_not_followed_is_lag(
     base = {f"{topic}/{number}": end_of(log) for (topic, number), log in primary.logs.items()}
     pair = Pair.of(primary)
     pair.mirror = reached.mirror
-    assert faults(reconciled(pair, tmp_path, Fork(region_epoch=17, positions=base))) == []
+    assert (
+        faults(reconciled(pair, tmp_path, Fork(region_epoch=RegionEpoch(17), positions=base))) == []
+    )
 
 
 def image(pair: Pair, lineage: tuple[LineageEntry, ...]) -> MetadataImage:
@@ -253,7 +263,11 @@ def image(pair: Pair, lineage: tuple[LineageEntry, ...]) -> MetadataImage:
     }
     epoch = lineage[-1].region_epoch if lineage else REGION_EPOCH
     domain = DomainImage(
-        name="main", acting_region="us", region_epoch=epoch, shard_count=2, lineage=lineage
+        name="main",
+        acting_region="us",
+        region_epoch=RegionEpoch(epoch),
+        shard_count=2,
+        lineage=lineage,
     )
     return MetadataImage(version=1, cluster_id="c", topics=topics, domains={"main": domain})
 
@@ -268,7 +282,11 @@ def failover(pair: Pair, epoch: int, at: int) -> LineageEntry:
     ends[f"{topic_id('clicks').hex}/0"] = read_header(log[at]).base_offset
     log[at:] = [restamped(batch, leader_epoch=epoch << 16 | 1) for batch in log[at:]]
     return LineageEntry(
-        region_epoch=epoch, acting_region="us", base_region_epoch=8, base_number=1, positions=ends
+        region_epoch=RegionEpoch(epoch),
+        acting_region="us",
+        base_region_epoch=RegionEpoch(8),
+        base_number=1,
+        positions=ends,
     )
 
 

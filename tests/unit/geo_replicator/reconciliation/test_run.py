@@ -12,6 +12,7 @@ from geo_replicator.reconciliation.findings import Kind, Side
 from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, reconcile_all
 from geo_replicator.reconciliation.plan import Cut, Fork, Options, Plan, SegmentSpec, Until, pack
 from geo_replicator.reconciliation.sidecar import write_sidecar
+from idempotency.identity import RegionEpoch
 from idempotency.record_batch import read_header
 from region_broker.ports.system.disk import RealDisk
 from tests.reconciliation.faults import FAULTS, NEXT_LEADER_EPOCH, sound_pair
@@ -173,7 +174,7 @@ def test_a_known_failover_that_the_mirror_did_not_follow_is_behind_not_damaged(
         log[index] = restamped(with_crc(flipped(log[index], at=-2)), leader_epoch=NEXT_LEADER_EPOCH)
     source, mirror = pair.write(tmp_path)
     positions = {f"{topic}/{number}": end_of(log) for (topic, number), log in pair.mirror.items()}
-    fork = Fork(region_epoch=17, positions={**positions, "clicks/0": base})
+    fork = Fork(region_epoch=RegionEpoch(17), positions={**positions, "clicks/0": base})
     until_base = reconcile_all(Request(source=source, mirror=mirror, fork=fork), LocalEngine())
     assert (until_base.findings, until_base.exit_code) == ([], 0)
     beyond = Request(source=source, mirror=mirror, fork=fork, options=Options(until=Until.END))

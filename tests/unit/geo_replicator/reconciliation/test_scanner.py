@@ -11,6 +11,14 @@ from geo_replicator.reconciliation import scanner
 from geo_replicator.reconciliation.evidence.batch_table import HEADER_DTYPE, range_digests
 from geo_replicator.reconciliation.scanner import Stop, end_offset, list_region, scan_segment
 from idempotency.decision import DecisionId
+from idempotency.identity import (
+    NO_SEQUENCE,
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+)
 from idempotency.record_batch import (
     BatchHeader,
     ControlType,
@@ -34,8 +42,8 @@ from tests.reconciliation.two_regions import (
 
 def marker(offset: int, *, decision: DecisionId | None, commit: bool = True) -> bytes:
     kind = ControlType.COMMIT if commit else ControlType.ABORT
-    facts = MarkerFacts(7, 3, kind, 5, decision, 1000)
-    return build_marker(facts, base_offset=offset, leader_epoch=9)
+    facts = MarkerFacts(ProducerId(7), ProducerEpoch(3), kind, CoordinatorEpoch(5), decision, 1000)
+    return build_marker(facts, base_offset=offset, leader_epoch=LeaderEpoch(9))
 
 
 @pytest.fixture
@@ -80,9 +88,9 @@ def test_rows_say_what_headers_and_markers_say(tmp_path: Path, log: list[bytes])
     "decision",
     [
         None,
-        DecisionId(0, 0, 0, 0),
-        DecisionId(3, 2**31 - 1, 2**62, 2**62),
-        DecisionId(-1, 5, 2**40, -1),
+        DecisionId(0, LeaderEpoch(0), 0, Round(0)),
+        DecisionId(3, LeaderEpoch(2**31 - 1), 2**62, Round(2**62)),
+        DecisionId(-1, LeaderEpoch(5), 2**40, Round(-1)),
     ],
 )
 @pytest.mark.parametrize("commit", [True, False])
@@ -103,7 +111,12 @@ def test_markers_read_by_the_column_equal_the_kernels(
 
 def test_a_control_batch_that_is_no_marker_stays_unknown(tmp_path: Path) -> None:
     path = tmp_path / "s.log"
-    path.write_bytes(build_batch([Record(b"??", b"")], origin=Origin(1, 1, -1, control=True)))
+    path.write_bytes(
+        build_batch(
+            [Record(b"??", b"")],
+            origin=Origin(ProducerId(1), ProducerEpoch(1), NO_SEQUENCE, control=True),
+        )
+    )
     (row,) = scan_segment(path).table
     assert row["control_type"] == 2
 

@@ -6,11 +6,19 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from idempotency.decision import DecisionId
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+    SequenceNumber,
+)
 from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
 from region_broker.cli.inspect.log_dump import log
 from region_broker.wire.batches import Origin, Record, build_batch
 
-DECISION = DecisionId(3, 524_289, 17, 99)
+DECISION = DecisionId(3, LeaderEpoch(524_289), 17, Round(99))
 
 
 def stamped(batch: bytes, offset: int) -> bytes:
@@ -38,12 +46,21 @@ def payment() -> bytes:
             Record(b"k1", b"v1", (("h", b"x"),), timestamp_ms=1_000),
             Record(None, b"\xff\x1b[2J", timestamp_ms=2_000),
         ],
-        origin=Origin(7, 1, 5, transactional=True),
+        origin=Origin(ProducerId(7), ProducerEpoch(1), SequenceNumber(5), transactional=True),
     )
 
 
 def commit() -> bytes:
-    return build_marker(MarkerFacts(7, 1, ControlType.COMMIT, 4, DECISION, 3_000))
+    return build_marker(
+        MarkerFacts(
+            ProducerId(7),
+            ProducerEpoch(1),
+            ControlType.COMMIT,
+            CoordinatorEpoch(4),
+            DECISION,
+            3_000,
+        )
+    )
 
 
 def dumped(*arguments: str) -> tuple[int, str]:

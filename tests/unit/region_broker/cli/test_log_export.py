@@ -6,6 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from idempotency.identity import CoordinatorEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
 from region_broker.cli.inspect.log_export import log
 from region_broker.cli.records.lines import from_json
@@ -20,12 +21,20 @@ NOTE = DeletionNote(
 
 
 def data(value: bytes, producer_id: int = -1, sequence: int = 0) -> bytes:
-    origin = NO_ORIGIN if producer_id < 0 else Origin(producer_id, 1, sequence, transactional=True)
+    origin = (
+        NO_ORIGIN
+        if producer_id < 0
+        else Origin(
+            ProducerId(producer_id), ProducerEpoch(1), SequenceNumber(sequence), transactional=True
+        )
+    )
     return build_batch([Record(b"k", value, timestamp_ms=7)], origin=origin)
 
 
 def end(producer_id: int, how: ControlType) -> bytes:
-    return build_marker(MarkerFacts(producer_id, 1, how, 4, None, 9))
+    return build_marker(
+        MarkerFacts(ProducerId(producer_id), ProducerEpoch(1), how, CoordinatorEpoch(4), None, 9)
+    )
 
 
 def kept_folder(tmp_path: Path, *partitions: list[bytes], tail: bytes = b"") -> Path:

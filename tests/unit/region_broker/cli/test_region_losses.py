@@ -17,6 +17,7 @@ from geo_replicator.loss import (
     make_statement,
 )
 from geo_replicator.quarantine import CutCause
+from idempotency.identity import RegionEpoch
 from region_broker.cli.region import _print_losses
 from tests.fixtures.kernel_batches import data
 
@@ -38,10 +39,12 @@ def printed(capsys: pytest.CaptureFixture[str], found: Quarantined, **changes: A
 
 
 def test_INV_LO5_a_divergence_is_no_failovers(capsys: pytest.CaptureFixture[str]) -> None:
-    cut_off = printed(capsys, Quarantined("main", 17, "eu", 8, 5, tail()))
+    cut_off = printed(capsys, Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail()))
     assert "Cut off when region epoch 17 began" in cut_off
     assert "exactly" in cut_off
-    diverged = Quarantined("main", 17, "eu", 0, 0, tail(), cause=CutCause.DIVERGENCE)
+    diverged = Quarantined(
+        "main", RegionEpoch(17), "eu", RegionEpoch(0), 0, tail(), cause=CutCause.DIVERGENCE
+    )
     told = printed(capsys, diverged)
     assert "Diverged under region epoch 17, found in region eu" in told
     assert "the statement is not here" not in told
@@ -50,7 +53,14 @@ def test_INV_LO5_a_divergence_is_no_failovers(capsys: pytest.CaptureFixture[str]
 def test_a_damaged_tail_is_named_and_nothing_counts_as_exact(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = Quarantined("main", 17, "eu", 8, 5, tail(unreadable=("orders-1 from 5 to 9: changed",)))
+    found = Quarantined(
+        "main",
+        RegionEpoch(17),
+        "eu",
+        RegionEpoch(8),
+        5,
+        tail(unreadable=("orders-1 from 5 to 9: changed",)),
+    )
     told = printed(capsys, found)
     assert "not readable, and not counted whole: orders-1 from 5 to 9" in told
     assert "exactly" not in told
@@ -59,7 +69,7 @@ def test_a_damaged_tail_is_named_and_nothing_counts_as_exact(
 def test_a_list_that_stops_says_how_many_more_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = Quarantined("main", 17, "eu", 8, 5, tail())
+    found = Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail())
     assert "more" not in printed(capsys, found)
     assert "... and 2 more records that are not listed" in printed(
         capsys, found, records=msgspec.to_builtins(count_losses(found, None).records[:1])
@@ -82,8 +92,8 @@ def test_a_list_that_stops_says_how_many_more_there_are(
 def test_a_loss_is_final_when_who_had_the_rest_is_back_without_it(
     capsys: pytest.CaptureFixture[str], views: Mapping[str, Any], counted: str
 ) -> None:
-    takeover = Takeover("main", "us", "eu", 17, planned=False, last_heard_ms=0)
+    takeover = Takeover("main", "us", "eu", RegionEpoch(17), planned=False, last_heard_ms=0)
     statement = make_statement(takeover, EMPTY_CUT, [], tail(), now_wall_ms=1)
-    found = Quarantined("main", 17, "eu", 8, 5, tail(), exact=False)
+    found = Quarantined("main", RegionEpoch(17), "eu", RegionEpoch(8), 5, tail(), exact=False)
     _print_losses(msgspec.to_builtins(count_losses(found, statement)), views)
     assert counted in capsys.readouterr().out

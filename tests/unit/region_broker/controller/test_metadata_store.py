@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 from sqlalchemy import create_engine
 
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_commands import (
     Command,
     CommandRefused,
@@ -44,9 +45,13 @@ EU = RegionImage(
     name="eu", ordinal=0, node_id=1, kafka_host="127.0.0.1", kafka_port=1,
     peer_host="127.0.0.1", peer_port=2, http_host="127.0.0.1", http_port=3,
 )  # fmt: skip
-MAIN = DomainImage(name="main", acting_region="eu", region_epoch=8, shard_count=4)
+MAIN = DomainImage(name="main", acting_region="eu", region_epoch=RegionEpoch(8), shard_count=4)
 TAKEOVER = LineageEntry(
-    region_epoch=17, acting_region="us", base_region_epoch=8, base_number=5, positions={"x/0": 9}
+    region_epoch=RegionEpoch(17),
+    acting_region="us",
+    base_region_epoch=RegionEpoch(8),
+    base_number=5,
+    positions={"x/0": 9},
 )
 
 
@@ -59,7 +64,7 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         PutDomain(MAIN),
         RecordLineage("main", TAKEOVER),
         CountNodeStart(),
-        TakeLeaderEpoch(17 << 16 | 1),
+        TakeLeaderEpoch(LeaderEpoch(17 << 16 | 1)),
     ]
     store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
     for command in commands:
@@ -116,7 +121,7 @@ async def test_INV_M9_only_what_may_be_of_the_time_before_the_upgrade_may_have_b
     tmp_path: Path, region_epoch: int, last: int
 ) -> None:
     domain = structs.replace(MAIN, region_epoch=region_epoch)
-    taken = TakeLeaderEpoch(8 << 16 | 3)
+    taken = TakeLeaderEpoch(LeaderEpoch(8 << 16 | 3))
     before = CreateTopic(ORDERS), PutRegion(EU), PutDomain(MAIN), taken, PutDomain(domain)
     image = await upgraded(tmp_path / "m.db", *before)
     for older in (-1, 8 << 16, last):
@@ -141,7 +146,12 @@ async def test_T19_T25_a_slow_candidate_is_refused_and_a_region_epoch_never_goes
     before = store.image
     await store.apply(RecordLineage("main", TAKEOVER))
     assert store.image.domains == before.domains, "the same entry again changes nothing"
-    late = LineageEntry(region_epoch=16, acting_region="eu", base_region_epoch=8, base_number=5)
+    late = LineageEntry(
+        region_epoch=RegionEpoch(16),
+        acting_region="eu",
+        base_region_epoch=RegionEpoch(8),
+        base_number=5,
+    )
     with pytest.raises(CommandRefused, match="comes too late"):
         await store.apply(RecordLineage("main", late))
     await store.apply(CreateTopic(ORDERS))

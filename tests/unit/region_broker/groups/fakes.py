@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from idempotency.identity import NO_PRODUCER_ID, TopicName, TopicPartition
+from idempotency.identity import NO_PRODUCER_ID, ProducerId, TopicName, TopicPartition
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import (
     JoinOutcome,
@@ -152,7 +152,7 @@ class MemoryLedger:
         return self.append(shard, batch.records, producer=producer)
 
     def append_marker(self, shard: int, producer_id: int, *, commit: bool) -> None:
-        self.shards[shard].append(LedgerMarker(producer_id, commit))
+        self.shards[shard].append(LedgerMarker(ProducerId(producer_id), commit))
 
     async def committed(self, shard: int, next_offset: int) -> None:
         await self._durable.wait()
@@ -251,7 +251,7 @@ class Fixture:
     def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
         shard = self.groups.shard_of(group_id)
         self.ledger.append_marker(shard, producer_id, commit=commit)
-        self.groups.on_marker_applied(shard, producer_id, commit)
+        self.groups.on_marker_applied(shard, ProducerId(producer_id), commit)
 
 
 @asynccontextmanager

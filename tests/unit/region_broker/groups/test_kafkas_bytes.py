@@ -9,7 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_records import (
     TransactionRecord,
     TxnStatus,
@@ -43,11 +50,11 @@ ORDERS = TopicName("orders")
     ("value", "raw"),
     [
         (
-            OffsetValue(258, 5, "md", 1),
+            OffsetValue(258, LeaderEpoch(5), "md", 1),
             "000300000000000001020000000500026d640000000000000001",
         ),
         (
-            OffsetValue(258, 5, "md", 1, UUID("0123456789abcdef000000000000004d")),
+            OffsetValue(258, LeaderEpoch(5), "md", 1, UUID("0123456789abcdef000000000000004d")),
             "0004000000000000010200000005036d6400000000000000010100100123456789abcdef000000000000004d",
         ),
     ],
@@ -59,7 +66,7 @@ def test_committed_offsets_have_the_bytes_of_Kafkas_writer(value: OffsetValue, r
 
 def test_a_committed_offset_of_Kafka_without_a_topic_id_is_read() -> None:
     raw = "0004000000000000010200000005036d64000000000000000100"
-    assert decode_offset_value(bytes.fromhex(raw)) == OffsetValue(258, 5, "md", 1)
+    assert decode_offset_value(bytes.fromhex(raw)) == OffsetValue(258, LeaderEpoch(5), "md", 1)
 
 
 def test_keys_have_the_bytes_of_Kafkas_writer() -> None:
@@ -95,11 +102,11 @@ def test_the_hash_of_a_groups_topics_that_Kafka_4_1_adds_is_passed_over() -> Non
 
 ONGOING = TransactionRecord(
     transactional_id="pay",
-    producer_id=1000,
-    previous_producer_id=5,
-    next_producer_id=6,
-    producer_epoch=3,
-    last_producer_epoch=-1,
+    producer_id=ProducerId(1000),
+    previous_producer_id=ProducerId(5),
+    next_producer_id=ProducerId(6),
+    producer_epoch=ProducerEpoch(3),
+    last_producer_epoch=NO_PRODUCER_EPOCH,
     timeout_ms=60_000,
     status=TxnStatus.ONGOING,
     partitions=(TopicPartition(ORDERS, 0),),

@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import LeaderEpoch
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -32,7 +33,7 @@ def test_offset_commit_key_v1_layout() -> None:
 
 
 def test_offset_commit_value_v3_layout() -> None:
-    value = OffsetValue(258, 5, "md", 1)
+    value = OffsetValue(258, LeaderEpoch(5), "md", 1)
     expected = b"\x00\x03" + bytes(6) + b"\x01\x02" + b"\x00\x00\x00\x05" + b"\x00\x02md"
     expected += bytes(7) + b"\x01"
     assert encode_offset_value(value) == expected
@@ -42,12 +43,12 @@ def test_offset_commit_value_v3_layout() -> None:
 def test_offset_commit_value_v4_layout() -> None:
     """Flexible: a compact string, and one tagged field with number 0 for the topic's id."""
     topic_id = UUID(int=77)
-    value = OffsetValue(258, 5, "md", 1, topic_id)
+    value = OffsetValue(258, LeaderEpoch(5), "md", 1, topic_id)
     expected = b"\x00\x04" + bytes(6) + b"\x01\x02" + b"\x00\x00\x00\x05" + b"\x03md"
     expected += bytes(7) + b"\x01"
     assert encode_offset_value(value) == expected + b"\x01\x00\x10" + topic_id.bytes
     assert decode_offset_value(encode_offset_value(value)) == value
-    nameless = OffsetValue(258, 5, "md", 1)
+    nameless = OffsetValue(258, LeaderEpoch(5), "md", 1)
     assert decode_offset_value(expected + b"\x00") == nameless
     assert decode_offset_value(expected + b"\x01\x00\x10" + bytes(16)) == nameless
     assert decode_offset_value(expected + b"\x01\x07\x01x") == nameless, (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import LeaderEpoch
 from region_broker.handlers.dispatch.topic_rows import VERSIONS_MAX, RowsOfVersion, TopicRows
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 
@@ -78,7 +79,7 @@ async def test_a_row_follows_its_partitions(tmp_path: Path) -> None:
         client = await fixture.connect()
         one = LEADER_EPOCH
         assert await seen(fixture, client) == [(none, "orders", [(one, none), (one, none)])]
-        fixture.partition("orders", 1).become_leader(one + 1)
+        fixture.partition("orders", 1).become_leader(LeaderEpoch(one + 1))
         assert await seen(fixture, client) == [(none, "orders", [(one, none), (one + 1, none)])]
         fixture.partition("orders", 0).log.fail("its disk broke")
         assert await seen(fixture, client) == [(none, "orders", [(one, away), (one + 1, none)])]

@@ -9,7 +9,15 @@ import pytest
 from aiohttp import ClientSession, web
 
 from geo_replicator.lineage import LogKey
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.ledger_records import TxnStatus
 from idempotency.record_batch import ControlType
 from region_broker.controller.metadata_image import (
@@ -30,7 +38,7 @@ from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 
 OLD, NEW = 8, 17  # region epochs: eu's first, us's after the failover
 ORDERS = LogKey(TOPIC_ID, 0)
-NEW_LEADER_EPOCH = NEW << 16 | 2
+NEW_LEADER_EPOCH = LeaderEpoch(NEW << 16 | 2)
 
 
 @dataclass
@@ -48,7 +56,7 @@ class Standing:
         domain = DomainImage(
             name="main",
             acting_region=self.acting_region,
-            region_epoch=self.region_epoch,
+            region_epoch=RegionEpoch(self.region_epoch),
             shard_count=4,
             lineage=self.lineage,
         )
@@ -87,7 +95,14 @@ class Bench:
         )
 
     def send(self, producer_id: int = 1, epoch: int = 0, sequence: int = 0) -> int:
-        data = batch(origin=Origin(producer_id, epoch, sequence, transactional=True))
+        data = batch(
+            origin=Origin(
+                ProducerId(producer_id),
+                ProducerEpoch(epoch),
+                SequenceNumber(sequence),
+                transactional=True,
+            )
+        )
         outcome = self.log.partition.writer.append(data)
         self.log.sync()
         return outcome.base_offset
@@ -107,15 +122,17 @@ class Bench:
         self.standing.region_epoch = NEW
         self.standing.lineage = (
             LineageEntry(
-                region_epoch=NEW, acting_region="us", base_region_epoch=OLD if base else 0,
+                region_epoch=RegionEpoch(NEW), acting_region="us", base_region_epoch=RegionEpoch(OLD if base else 0),
                 base_number=1 if base else 0, positions={ORDERS.encode(): base},
             ),
         )  # fmt: skip
 
-    async def ask(self, offset: int, region_epoch: int | None = None) -> str:
+    async def ask(self, offset: int, region_epoch: RegionEpoch | None = None) -> str:
         return (await self.service.verdict("orders", 0, offset, region_epoch)).verdict
 
-    async def refused(self, offset: int, region_epoch: int | None = None) -> tuple[int, str]:
+    async def refused(
+        self, offset: int, region_epoch: RegionEpoch | None = None
+    ) -> tuple[int, str]:
         with pytest.raises(VerdictRefused) as caught:
             await self.service.verdict("orders", 0, offset, region_epoch)
         return caught.value.status, caught.value.code
@@ -175,7 +192,9 @@ async def test_T29_marker_offset_itself_and_plain_records() -> None:
 
 async def test_T29_any_record_of_a_batch_names_its_transaction() -> None:
     bench = Bench()
-    data = batch(3, origin=Origin(1, 0, 0, transactional=True))
+    data = batch(
+        3, origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True)
+    )
     bench.log.partition.writer.append(data)
     bench.end(ControlType.ABORT)
     assert [await bench.ask(offset) for offset in range(3)] == ["aborted"] * 3
@@ -191,11 +210,11 @@ async def test_T29_lost_is_what_the_failover_cut_off() -> None:
     rewritten = bench.send(producer_id=1 << 60 | 5)
     bench.end(ControlType.COMMIT, producer_id=1 << 60 | 5)
     assert (rewritten, cut) == (base, base)
-    assert await bench.ask(kept, OLD) == "committed"
-    assert await bench.ask(cut, OLD) == "lost"
-    assert await bench.ask(rewritten, NEW) == "committed"
-    assert await bench.ask(beyond + 100, OLD) == "lost"
-    assert await bench.refused(kept, NEW) == (404, "never-written")
+    assert await bench.ask(kept, RegionEpoch(OLD)) == "committed"
+    assert await bench.ask(cut, RegionEpoch(OLD)) == "lost"
+    assert await bench.ask(rewritten, RegionEpoch(NEW)) == "committed"
+    assert await bench.ask(beyond + 100, RegionEpoch(OLD)) == "lost"
+    assert await bench.refused(kept, RegionEpoch(NEW)) == (404, "never-written")
 
 
 # Holds INV-VS4.
@@ -211,8 +230,8 @@ async def test_T29_a_lost_record_stays_lost_when_its_place_is_trimmed() -> None:
         bench.end(ControlType.COMMIT, producer_id=2)
     bench.log.table.maintain(lambda _tp: None)
     assert bench.log.partition.log_start_offset > lost
-    assert await bench.ask(lost, OLD) == "lost"
-    assert await bench.refused(kept, OLD) == (404, "expired")
+    assert await bench.ask(lost, RegionEpoch(OLD)) == "lost"
+    assert await bench.refused(kept, RegionEpoch(OLD)) == (404, "expired")
 
 
 # Holds INV-VS4.
@@ -226,17 +245,17 @@ async def test_T29_a_lost_record_stays_lost_when_its_place_is_compacted() -> Non
     bench.log.sync()
     assert clean(bench.log)
     assert await bench.refused(lost) == (410, "compacted")
-    assert await bench.ask(lost, OLD) == "lost"
+    assert await bench.ask(lost, RegionEpoch(OLD)) == "lost"
 
 
 async def test_T29_a_partition_that_the_failover_lost_is_lost_and_a_topic_may_be() -> None:
     bench = Bench()
     bench.fail_over(0)
-    given = await bench.service.verdict("orders", 7, 0, OLD)
+    given = await bench.service.verdict("orders", 7, 0, RegionEpoch(OLD))
     assert given.verdict == "lost"
     # Lost, or deleted by somebody since: nothing here can tell.
     with pytest.raises(VerdictRefused, match="a failover lost it") as caught:
-        await bench.service.verdict("clicks", 0, 0, OLD)
+        await bench.service.verdict("clicks", 0, 0, RegionEpoch(OLD))
     assert caught.value.code == "unknown-partition"
 
 
@@ -247,9 +266,9 @@ async def test_T29_what_was_acknowledged_before_the_first_tidemark_is_lost_with_
     offset = bench.send()
     bench.end(ControlType.COMMIT)
     bench.fail_over(0)
-    assert await bench.ask(offset, OLD) == "lost"
-    assert await bench.refused(offset, 9) == (404, "unknown-epoch")
-    assert await bench.refused(offset, 0) == (404, "unknown-epoch")
+    assert await bench.ask(offset, RegionEpoch(OLD)) == "lost"
+    assert await bench.refused(offset, RegionEpoch(9)) == (404, "unknown-epoch")
+    assert await bench.refused(offset, RegionEpoch(0)) == (404, "unknown-epoch")
 
 
 # Holds INV-VS1.
@@ -258,10 +277,10 @@ async def test_T29_nothing_is_guessed_about_offsets_without_a_record() -> None:
     bench.send()
     bench.end(ControlType.COMMIT)
     assert await bench.refused(2) == (404, "never-written")
-    assert await bench.refused(2, OLD) == (404, "never-written")
+    assert await bench.refused(2, RegionEpoch(OLD)) == (404, "never-written")
     assert await bench.refused(-1) == (404, "never-written")
-    assert await bench.refused(0, 25) == (409, "behind")
-    assert await bench.refused(0, 0) == (404, "unknown-epoch")
+    assert await bench.refused(0, RegionEpoch(25)) == (409, "behind")
+    assert await bench.refused(0, RegionEpoch(0)) == (404, "unknown-epoch")
     with pytest.raises(VerdictRefused, match="there is no orders-7"):
         await bench.service.verdict("orders", 7, 0, None)
 

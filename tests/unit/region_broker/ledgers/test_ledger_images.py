@@ -13,6 +13,7 @@ import pytest
 
 from idempotency import ledger_records as lr
 from idempotency.decision import round_of
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LEDGER_CONFIGS, TRANSACTION_LEDGER
 from region_broker.ledgers.image_file import ImageFile, image_ends, image_path
 from region_broker.ledgers.images import LedgerImages
@@ -140,7 +141,7 @@ class Ledger:
         """Cut the log and lead under a new epoch, as a takeover does."""
         self.shard.become_mirror()
         self.shard.truncate_to(offset)
-        self.shard.become_leader(leader_epoch)
+        self.shard.become_leader(LeaderEpoch(leader_epoch))
 
     def fill_to(self, end: int, text: bytes) -> None:
         """Append rows of a later version, one a batch, up to an end."""
@@ -150,7 +151,7 @@ class Ledger:
 
 def state_of(rows: "Iterator[Row] | list[Row]") -> object:
     """Return what replay makes of rows."""
-    core = TxnCoordinatorCore(0, region_epoch=8)
+    core = TxnCoordinatorCore(0, region_epoch=RegionEpoch(8))
     for row in rows:
         core.replay(*row)
     gate = core._gate

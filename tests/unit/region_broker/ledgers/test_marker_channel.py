@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 
 from idempotency.decision import DecisionId
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    CoordinatorEpoch,
+    ProducerEpoch,
+    ProducerId,
+    Round,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
@@ -11,7 +19,7 @@ from region_broker.wire.batches import Origin
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, batch, fixture
 from txn_coordinator.ports import MarkerOrder, MarkerResult
 
-STAMP = LEADER_EPOCH << 32 | 1
+STAMP = Round(LEADER_EPOCH << 32 | 1)
 Told = tuple[int, int, MarkerResult]
 
 
@@ -46,16 +54,16 @@ def order(
     return MarkerOrder(
         transactional_id=f"t{producer_id}",
         partitions=tuple(TopicPartition(TopicName(topic), number) for number in partitions),
-        producer_id=producer_id,
-        producer_epoch=0,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(0),
         commit=commit,
-        coordinator_epoch=LEADER_EPOCH,
+        coordinator_epoch=CoordinatorEpoch(LEADER_EPOCH),
         decision=DecisionId(0, LEADER_EPOCH, offset, STAMP),
         listener=listener,
     )
 
 
-def markers_in(some: Fixture, partition: int) -> list[tuple[int, int, ControlType, int]]:
+def markers_in(some: Fixture, partition: int) -> list[tuple[int, ProducerId, ControlType, int]]:
     """(log offset, producer id, kind, ledger offset of the decision), as the bytes say."""
     data = all_bytes(some.partitions[partition])
     found = []
@@ -79,7 +87,17 @@ def with_open_transactions(count: int) -> Fixture:
     some = fixture(partition_count=2)
     for producer_id in range(count):
         for partition in some.partitions:
-            partition.writer.append(batch(1, origin=Origin(producer_id, 0, 0, transactional=True)))
+            partition.writer.append(
+                batch(
+                    1,
+                    origin=Origin(
+                        ProducerId(producer_id),
+                        ProducerEpoch(0),
+                        SequenceNumber(0),
+                        transactional=True,
+                    ),
+                )
+            )
     some.sync()
     return some
 

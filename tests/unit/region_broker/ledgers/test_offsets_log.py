@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId
 from idempotency.record_batch import ControlType
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TopicImage
 from region_broker.groups.coordinator import GroupCoordinator
@@ -71,7 +72,7 @@ async def node(folder: Path, leader_epoch: int) -> AsyncIterator[Node]:
     table = PartitionTable(RealDisk(), folder, clock, config, group_commit)
     for topic in (LEDGER, DATA):
         for partition in table.open_topic(topic):
-            partition.become_leader(leader_epoch)
+            partition.become_leader(LeaderEpoch(leader_epoch))
     async with asyncio.TaskGroup() as tasks:
         services = [tasks.create_task(group_commit.run())]
         made = Node(table)
@@ -89,7 +90,10 @@ async def node(folder: Path, leader_epoch: int) -> AsyncIterator[Node]:
 
 
 async def test_offsets_members_and_transactions_survive_a_restart(tmp_path: Path) -> None:
-    staged, open_one = TxnProducer(1000, 0), TxnProducer(1001, 0)
+    staged, open_one = (
+        TxnProducer(ProducerId(1000), ProducerEpoch(0)),
+        TxnProducer(ProducerId(1001), ProducerEpoch(0)),
+    )
     async with node(tmp_path, 1) as first:
         joined = await first.groups.join("g", join_request())
         assignments = {joined.member_id: b"all"}
@@ -97,7 +101,7 @@ async def test_offsets_members_and_transactions_survive_a_restart(tmp_path: Path
         who = MemberIdentity(joined.member_id)
 
         def request(partition: int, offset: int) -> CommitRequest:
-            wanted = (OffsetToCommit(tp(partition), offset, 3, "meta"),)
+            wanted = (OffsetToCommit(tp(partition), offset, LeaderEpoch(3), "meta"),)
             return CommitRequest(group_id="g", offsets=wanted, who=who, generation=1)
 
         assert (await first.groups.commit_offsets(request(0, 5))).verdict is GroupVerdict.OK
@@ -122,13 +126,15 @@ async def test_offsets_members_and_transactions_survive_a_restart(tmp_path: Path
 # Holds INV-OL2.
 async def test_transactional_append_holds_the_last_stable_offset(tmp_path: Path) -> None:
     async with node(tmp_path, 1) as made:
-        appended = made.log.append(0, [(b"\x00\x02\x00\x01g", None)], producer=TxnProducer(5, 0))
+        appended = made.log.append(
+            0, [(b"\x00\x02\x00\x01g", None)], producer=TxnProducer(ProducerId(5), ProducerEpoch(0))
+        )
         await made.log.committed(0, appended.next_offset)
         partition = made.table.get(OFFSETS_LEDGER, 0)
         assert partition is not None
         assert partition.high_watermark == 1
         assert partition.sight.last_stable_offset == 0
-        made.end_transaction(0, TxnProducer(5, 0), commit=False)
+        made.end_transaction(0, TxnProducer(ProducerId(5), ProducerEpoch(0)), commit=False)
 
 
 # Holds INV-GR2, INV-OL3.
@@ -159,9 +165,9 @@ async def test_mirror_takes_no_records(tmp_path: Path) -> None:
 
 async def test_end_of_epoch_is_the_partitions_own(tmp_path: Path) -> None:
     async with node(tmp_path, 4) as made:
-        assert made.log.end_of_epoch(tp(0), 4) == 0
-        assert made.log.end_of_epoch(tp(0), 9) is None
-        assert made.log.end_of_epoch(tp(3), 4) is None
+        assert made.log.end_of_epoch(tp(0), LeaderEpoch(4)) == 0
+        assert made.log.end_of_epoch(tp(0), LeaderEpoch(9)) is None
+        assert made.log.end_of_epoch(tp(3), LeaderEpoch(4)) is None
 
 
 @pytest.mark.parametrize(("region_epoch", "end_offset"), [(1 << 3, None), (2 << 3 | 1, 0)])

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
@@ -222,10 +223,19 @@ def test_KIP534_record_times_survive_the_delete_horizon() -> None:
 def test_aborted_data_goes_and_committed_data_counts() -> None:
     some = fixture(COMPACT)
     put(some, ("a", "1"))
-    put(some, ("a", "aborted"), ("b", "aborted"), origin=Origin(1, 0, 0, transactional=True))
+    put(
+        some,
+        ("a", "aborted"),
+        ("b", "aborted"),
+        origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True),
+    )
     end_txn(some, 1, ControlType.ABORT)
     put(some, ("c", "old"))
-    put(some, ("c", "committed"), origin=Origin(2, 0, 0, transactional=True))
+    put(
+        some,
+        ("c", "committed"),
+        origin=Origin(ProducerId(2), ProducerEpoch(0), SequenceNumber(0), transactional=True),
+    )
     end_txn(some, 2, ControlType.COMMIT)
     roll(some)
     for isolation in Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED:
@@ -237,7 +247,11 @@ def test_aborted_data_goes_and_committed_data_counts() -> None:
 def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
     some = fixture(COMPACT)
     put(some, ("a", "1"))
-    put(some, ("open", "1"), origin=Origin(1, 0, 0, transactional=True))
+    put(
+        some,
+        ("open", "1"),
+        origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True),
+    )
     put(some, ("a", "2"))
     roll(some)
     assert not clean(some)
@@ -251,9 +265,17 @@ def test_nothing_above_the_last_stable_offset_is_cleaned() -> None:
 def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> None:
     """A reader told of an aborted transaction whose marker is gone would drop what the producer wrote later."""
     some = fixture(COMPACT)
-    put(some, ("a", "aborted"), origin=Origin(1, 0, 0, transactional=True))
+    put(
+        some,
+        ("a", "aborted"),
+        origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True),
+    )
     end_txn(some, 1, ControlType.ABORT)
-    put(some, ("b", "good"), origin=Origin(1, 0, 1, transactional=True))
+    put(
+        some,
+        ("b", "good"),
+        origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(1), transactional=True),
+    )
     end_txn(some, 1, ControlType.COMMIT)
     found = []
     for _ in range(5):
@@ -270,8 +292,8 @@ def test_a_spent_marker_goes_after_its_time_and_no_later_data_is_hidden() -> Non
 # Holds INV-CLB1.
 def test_C2_sequences_survive_an_emptied_batch() -> None:
     some = fixture(COMPACT)
-    put(some, ("a", "1"), origin=Origin(9, 0, 0))
-    put(some, ("a", "2"), origin=Origin(9, 0, 1))
+    put(some, ("a", "1"), origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(0)))
+    put(some, ("a", "2"), origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(1)))
     put(some, ("a", "3"))
     roll(some)
     assert clean(some)
@@ -280,11 +302,19 @@ def test_C2_sequences_survive_an_emptied_batch() -> None:
         if name.endswith(".snapshot"):
             some.disk.remove(some.folder / name)
     some.kill_and_reopen()  # the replay of the cleaned log alone
-    again = build_batch([Record(b"a", b"2", timestamp_ms=1_000_000)], origin=Origin(9, 0, 1))
+    again = build_batch(
+        [Record(b"a", b"2", timestamp_ms=1_000_000)],
+        origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(1)),
+    )
     outcome = some.partition.writer.append(again)
     assert (outcome.verdict, outcome.base_offset) == (AppendVerdict.DUPLICATE, 1)
-    assert put(some, ("a", "4"), origin=Origin(9, 0, 2)) > 0
-    gap = build_batch([Record(b"a", b"x", timestamp_ms=1_000_000)], origin=Origin(9, 0, 5))
+    assert (
+        put(some, ("a", "4"), origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(2))) > 0
+    )
+    gap = build_batch(
+        [Record(b"a", b"x", timestamp_ms=1_000_000)],
+        origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(5)),
+    )
     assert some.partition.writer.append(gap).verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE
 
 
@@ -373,7 +403,11 @@ def test_a_crash_at_every_step_leaves_the_old_segments_or_the_new(power: bool) -
     for at in range(400):
         some = fixture(COMPACT)
         for number in range(24):
-            put(some, (f"k{number % 5}", f"{number}" + "v" * 600), origin=Origin(3, 0, number))
+            put(
+                some,
+                (f"k{number % 5}", f"{number}" + "v" * 600),
+                origin=Origin(ProducerId(3), ProducerEpoch(0), SequenceNumber(number)),
+            )
         roll(some)
         whole, end = left(some), some.partition.log_end_offset
         newest = [(o, k, v) for o, k, v in whole if o >= 19]
@@ -395,7 +429,14 @@ def test_a_crash_at_every_step_leaves_the_old_segments_or_the_new(power: bool) -
         names = some.disk.list_dir(some.folder)
         assert "swap" not in names
         assert not [name for name in names if name.endswith(".cleaned")]
-        assert put(some, ("k0", "next"), origin=Origin(3, 0, 24)) == end
+        assert (
+            put(
+                some,
+                ("k0", "next"),
+                origin=Origin(ProducerId(3), ProducerEpoch(0), SequenceNumber(24)),
+            )
+            == end
+        )
         roll(some)
         assert clean(some)
         assert [key for _, key, _ in left(some)] == ["k4", "k1", "k2", "k3", "k0"]

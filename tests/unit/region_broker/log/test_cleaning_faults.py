@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from region_broker.log.cleaning.state import MARK_NAME, SWAP_NAME
 from region_broker.log.indexes.producer_snapshots import snapshot_offsets
 from region_broker.partitions.admission import AppendVerdict
@@ -14,7 +15,7 @@ from tests.fixtures.node_logs import Fixture, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, left, put, roll
 from tests.unit.region_broker.log.test_journal import lose_everything
 
-VOID = Origin(7, 0, 0)
+VOID = Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0))
 
 
 def dirty(*values: str) -> Fixture:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import google_crc32c
 import pytest
 
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, write_varint
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.batches import Origin, Record, build_batch
@@ -130,11 +131,14 @@ def test_T13_a_cut_behind_what_was_cleaned_loses_no_value_with_what_took_its_pla
 def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -> None:
     """The producer's newest batch lies above what was cleaned; the mirror takes over below that batch."""
     some = fixture(COMPACT)
-    mine = build_batch([Record(b"a", b"mine", timestamp_ms=NOW_MS)], origin=Origin(9, 0, 0))
+    mine = build_batch(
+        [Record(b"a", b"mine", timestamp_ms=NOW_MS)],
+        origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(0)),
+    )
     assert some.partition.writer.append(mine).verdict is AppendVerdict.APPENDED
     put(some, ("a", "newer"))
     roll(some)
-    put(some, ("z", "1"), origin=Origin(9, 0, 1))
+    put(some, ("z", "1"), origin=Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(1)))
     some.sync()
     assert clean(some)
     cleaned_to = some.partition.log.cleaning.holes_below
@@ -146,7 +150,7 @@ def test_C2_a_mirror_seeded_from_a_cleaned_log_knows_who_wrote_below_its_cut() -
     below = next(at for at, header in iter_headers(data) if header.base_offset >= cleaned_to)
     mirror.partition.writer.append_mirrored(data[:below])
     mirror.sync()
-    mirror.partition.become_leader(LEADER_EPOCH + 1)
+    mirror.partition.become_leader(LeaderEpoch(LEADER_EPOCH + 1))
     again = mirror.partition.writer.append(mine)
     assert (again.verdict, again.base_offset) == (AppendVerdict.DUPLICATE, 0)
 
@@ -155,14 +159,18 @@ def test_a_replay_from_an_older_snapshot_opens_no_transaction_that_was_cleaned_a
     """A snapshot of a time when it was open, a producer that has expired since, and newer snapshots that are lost."""
     some = fixture(COMPACT)
     put(some, ("x", "v" * 3800))
-    put(some, ("a", "aborted"), origin=Origin(1, 0, 0, transactional=True))
+    put(
+        some,
+        ("a", "aborted"),
+        origin=Origin(ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True),
+    )
     opened = put(some, ("x", "v" * 3800))  # seals the first segment while the transaction is open
     some.sync()
     end_txn(some, 1, ControlType.ABORT)
     for _ in range(2):  # idle since the first look, for longer than two days at the second
         some.table.maintain(lambda _: None)
         some.clock.now_ms += 200_000_000
-    assert some.partition.state.producer(1) is None
+    assert some.partition.state.producer(ProducerId(1)) is None
     for _ in range(4):
         roll(some)
         assert clean(some)

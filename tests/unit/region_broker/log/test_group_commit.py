@@ -4,6 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 
+from idempotency.identity import LeaderEpoch
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.journal.replay import MANY_LOGS
 from region_broker.log.log_config import NodeLogConfig
@@ -42,7 +43,7 @@ async def test_many_partitions_commit_together_and_come_back(tmp_path: Path) -> 
     for partition in table.open_topic(topic):
         assert partition.log.recovered_clean
         assert partition.log_end_offset == 40
-        partition.become_leader(LEADER_EPOCH + 1)
+        partition.become_leader(LeaderEpoch(LEADER_EPOCH + 1))
         read = partition.reader.fetch(39, 10_000, Isolation.READ_UNCOMMITTED)
         assert read.next_offset == 40
     table.close()

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import LeaderEpoch
 from region_broker.log.recovery.kept_deletions import KeptDeletion
 from tests.fixtures.node_logs import DATA_DIR, TOPIC_ID, Fixture, batch, fixture
 from tests.simulation.disk import Crashed, Fault
@@ -155,7 +156,7 @@ def test_INV_KD1_what_was_counted_for_an_earlier_deletion_of_that_id_counts_for_
     maintained_after(some, DAY_MS - 1)
     assert maintained_after(some, 1) == []
     some.partitions = some.table.open_topic(some.topic)
-    some.partition.become_leader(5)
+    some.partition.become_leader(LeaderEpoch(5))
     some.disk.fault = fault
     delete_with_records(some)
     restart_without_the_topic(some)

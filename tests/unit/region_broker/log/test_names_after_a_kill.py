@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.identity import LeaderEpoch
 from region_broker.log.failures import LogDamaged
 from region_broker.log.segment import file_name
 from region_broker.ports.system.disk import RealDisk
@@ -128,7 +129,7 @@ def closed_with_two_epochs() -> tuple[Fixture, int]:
     some = fixture(SMALL_SEGMENTS, leads=False)
     began = 0
     for leader_epoch, count in ((LEADER_EPOCH, 15), (LEADER_EPOCH + 1, 3)):
-        some.partition.become_leader(leader_epoch)
+        some.partition.become_leader(LeaderEpoch(leader_epoch))
         began = some.partition.log_end_offset
         for _ in range(count):
             some.partition.writer.append(batch(size_bytes=300))

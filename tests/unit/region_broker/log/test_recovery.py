@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
 from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.indexes.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
@@ -251,7 +252,7 @@ def test_damaged_checkpoint_or_epochs_lose_nothing(name: str, places: tuple[int,
     some.disk.process_killed()
     some.open()
     assert all_bytes(some.partition) == before
-    assert some.partition.epoch_end_offset(8 << 16 | 1) == (8 << 16 | 1, 40)
+    assert some.partition.epoch_end_offset(LeaderEpoch(8 << 16 | 1)) == (8 << 16 | 1, 40)
 
 
 def written_in_part(some: Fixture, bytes_written: int) -> None:
@@ -425,12 +426,18 @@ def test_crash_at_every_step_of_opening_can_be_repeated() -> None:
 def test_C9_no_snapshot_outlives_the_records_it_was_made_of() -> None:
     some = fixture()
     for sequence in range(4):
-        some.partition.writer.append(batch(origin=Origin(7, 0, sequence)))
+        some.partition.writer.append(
+            batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(sequence)))
+        )
     some.close_and_reopen()  # a snapshot at 4
     some.partition.truncate_to(1)
     for sequence in range(1, 6):
-        some.partition.writer.append(batch(origin=Origin(7, 0, sequence)))
-    some.partition.writer.append(batch(origin=Origin(8, 0, 0)))
+        some.partition.writer.append(
+            batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(sequence)))
+        )
+    some.partition.writer.append(
+        batch(origin=Origin(ProducerId(8), ProducerEpoch(0), SequenceNumber(0)))
+    )
     some.sync()
     some.partition.truncate_to(6)
     replayed = PartitionState()

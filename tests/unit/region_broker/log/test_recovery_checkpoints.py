@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
 from region_broker.log import recovery_checkpoints, replay
 from region_broker.log.failures import CorruptRange
@@ -26,10 +27,13 @@ def fill(some: Fixture, batch_count: int, *, size_bytes: int = 300, producer_id:
     """Append batches of one idempotent producer."""
     log = some.partition
     for _ in range(batch_count):
-        known = log.state.producer(producer_id)
+        known = log.state.producer(ProducerId(producer_id))
         sequence = 0 if known is None else known.last_sequence + 1
         outcome = log.writer.append(
-            batch(size_bytes=size_bytes, origin=Origin(producer_id, 0, sequence))
+            batch(
+                size_bytes=size_bytes,
+                origin=Origin(ProducerId(producer_id), ProducerEpoch(0), SequenceNumber(sequence)),
+            )
         )
         assert outcome.base_offset >= 0, outcome
 

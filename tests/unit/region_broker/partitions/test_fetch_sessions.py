@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import NO_LEADER_EPOCH
 from region_broker.partitions import fetch_sessions
 from region_broker.partitions.fetch_sessions import (
     FetchSession,
@@ -44,7 +45,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> FetchSessions:
 
 
 def wants(count: int, first: int = 0) -> list[Wanted]:
-    return [Wanted("t", index, -1, 0, 100) for index in range(first, first + count)]
+    return [Wanted("t", index, NO_LEADER_EPOCH, 0, 100) for index in range(first, first + count)]
 
 
 def opened(sessions: FetchSessions, count: int, now_ms: int) -> int:

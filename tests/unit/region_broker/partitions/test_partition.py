@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from idempotency.fencing import leader_epoch, region_epoch
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, read_header
 from region_broker.log.failures import (
     MirrorGap,
@@ -49,7 +50,12 @@ def commit(partition: Partition, producer_id: int, *, aborted: bool = False) -> 
 
 
 def in_transaction(producer_id: int, sequence: int = 0, count: int = 1) -> bytes:
-    return batch(count, origin=Origin(producer_id, 0, sequence, transactional=True))
+    return batch(
+        count,
+        origin=Origin(
+            ProducerId(producer_id), ProducerEpoch(0), SequenceNumber(sequence), transactional=True
+        ),
+    )
 
 
 async def test_append_is_committed_by_the_sync_and_not_before() -> None:
@@ -72,7 +78,7 @@ async def test_append_is_committed_by_the_sync_and_not_before() -> None:
 # Holds INV-PT4.
 async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> None:
     some = fixture()
-    data = batch(2, origin=Origin(7, 0, 0))
+    data = batch(2, origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)))
     some.partition.writer.append(batch(1))
     first = some.partition.writer.append(data)
     again = some.partition.writer.append(data)
@@ -86,7 +92,7 @@ async def test_C2_duplicate_of_an_unsynced_batch_waits_for_the_original() -> Non
 
 async def test_C2_duplicate_is_answered_with_the_original_timestamp() -> None:
     some = fixture()
-    data = batch(2, origin=Origin(7, 0, 0))
+    data = batch(2, origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0)))
     some.partition.writer.append(data)
     again = some.partition.writer.append(data)
     assert again.log_append_time_ms == read_header(data).max_timestamp_ms
@@ -108,7 +114,12 @@ def test_client_batches_that_are_refused() -> None:
     wrong_crc[-1] ^= 1
     old_magic = bytearray(sound)
     old_magic[16] = 1
-    control = batch(1, origin=Origin(1, 0, 0, transactional=True, control=True))
+    control = batch(
+        1,
+        origin=Origin(
+            ProducerId(1), ProducerEpoch(0), SequenceNumber(0), transactional=True, control=True
+        ),
+    )
     no_producer = batch(1, origin=Origin(transactional=True))
     for data, verdict in [
         (sound[:30], AppendVerdict.CORRUPT),
@@ -267,7 +278,7 @@ def test_INV_E3_a_term_without_records_ends_with_the_leadership(how: str) -> Non
     older = fixture(leads=False)
     older.partition.writer.append_mirrored(data[: len(data) // 2])
     older.sync()
-    older.partition.become_leader(LEADER_EPOCH + 1)
+    older.partition.become_leader(LeaderEpoch(LEADER_EPOCH + 1))
     if how == "become_mirror":
         older.partition.become_mirror()
     else:
@@ -389,12 +400,12 @@ def test_KIP_101_end_offset_of_an_epoch() -> None:
     some = fixture()
     partition = some.partition
     partition.writer.append(batch(3))
-    partition.become_leader(LEADER_EPOCH + 4)
+    partition.become_leader(LeaderEpoch(LEADER_EPOCH + 4))
     partition.writer.append(batch(2))
     assert partition.epoch_end_offset(LEADER_EPOCH) == (LEADER_EPOCH, 3)
-    assert partition.epoch_end_offset(LEADER_EPOCH + 2) == (LEADER_EPOCH, 3)
-    assert partition.epoch_end_offset(LEADER_EPOCH + 4) == (LEADER_EPOCH + 4, 5)
-    assert partition.epoch_end_offset(LEADER_EPOCH + 5) == (-1, -1)
+    assert partition.epoch_end_offset(LeaderEpoch(LEADER_EPOCH + 2)) == (LEADER_EPOCH, 3)
+    assert partition.epoch_end_offset(LeaderEpoch(LEADER_EPOCH + 4)) == (LEADER_EPOCH + 4, 5)
+    assert partition.epoch_end_offset(LeaderEpoch(LEADER_EPOCH + 5)) == (-1, -1)
 
 
 def test_seeded_mirror_starts_empty_at_an_offset() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import iter_headers
 from region_broker.log.failures import MirrorGap, NotLeader
 from region_broker.partitions.parts.sight import Isolation
@@ -57,7 +58,7 @@ async def test_INV_LOS3_a_cut_takes_an_order_to_delete_back_that_is_being_writte
         slow.let_it_end_soon()
         partition.truncate_to(cut_at)
     assert order.result() == partition.log_start_offset == (8 if cut_at == 9 else 0)
-    partition.become_leader(LEADER_EPOCH + 1)
+    partition.become_leader(LeaderEpoch(LEADER_EPOCH + 1))
     partition.writer.append(batch())
     slow.fixture.sync()
     assert partition.reader.fetch(cut_at, 1000, Isolation.READ_UNCOMMITTED).data

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.quarantine import Provenance
+from idempotency.identity import RegionEpoch
 from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
 from tests.fixtures.node_logs import batch, fixture
@@ -18,8 +19,8 @@ async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_wh
     tail = partition.reader.read_raw(5, 1 << 20, partition.log_end_offset)
     partition.become_mirror()
     store = QuarantineStore(some.disk, Path("/data/quarantine"))
-    cut = Cut(TidemarkPoint(16, 3), {key_of(partition): 7})
-    reason = CutReason("main", 16, "us", 16, "eu", 0)
+    cut = Cut(TidemarkPoint(RegionEpoch(16), 3), {key_of(partition): 7})
+    reason = CutReason("main", RegionEpoch(16), "us", RegionEpoch(16), "eu", 0)
     (kept,) = await cut_logs([partition], cut, reason, store)
     assert partition.log_end_offset == 5
     assert (kept.first_offset, kept.last_offset, kept.byte_count) == (5, 9, len(tail))
@@ -42,8 +43,8 @@ async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_oth
             return await read(self, provenance, (lambda _offset: b"") if gone else data)
 
     store = OneIsNotWhole(some.disk, Path("/data/quarantine"))
-    cut = Cut(TidemarkPoint(16, 3), {key_of(log): 0 for log in some.partitions})
-    reason = CutReason("main", 16, "us", 16, "eu", 0)
+    cut = Cut(TidemarkPoint(RegionEpoch(16), 3), {key_of(log): 0 for log in some.partitions})
+    reason = CutReason("main", RegionEpoch(16), "us", RegionEpoch(16), "eu", 0)
     (kept,) = await cut_logs(some.partitions, cut, reason, store)
     assert kept.partition == 1
     assert damaged.failed is not None

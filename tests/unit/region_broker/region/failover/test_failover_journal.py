@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from geo_replicator.failover_events import Born, DrainBegun, DrainRolledBack, Event
+from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
 from region_broker.region.failover.journal import MAGIC, FailoverJournal, JournalDamaged
 
 EVENTS: list[Event] = [
-    Born("eu", acting=True, region_epoch=8),
+    Born("eu", acting=True, region_epoch=RegionEpoch(8)),
     DrainBegun("op-1", "us"),
     DrainRolledBack("late"),
 ]

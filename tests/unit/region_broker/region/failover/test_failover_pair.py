@@ -10,6 +10,7 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.failover_events import PromiseGiven, TakeoverAbandoned, TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
+from idempotency.identity import RegionEpoch
 from idempotency.ledger_records import TransactionKey, TxnStatus, decode_key
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import (
@@ -210,9 +211,9 @@ async def test_a_lineage_of_thousands_of_logs_still_fits_a_handshake(pair: Pair)
     """A handshake answer carries the positions of every log, once per takeover."""
     positions = {f"{number:032x}/0": number for number in range(20_000)}
     entry = LineageEntry(
-        region_epoch=17,
+        region_epoch=RegionEpoch(17),
         acting_region="us",
-        base_region_epoch=8,
+        base_region_epoch=RegionEpoch(8),
         base_number=1,
         positions=positions,
     )
@@ -295,7 +296,7 @@ async def test_T31_primary_does_not_act_again_while_the_candidate_is_away(pair: 
     """Whoever was promised may have begun to act: only its own word says that it did not."""
     await pair.eu.write("first")
     await pair.reached("first")
-    event = PromiseGiven(region_epoch=17, candidate="us")
+    event = PromiseGiven(region_epoch=RegionEpoch(17), candidate="us")
     await pair.us.kill()
     await pair.eu.driver.record(event)
     await pair.eu.until(Phase.FENCED)
@@ -307,7 +308,9 @@ async def test_T31_primary_does_not_act_again_while_the_candidate_is_away(pair: 
     assert not await may_reclaim(pair.eu.driver.outlook, pair.eu.driver.state, statuses)
     await until(lambda: "none is about to" in pair.eu.role.reason_not_acting, "eu says what it is")
     assert "tidemark region failover --to" in pair.eu.role.reason_not_acting
-    await pair.us.driver.record(TakeoverBegun(17, "eu", "op-1", planned=False, forced=True))
+    await pair.us.driver.record(
+        TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=True)
+    )
     await pair.eu.until(Phase.MIRRORING)
 
 
@@ -334,8 +337,8 @@ async def test_INV_FS5_primary_takes_over_from_itself_only_if_nothing_acknowledg
         pair.eu.ledger.decide("pay-1", 4712, TxnStatus.PREPARE_COMMIT)
     else:
         pair.eu.partition(0, OFFSETS_LEDGER).writer.append_ledger(build_batch([Record(b"k", b"v")]))
-    await pair.eu.driver.record(PromiseGiven(region_epoch=17, candidate="us"))
-    begun = TakeoverBegun(17, "eu", "op-1", planned=False, forced=False)
+    await pair.eu.driver.record(PromiseGiven(region_epoch=RegionEpoch(17), candidate="us"))
+    begun = TakeoverBegun(RegionEpoch(17), "eu", "op-1", planned=False, forced=False)
     await pair.us.driver.record(begun)
     await pair.us.driver.record(TakeoverAbandoned("the answer was lost"))
     outlook = pair.eu.driver.outlook
@@ -352,7 +355,9 @@ async def test_an_operation_that_was_overtaken_by_a_promise_fails_and_the_node_g
 
     async def overtaken(statuses: Mapping[str, SiteStatus]) -> int:
         epoch = await next_epoch(statuses)
-        await pair.us.driver.record(PromiseGiven(region_epoch=epoch + 7, candidate="eu"))
+        await pair.us.driver.record(
+            PromiseGiven(region_epoch=RegionEpoch(epoch + 7), candidate="eu")
+        )
         return epoch
 
     monkeypatch.setattr(pair.us.operations, "_next_epoch", overtaken)

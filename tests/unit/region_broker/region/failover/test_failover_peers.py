@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from idempotency.identity import RegionEpoch
 from region_broker.ports.network import ByteStream
 from region_broker.region.failover.messages import AskStatus, SiteStatus
 from region_broker.region.failover.peers import HANDSHAKE_TIMEOUT_MS, FailoverPeers
@@ -51,8 +52,8 @@ async def awake(fabric: Fabric, answer_after_ms: int) -> None:
     async def answer(_session: PeerSession, _message: AskStatus, _rest: memoryview) -> SiteStatus:
         await asyncio.sleep(answer_after_ms / 1000)
         return SiteStatus(
-            region="awake", phase="mirroring", acting=False, region_epoch=1, promised_epoch=0, promised_candidate="",
-            highest_epoch_known=1, claim_region_epoch=1, claim_number=1,
+            region="awake", phase="mirroring", acting=False, region_epoch=RegionEpoch(1), promised_epoch=RegionEpoch(0), promised_candidate="",
+            highest_epoch_known=RegionEpoch(1), claim_region_epoch=RegionEpoch(1), claim_number=1,
         )  # fmt: skip
 
     server = PeerServer(fabric.site("awake"), PlayedIdentity("awake"))

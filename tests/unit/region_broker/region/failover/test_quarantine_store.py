@@ -11,6 +11,7 @@ import pytest
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import Tail, Takeover, make_statement
 from geo_replicator.quarantine import CutCause, Provenance
+from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
 from region_broker.region.failover.log_surgery import given_up_tails
 from region_broker.region.failover.quarantine_store import QuarantineDamaged, QuarantineStore
@@ -25,9 +26,9 @@ BATCHES = [
 ]
 TAIL = b"".join(BATCHES)
 NAMED = Provenance(
-    domain="main", topic="orders", topic_id=UUID(int=1), partition=3, lineage_epoch=17,
-    first_offset=40, last_offset=59, region="eu", region_epoch=8, acting_region="us",
-    base_region_epoch=8, base_number=5, byte_count=0, batch_count=0, crc32c=0, moved_wall_ms=9,
+    domain="main", topic="orders", topic_id=UUID(int=1), partition=3, lineage_epoch=RegionEpoch(17),
+    first_offset=40, last_offset=59, region="eu", region_epoch=RegionEpoch(8), acting_region="us",
+    base_region_epoch=RegionEpoch(8), base_number=5, byte_count=0, batch_count=0, crc32c=0, moved_wall_ms=9,
 )  # fmt: skip
 
 
@@ -60,14 +61,16 @@ async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
 
 
 def test_INV_QS2_the_first_statement_of_a_region_epoch_stays(store: QuarantineStore) -> None:
-    takeover = Takeover("main", "eu", "us", region_epoch=17, planned=False, last_heard_ms=0)
+    takeover = Takeover(
+        "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
+    )
     first, second = (
         make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=wall_ms)
         for wall_ms in (1, 2)
     )
     store.keep_statement(first)
     store.keep_statement(second)
-    assert store.statement("main", 17) == first
+    assert store.statement("main", RegionEpoch(17)) == first
 
 
 def other(offset: int) -> bytes:
@@ -172,11 +175,11 @@ async def test_T25_only_what_own_takeovers_since_cut_off_and_gave_up_is_named_ag
 ) -> None:
     given_up = msgspec.structs.replace(NAMED, acting_region="eu")
     logs = (given_up.key.log, LogKey(given_up.topic_id, 4))
-    cut = Cut(TidemarkPoint(8, 5), dict.fromkeys(logs, 40))
+    cut = Cut(TidemarkPoint(RegionEpoch(8), 5), dict.fromkeys(logs, 40))
 
     def batches(offset: int) -> bytes:
         return b"".join(other(at) for at in range(offset, 60))
 
     moved = await store.move_in(given_up, batches)
     await store.move_in(msgspec.structs.replace(given_up, partition=4, **other_one), batches)
-    assert given_up_tails(store, cut, "eu", 8) == [moved]
+    assert given_up_tails(store, cut, "eu", RegionEpoch(8)) == [moved]

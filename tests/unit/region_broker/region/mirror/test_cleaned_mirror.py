@@ -10,7 +10,14 @@ from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.reconciliation.findings import Severity
 from geo_replicator.reconciliation.job import LocalEngine, Region, Request, reconcile_all
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TRANSACTION_LEDGER
 from region_broker.groups.offsets import OffsetTable
@@ -40,7 +47,7 @@ from tests.unit.region_broker.log.test_cleaning import COMPACT, Inline, clean, p
 from txn_coordinator.verdicts import TxnVerdict
 
 CLEANED_SOON = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0"}
-POINTS = [TidemarkPoint(8, number) for number in range(5)]
+POINTS = [TidemarkPoint(RegionEpoch(8), number) for number in range(5)]
 
 
 class Mirrors:
@@ -236,7 +243,7 @@ class GroupLedger:
 
     async def commit(self, group: str, offset: int, producer: TxnProducer | None = None) -> None:
         place = OffsetKey(group, TopicPartition(TopicName("orders"), 0))
-        value = encode_offset_value(OffsetValue(offset, -1, "m" * 400, 1))
+        value = encode_offset_value(OffsetValue(offset, NO_LEADER_EPOCH, "m" * 400, 1))
         done = self.log.append(0, [(encode_offset_key(place), value)], producer=producer)
         await self.log.committed(0, done.next_offset)
 
@@ -289,7 +296,7 @@ async def expect_reconciled(primary: Site, mirror: Site, reached: TidemarkPoint)
 async def test_T13_a_group_ledger_is_compacted_in_both_regions_and_a_takeover_loses_no_offset(
     tmp_path: Path,
 ) -> None:
-    producer = TxnProducer(3, 0)
+    producer = TxnProducer(ProducerId(3), ProducerEpoch(0))
     async with primary_and_mirror(tmp_path, ledger_configs=CLEANED_SOON) as (
         primary, mirror, leader, tasks,
     ):  # fmt: skip

@@ -3,13 +3,14 @@
 from uuid import UUID
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
+from idempotency.identity import RegionEpoch
 from region_broker.region.mirror.mirror_lag import TIDEMARKS_REMEMBERED, MirrorLags, Taken
 
 LOG = LogKey(UUID(int=1), 0)
 
 
 def point(number: int) -> TidemarkPoint:
-    return TidemarkPoint(8, number)
+    return TidemarkPoint(RegionEpoch(8), number)
 
 
 def lag_ms(lags: MirrorLags, now_ms: int) -> object:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from geo_replicator.cut_rounds import RoundPhase
 from geo_replicator.link.core import LinkState
+from idempotency.identity import LeaderEpoch
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.tidemarks.cut_leader import CutLeader
 from region_broker.wire.caps.disk_room import DiskRoom
@@ -106,7 +107,7 @@ async def test_T23_diverged_tail_goes_to_quarantine_and_is_replaced(tmp_path: Pa
         link_task.cancel()
         await asyncio.wait([link_task])
         own = mirror.partition("orders")
-        own.become_leader(primary.term.leader_epoch + 1)
+        own.become_leader(LeaderEpoch(primary.term.leader_epoch + 1))
         await mirror.produce("orders", b"mine")
         own.become_mirror()
         await primary.produce("orders", b"b")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from idempotency.identity import RegionEpoch
 from region_broker.handlers.dispatch.services import ORDER_BROKEN, ForwardingFailed, RequestContext
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.network import AsyncioNetwork
@@ -28,7 +29,7 @@ class Acting:
     """The primary region as the target sees it."""
 
     acting: bool = True
-    region_epoch: int = 8
+    region_epoch: RegionEpoch = RegionEpoch(8)
     reason_not_acting: str = ""
 
 
@@ -182,7 +183,7 @@ async def test_a_request_of_an_older_region_epoch_is_not_executed() -> None:
     async with fixture() as made:
         state: dict[str, Any] = {}
         await made.forwarder.forward(context(1, state), request(1))
-        made.acting.region_epoch = 17
+        made.acting.region_epoch = RegionEpoch(17)
         with pytest.raises(ForwardingFailed, match="the domain is at 17") as failed:
             await made.forwarder.forward(context(1, state), request(2))
         assert not failed.value.may_have_happened
@@ -261,7 +262,7 @@ async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_fai
 
         failing = asyncio.get_running_loop().create_task(first())
         await until(lambda: len(made.answers.seen) == 1, what="the first is under way")
-        made.mirror.region_epoch = made.acting.region_epoch = 17
+        made.mirror.region_epoch = made.acting.region_epoch = RegionEpoch(17)
         with pytest.raises(ForwardingFailed, match="ahead of this one") as failed:
             await made.forwarder.forward(context(1, state), request(2, key=PRODUCE))
         assert not failed.value.may_have_happened
@@ -296,9 +297,9 @@ async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_ha
         )
         await until(lambda: len(made.answers.seen) == 1, what="it is executed")
         acting, epoch = made.mirror.acting_region, made.mirror.region_epoch
-        made.forwarder.follow(acting, epoch)
+        made.forwarder.follow(acting, RegionEpoch(epoch))
         assert not forwarding.done()
-        made.forwarder.follow("another" if elsewhere else acting, epoch + later)
+        made.forwarder.follow("another" if elsewhere else acting, RegionEpoch(epoch + later))
         with pytest.raises(ForwardingFailed) as failed:
             async with asyncio.timeout(30):
                 await forwarding

@@ -8,6 +8,7 @@ import pytest
 from geo_replicator.cut_rounds import RoundPhase, RoundsCore
 from geo_replicator.effects import RoundEffect
 from geo_replicator.events import RoundEvent, SomethingChanged
+from idempotency.identity import Round
 from region_broker.region.mirror.mirror_log import key_of
 from tests.fixtures.linked_regions import Site, running
 from tests.fixtures.waiting import until
@@ -63,7 +64,7 @@ async def test_T31_a_final_round_is_repeated_for_what_became_durable_behind_its_
         async def publish_later(number: int, ledger: Mapping[int, int]) -> None:
             if not late:
                 late.append(await site.produce("orders", b"late"))
-            await publish(number, ledger)
+            await publish(Round(number), ledger)
 
         monkeypatch.setattr(leader, "_publish", publish_later)
         await site.produce("orders", b"x")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
+from idempotency.identity import RegionEpoch
 from region_broker.limits import MIRROR_HOLD_MS
 from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.tidemarks.retention_hold import FILE_NAME, HoldParts, RetentionHold
@@ -14,7 +15,7 @@ from tests.fixtures.node_logs import Fixture, fixture
 from tests.simulation.disk import SimulatedDisk
 
 FOLDER = Path("/data")
-POINTS = [TidemarkPoint(8, number) for number in range(3)]
+POINTS = [TidemarkPoint(RegionEpoch(8), number) for number in range(3)]
 
 
 class Primary:
