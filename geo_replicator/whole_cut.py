@@ -24,12 +24,11 @@ Not here: when to ask and what to remember (`region_broker.region.mirror.mirror_
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from geo_replicator.lineage import LogKey
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from idempotency.partition_state import CompletedTxn, UnendedTxn
-
-_NO_PRODUCER: Final = -1
 
 
 class Forgotten(NamedTuple):
@@ -56,7 +55,10 @@ class LogTransactions:
         if self.forgotten is None or self.forgotten.first >= self.forgotten.end:
             return self.committed
         first, end = self.forgotten
-        return [*self.committed, CompletedTxn(_NO_PRODUCER, first, end, end - 1, -1, True, None)]
+        return [
+            *self.committed,
+            CompletedTxn(NO_PRODUCER_ID, first, end, end - 1, NO_PRODUCER_EPOCH, True, None),
+        ]
 
 
 def whole_cut(logs: Mapping[LogKey, LogTransactions]) -> dict[LogKey, int]:
@@ -119,8 +121,8 @@ class _Search:
 
 
 def _identity(key: LogKey, txn: CompletedTxn) -> Hashable:
-    if txn.producer_id == _NO_PRODUCER:
-        return _NO_PRODUCER
+    if txn.producer_id == NO_PRODUCER_ID:
+        return NO_PRODUCER_ID
     # A marker that an administrator wrote by hand names no decision: it stands for its own log only.
     return (key, txn.marker_offset) if txn.decision is None else txn.decision
 

@@ -15,7 +15,18 @@ from typing import Final, NamedTuple
 from idempotency import ledger_records as lr
 from idempotency.decision import DecisionId, round_of
 from idempotency.fencing import leader_epoch
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.partition_state import OpenTxn
 from idempotency.verdicts import Verdict
 from tests.model.explore import Broken, Label, Move
@@ -34,7 +45,7 @@ NAME: Final = "payments"
 TPS: Final = tuple(TopicPartition(TopicName("t"), number) for number in range(2))
 OLD, NEW = 8, 17
 FIRST_ROUND: Final = int(round_of(1, 1))
-CUT_ROUND: Final = int(round_of(1, 2))
+CUT_ROUND: Final = Round(int(round_of(1, 2)))
 PRODUCER: Final = 1000
 UNKNOWN: Final = -1
 SERVES, DECIDES, CARRIES_OUT = "serves", "decides", "carries out"
@@ -148,7 +159,7 @@ class Adoption:
 
     def _write(self, state: State, p: int) -> State:
         client, shard = state.client, self._shard(state)
-        pair = (client.producer_id, client.producer_epoch)
+        pair = (ProducerId(client.producer_id), ProducerEpoch(client.producer_epoch))
         shard.step(ev.AddPartitionsReceived(1, NAME, *pair, (TPS[p],), self.size.tv))
         verdict = shard.verdict(1)
         if verdict is TxnVerdict.OK:
@@ -170,7 +181,7 @@ class Adoption:
 
     def _end(self, state: State, *, lost: bool) -> State:
         client, shard = state.client, self._shard(state)
-        pair = (client.producer_id, client.producer_epoch)
+        pair = (ProducerId(client.producer_id), ProducerEpoch(client.producer_epoch))
         shard.step(ev.EndTxnReceived(1, NAME, *pair, True, self.size.tv))
         after = shard.after._replace(asked=state.asked | {client.txn})
         if len(after.ledger) > len(state.ledger):
@@ -189,8 +200,8 @@ class Adoption:
     def _init(self, state: State) -> State:
         """Ask with the pair that it has, and as a new instance where that is fenced; the transaction is given up."""
         client, shard = state.client, self._shard(state)
-        pair = (client.producer_id, client.producer_epoch)
-        for number, carried in enumerate((pair, (UNKNOWN, UNKNOWN)), 1):
+        pair = (ProducerId(client.producer_id), ProducerEpoch(client.producer_epoch))
+        for number, carried in enumerate((pair, (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)), 1):
             shard.step(ev.InitProducerIdReceived(number, NAME, 60_000, *carried))
             if shard.verdict(number) is not TxnVerdict.FENCED:
                 break
@@ -233,7 +244,7 @@ class Adoption:
         shard = self._shard(state)
         record = shard.core.view.record_of(NAME)
         assert record is not None, NAME
-        stamp = tr.Stamp(0, NEW)
+        stamp = tr.Stamp(0, RegionEpoch(NEW))
         if record.status in PREPARED or record.status is lr.TxnStatus.ONGOING:
             return state
         shard.append(tr.bump_epoch(record, stamp, timeout_ms=60_000, keep_last=True))
@@ -243,7 +254,7 @@ class Adoption:
 
     def _adopting(self, state: State) -> Iterator[Move]:
         shard = self._shard(state)
-        own = round_of(leader_epoch(NEW, 0), 0)
+        own = round_of(leader_epoch(RegionEpoch(NEW), 0), 0)
         if own > shard.core.view.round and "T21 no round of its own" not in self.mutants:
             yield Move(("the candidate enters its own round",), partial(_entered, state, int(own)))
             return
@@ -311,7 +322,7 @@ class Adoption:
         return Row(
             order.producer_id, order.producer_epoch, COMMIT if order.commit else ABORT,
             decision=order.decision if compared else None,
-            coordinator_epoch=leader_epoch(state.region_epoch, 0),
+            coordinator_epoch=leader_epoch(RegionEpoch(state.region_epoch), 0),
         )  # fmt: skip
 
     def _marked(self, state: State, order: SendMarkers, p: int, row: Row) -> State:
@@ -363,12 +374,14 @@ class Shard:
     def __init__(self, state: State, region_epoch: int, *, together: bool = False) -> None:
         self.after = state
         self.answers: dict[int, Answer] = {}
-        self.core = TxnCoordinatorCore(0, region_epoch=region_epoch)
+        self.core = TxnCoordinatorCore(0, region_epoch=RegionEpoch(region_epoch))
         for offset, row in enumerate(state.ledger):
-            self.core.replay(LedgerPosition(row.leader_epoch, offset), row.key, row.value)
+            self.core.replay(
+                LedgerPosition(LeaderEpoch(row.leader_epoch), offset), row.key, row.value
+            )
         ids = sum(row.leader_epoch >= 0 for row in state.ledger)
-        self._silently(ev.ProducerIdsGranted(PRODUCER + ids - 1, 2))
-        self._silently(ev.ReleaseRound(FIRST_ROUND if state.region_epoch == OLD else 0))
+        self._silently(ev.ProducerIdsGranted(ProducerId(PRODUCER + ids - 1), 2))
+        self._silently(ev.ReleaseRound(Round(FIRST_ROUND if state.region_epoch == OLD else 0)))
         if state.cut:
             self._silently(ev.ReleaseRound(CUT_ROUND))
         orders = self._silently(ev.MarkersResumed(orphans=False))
@@ -412,20 +425,20 @@ class Shard:
 
     def append(self, record: lr.TransactionRecord) -> LedgerPosition:
         """Append a record to the ledger."""
-        epoch = int(leader_epoch(self.after.region_epoch, 0))
+        epoch = int(leader_epoch(RegionEpoch(self.after.region_epoch), 0))
         name = record.transactional_id
         key = lr.encode_transaction_key(name)
         if name.startswith(tr.ORPHAN_PREFIX):
             key = lr.encode_orphan_key(record.producer_id)
         row = LedgerRow(epoch, key, lr.encode_transaction_value(record))
-        position = LedgerPosition(epoch, len(self.after.ledger))
+        position = LedgerPosition(LeaderEpoch(epoch), len(self.after.ledger))
         self.after = self.after._replace(ledger=(*self.after.ledger, row))
         return position
 
 
 def _entered(state: State, number: int) -> State:
-    epoch = int(leader_epoch(state.region_epoch, 0))
-    value = lr.encode_round_value(lr.RoundRecord(number, epoch))
+    epoch = int(leader_epoch(RegionEpoch(state.region_epoch), 0))
+    value = lr.encode_round_value(lr.RoundRecord(Round(number), CoordinatorEpoch(epoch)))
     return state._replace(ledger=(*state.ledger, LedgerRow(epoch, lr.encode_round_key(), value)))
 
 

@@ -7,6 +7,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from idempotency.decision import DecisionId
+from idempotency.identity import (
+    CoordinatorEpoch,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+)
 from idempotency.partition_state import PartitionState
 from idempotency.record_batch import (
     CONTROL_BIT,
@@ -39,10 +46,10 @@ def header_of(row: Row, offset: int) -> BatchHeader:
     """Return the header of a row that lies at `offset`."""
     control = 0 if row.kind == DATA else CONTROL_BIT
     return BatchHeader(
-        base_offset=offset, batch_length=61, leader_epoch=0, magic=2, crc=0,
+        base_offset=offset, batch_length=61, leader_epoch=LeaderEpoch(0), magic=2, crc=0,
         attributes=TRANSACTIONAL_BIT | control, last_offset_delta=0,
-        base_timestamp_ms=0, max_timestamp_ms=0, producer_id=row.producer_id,
-        producer_epoch=row.producer_epoch, base_sequence=-1 if control else row.sequence,
+        base_timestamp_ms=0, max_timestamp_ms=0, producer_id=ProducerId(row.producer_id),
+        producer_epoch=ProducerEpoch(row.producer_epoch), base_sequence=SequenceNumber(-1 if control else row.sequence),
         record_count=1,
     )  # fmt: skip
 
@@ -52,10 +59,10 @@ def marker_of(row: Row) -> MarkerFacts | None:
     if row.kind == DATA:
         return None
     return MarkerFacts(
-        row.producer_id,
-        row.producer_epoch,
+        ProducerId(row.producer_id),
+        ProducerEpoch(row.producer_epoch),
         _TYPES[row.kind],
-        row.coordinator_epoch,
+        CoordinatorEpoch(row.coordinator_epoch),
         row.decision,
         0,
     )

@@ -25,12 +25,13 @@ from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_cut import LogTransactions, whole_cut
 from idempotency.decision import DecisionId, round_of
+from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from tests.model.explore import Broken, Move
 from tests.model.log_rows import ABORT, COMMIT, DATA, Row, Rows, replayed
 from tests.model.primary_states import put
 
-EPOCH: Final = 8
-LEADER_EPOCH: Final = EPOCH << 16
+EPOCH: Final = RegionEpoch(8)
+LEADER_EPOCH: Final = LeaderEpoch(EPOCH << 16)
 LEDGERS: Final = LedgerTopics(UUID(int=1), UUID(int=2))
 TOPIC: Final = UUID(int=3)
 PARTITIONS: Final = 2
@@ -282,7 +283,7 @@ def _decide(state: State, number: int, commit: bool) -> State:
 def _decision_of(state: State, number: int) -> tuple[bool, DecisionId] | None:
     for offset, (txn, commit, stamp) in enumerate(state.ledger):
         if txn == number:
-            return commit, DecisionId(0, LEADER_EPOCH, offset, stamp)
+            return commit, DecisionId(0, LEADER_EPOCH, offset, Round(stamp))
     return None
 
 
@@ -334,7 +335,7 @@ def _tidemarks(told: Told) -> tuple[Tidemark, ...]:
 
 def _closed(cut: Cut, moved: dict[LogKey, LogPosition]) -> ClosedCut:
     return ClosedCut(
-        round=cut.round, region_epoch=EPOCH, metadata_version=1, ledger={0: cut.ledger},
+        round=Round(cut.round), region_epoch=EPOCH, metadata_version=1, ledger={0: cut.ledger},
         moved=moved, existing=frozenset({TOPIC}), wall_ms=0,
     )  # fmt: skip
 

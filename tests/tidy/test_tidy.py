@@ -1,10 +1,9 @@
-"""The code as the house rules want it: sizes, folders, words, banned calls, declared imports."""
+"""The code as the house rules want it: folders, words, banned calls, declared imports. Not here: its shape (`test_shape`)."""
 
 import ast
 import re
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -26,19 +25,6 @@ from tests.tidy.tree import (
     tree_of,
 )
 
-FUNCTION_LINES_MAX: Final = 70
-FILE_LINES_MAX: Final = 600
-FOLDER_MODULES_MAX: Final = 12
-# The three packages of decisions are flat on purpose: one noun a file, and no I/O to sort them by.
-FLAT_PACKAGE_MODULES_MAX: Final = 20
-FLAT_PACKAGES: Final = ("idempotency", "txn_coordinator", "geo_replicator")
-# One file per Kafka API, one per migration, one per subject of tests: these folders grow with what they serve.
-FOLDERS_WITHOUT_LIMIT: Final = (
-    "region_broker/handlers/admin",
-    "region_broker/handlers/groups",
-    "region_broker/controller/migrations/versions",
-    "tests",
-)
 WORDS_THAT_NAME_NOTHING: Final = frozenset(
     {"common", "utils", "util", "helpers", "helper", "manager", "misc"}
 )
@@ -92,43 +78,6 @@ USERS_OF_THE_SYSTEM: Final = (
     "region_broker/node/storage.py",  # the lock that keeps other processes out of a data folder
     "region_broker/controller/metadata_store.py",  # SQLite keeps its own files
 )
-
-
-def test_functions_fit_on_a_page() -> None:
-    too_long = [
-        f"{shown(path)}: {node.name} has {_lines(node)} lines"
-        for path, node in functions()
-        if _lines(node) > FUNCTION_LINES_MAX
-    ]
-    assert not too_long
-
-
-def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the lines of a function without its docstring."""
-    assert node.end_lineno is not None
-    lines = node.end_lineno - node.lineno + 1
-    if ast.get_docstring(node) is not None:
-        first = node.body[0]
-        assert first.end_lineno is not None
-        lines -= first.end_lineno - first.lineno + 1
-    return lines
-
-
-def test_files_stay_readable() -> None:
-    counted = {shown(path): len(path.read_text("utf-8").splitlines()) for path in code_files()}
-    assert not {path: count for path, count in counted.items() if count > FILE_LINES_MAX}
-
-
-def test_a_folder_is_one_subject() -> None:
-    modules = Counter(path.parent for path in code_files() if path.name != "__init__.py")
-    crowded = {
-        shown(folder): count
-        for folder, count in modules.items()
-        if count
-        > (FLAT_PACKAGE_MODULES_MAX if shown(folder) in FLAT_PACKAGES else FOLDER_MODULES_MAX)
-        and not shown(folder).startswith(FOLDERS_WITHOUT_LIMIT)
-    }
-    assert not crowded, "a noun is hiding in these folders"
 
 
 def test_the_root_holds_the_seven_folders_and_two_files() -> None:

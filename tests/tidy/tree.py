@@ -6,7 +6,7 @@ Not here: any rule (`test_tidy`, `test_docs`), any generated text (`generated`).
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -126,6 +126,62 @@ def names_of_tests() -> dict[str, set[str]]:
         if node.name.startswith("test_"):
             found[shown(path)].add(node.name)
     return dict(found)
+
+
+# --- who imports whom ----------------------------------------------------------------------------
+
+
+@cache
+def arrows() -> dict[str, frozenset[str]]:
+    """Return, for each module of ours, the modules of ours that it imports, for types alone too."""
+    modules = {_module_of(path): path for path in code_files()}
+    return {
+        name: frozenset(_imported_from(tree_of(path), modules.keys()) - {name})
+        for name, path in modules.items()
+    }
+
+
+def _module_of(path: Path) -> str:
+    return shown(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported_from(tree: ast.Module, ours: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                within = f"{node.module}.{alias.name}"
+                found.add(within if within in ours else node.module)
+    return found & set(ours)
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
+    """Return the nodes that reach themselves, those of one circle together, each sorted."""
+    reached = {node: _reached_from(node, graph) for node in graph}
+    around = {node for node, far in reached.items() if node in far}
+    return sorted(
+        {
+            tuple(
+                sorted(
+                    other for other in around if other in reached[node] and node in reached[other]
+                )
+            )
+            for node in around
+        }
+    )
+
+
+def _reached_from(start: str, graph: Mapping[str, Collection[str]]) -> set[str]:
+    found: set[str] = set()
+    todo = list(graph[start])
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += graph.get(node, ())
+    return found
 
 
 # --- which names the product uses ----------------------------------------------------------------

@@ -1,17 +1,13 @@
 """What members of a classic group are told of its generation. Not here: when (`group`), refusals (`membership`)."""
 
-from typing import TYPE_CHECKING
-
+from region_broker.groups.classic.judgements import GroupFacts
 from region_broker.groups.classic.membership import Member
 from region_broker.groups.messages import JoinOutcome, SyncOutcome
 from region_broker.groups.verdicts import GroupVerdict
 
-if TYPE_CHECKING:
-    from region_broker.groups.classic.group import Group
-
 
 def joined(
-    group: "Group",
+    group: GroupFacts,
     member: Member,
     *,
     tell_members: bool = False,
@@ -33,7 +29,7 @@ def joined(
     )
 
 
-def assigned(group: "Group", member: Member) -> SyncOutcome:
+def assigned(group: GroupFacts, member: Member) -> SyncOutcome:
     """Return the answer to a sync."""
     return SyncOutcome(
         verdict=GroupVerdict.OK,

@@ -6,7 +6,7 @@ A judgement only looks: whoever asks twice is told the same.
 After Kafka's GroupCoordinator / ClassicGroup; sizes are ours. Not here: what an accepted request does (`group`).
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from region_broker.groups.classic.membership import Roster
 from region_broker.groups.classic.states import GroupState
@@ -19,11 +19,37 @@ from region_broker.limits import (
     MEMBER_METADATA_BYTES_MAX,
 )
 
-if TYPE_CHECKING:
-    from region_broker.groups.classic.group import Group
+
+class GroupFacts(Protocol):
+    """What a request to a classic group is judged by, and answered from."""
+
+    @property
+    def state(self) -> GroupState:
+        """Where the group stands."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The number of its join phases."""
+        ...
+
+    @property
+    def protocol_type(self) -> str | None:
+        """What its members are to each other, "consumer" for most."""
+        ...
+
+    @property
+    def protocol_name(self) -> str | None:
+        """The assignor that all of them know."""
+        ...
+
+    @property
+    def roster(self) -> Roster:
+        """Its members, and who was invited."""
+        ...
 
 
-def refuse_join(group: "Group", request: JoinRequest) -> GroupVerdict | None:
+def refuse_join(group: GroupFacts, request: JoinRequest) -> GroupVerdict | None:
     """Return why the member may not join, None if it may."""
     if group.state is GroupState.DEAD:
         return GroupVerdict.NOT_AVAILABLE
@@ -63,7 +89,7 @@ def _refuse_size(roster: Roster, request: JoinRequest) -> GroupVerdict | None:
     return None
 
 
-def judge_sync(group: "Group", request: SyncRequest) -> GroupVerdict:
+def judge_sync(group: GroupFacts, request: SyncRequest) -> GroupVerdict:
     """Return whether a member may ask for its assignment now, and the leader bring everyone's."""
     if group.state is GroupState.DEAD:
         return GroupVerdict.NOT_AVAILABLE
@@ -85,7 +111,7 @@ def judge_sync(group: "Group", request: SyncRequest) -> GroupVerdict:
     return GroupVerdict.OK
 
 
-def judge_leave(group: "Group", who: MemberIdentity) -> GroupVerdict:
+def judge_leave(group: GroupFacts, who: MemberIdentity) -> GroupVerdict:
     """Return whether this member can be removed."""
     if group.state is GroupState.DEAD:
         return GroupVerdict.NOT_AVAILABLE
@@ -97,7 +123,7 @@ def judge_leave(group: "Group", who: MemberIdentity) -> GroupVerdict:
 
 
 def judge_commit(
-    group: "Group", who: MemberIdentity, generation: int, *, transactional: bool
+    group: GroupFacts, who: MemberIdentity, generation: int, *, transactional: bool
 ) -> GroupVerdict:
     """Return whether these offsets may be committed (C42)."""
     if group.state is GroupState.DEAD:

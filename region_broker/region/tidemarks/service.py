@@ -24,6 +24,7 @@ from geo_replicator.reading import held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from idempotency.fencing import region_ordinal_of
+from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
@@ -92,7 +93,7 @@ class _ClaimedFrom(NamedTuple):
 
     reached: TidemarkPoint
     logs: Mapping[LogKey, tuple[int | None, int]]
-    written_epoch: int | None
+    written_epoch: LeaderEpoch | None
 
 
 class TidemarkService:

@@ -9,6 +9,14 @@ from geo_replicator.failover import Phase
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.decision import DecisionId
+from idempotency.identity import (
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    SequenceNumber,
+)
 from idempotency.record_batch import ControlType
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.tidemarks.reached_store import ReachedFile
@@ -28,7 +36,9 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 def begin(site: Site, producer_id: int, number: int) -> None:
     """Write the first record of a transaction."""
-    origin = Origin(producer_id, 0, 0, transactional=True)
+    origin = Origin(
+        ProducerId(producer_id), ProducerEpoch(0), SequenceNumber(0), transactional=True
+    )
     site.partition(number).writer.append(batch(origin=origin))
 
 
@@ -40,7 +50,7 @@ def end(site: Site, producer_id: int, number: int, kind: ControlType) -> None:
         producer_epoch=0,
         control_type=kind,
         coordinator_epoch=1,
-        decision=DecisionId(0, 1, producer_id, producer_id),
+        decision=DecisionId(0, LeaderEpoch(1), producer_id, Round(producer_id)),
         timestamp_ms=1_000_000,
     )
 
@@ -131,7 +141,7 @@ async def test_T16_what_a_mirror_showed_whole_is_known_over_its_takeover_and_ret
     await fail_over(pair.eu)
     await pair.us.until(Phase.MIRRORING)
     _, base, kept = next(entry for entry in written if entry[0] == "us")
-    assert base > TidemarkPoint(8, 0)
+    assert base > TidemarkPoint(RegionEpoch(8), 0)
     # Partition 1 ended at 1 when this region mirrored. It ends at 2 now: what it completed since, it has forgotten.
     assert kept.unlisted is Unlisted.AT_CUT
     assert [kept.listed[key] for key in (first, second)] == [0, 1]

@@ -78,7 +78,7 @@ def test_INV_WC4_what_was_forgotten_is_shown_in_all_logs_or_in_none(
     open_at: int, ends: tuple[int, int]
 ) -> None:
     """Of what lies below 5 here and below 7 there nobody knows which transactions it was; one more is open here."""
-    unended = UnendedTxn(PRODUCER, EPOCH, open_at, None, None)
+    unended = UnendedTxn(ProducerId(PRODUCER), ProducerEpoch(EPOCH), open_at, None, None)
     logs = {
         HERE: LogTransactions(open_at, [], [unended], Forgotten(1, 5)),
         THERE: LogTransactions(7, [], [], Forgotten(2, 7)),
@@ -90,7 +90,9 @@ def test_INV_WC4_what_is_hidden_where_nothing_was_forgotten_hides_what_was_forgo
     None
 ):
     """Its other part may be among what was forgotten there."""
-    committed = CompletedTxn(PRODUCER, 2, 6, 4, EPOCH, committed=True, decision=DECISION)
+    committed = CompletedTxn(
+        ProducerId(PRODUCER), 2, 6, 4, ProducerEpoch(EPOCH), committed=True, decision=DECISION
+    )
     logs = {
         HERE: LogTransactions(3, [committed], [], Forgotten(0, 5)),
         THERE: LogTransactions(7, [], [], Forgotten(4, 7)),

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from geo_replicator.failover_events import PromiseGiven
+from idempotency.identity import RegionEpoch
 from region_broker.cli.reconcile import reconcile
 from region_broker.config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.former_names import with_former_fields
@@ -91,8 +92,8 @@ def test_reconcile_takes_the_former_option(job: str) -> None:
 
 def test_a_promise_keeps_its_name_in_the_journal_and_between_regions() -> None:
     kept = b'{"type":"PromiseGiven","region_epoch":17,"taker":"us"}'
-    assert msgspec.json.encode(PromiseGiven(17, "us")) == kept
-    assert msgspec.json.decode(kept, type=PromiseGiven) == PromiseGiven(17, "us")
+    assert msgspec.json.encode(PromiseGiven(RegionEpoch(17), "us")) == kept
+    assert msgspec.json.decode(kept, type=PromiseGiven) == PromiseGiven(RegionEpoch(17), "us")
     sent = {"domain": "main", "region_epoch": 17, "taker": "us", "planned": False}
     assert msgspec.convert(sent | {"type": "AskPromise"}, AskPromise).candidate == "us"
     assert "promised_taker" in SiteStatus.__struct_encode_fields__

@@ -9,6 +9,7 @@ import pytest
 from geo_replicator.failover_events import Born
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.link.whole_ends import NOTHING_WHOLE
+from idempotency.identity import RegionEpoch
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from tests.fixtures.node_logs import batch, fixture
@@ -44,9 +45,11 @@ async def test_INV_DK6_a_region_that_was_told_its_role_keeps_it(step: int) -> No
     killed_at(disk, step, lambda: FailoverJournal(disk, path).recover())
     journal = FailoverJournal(disk, path, offload=now)
     journal.recover()
-    await journal.append(Born("eu", acting=True, region_epoch=8))
+    await journal.append(Born("eu", acting=True, region_epoch=RegionEpoch(8)))
     disk.power_loss(KeepsNothing())
-    assert FailoverJournal(disk, path).recover() == [Born("eu", acting=True, region_epoch=8)]
+    assert FailoverJournal(disk, path).recover() == [
+        Born("eu", acting=True, region_epoch=RegionEpoch(8))
+    ]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -55,8 +58,8 @@ def test_T16_what_a_start_says_was_reached_stays_so(step: int, first: int) -> No
     disk = prepared()
     store = ReachedFile.open(disk, FOLDER)
     for number in range(first):
-        store._write(TidemarkPoint(8, number), NOTHING_WHOLE)
-    killed_at(disk, step, lambda: store._write(TidemarkPoint(8, 5), NOTHING_WHOLE))
+        store._write(TidemarkPoint(RegionEpoch(8), number), NOTHING_WHOLE)
+    killed_at(disk, step, lambda: store._write(TidemarkPoint(RegionEpoch(8), 5), NOTHING_WHOLE))
     said = ReachedFile.open(disk, FOLDER).point
     disk.power_loss(KeepsNothing())
     assert ReachedFile.open(disk, FOLDER).point == said

@@ -8,6 +8,7 @@ import pytest
 from geo_replicator.lineage import LogKey
 from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.decision import DecisionId
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round, SequenceNumber
 from idempotency.record_batch import ControlType
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.mirror.mirror_view import MirrorView
@@ -44,7 +45,12 @@ class Mirror:
         for number in numbers or (0, 1):
             partition = self.fixture.partitions[number]
             partition.sight.is_leader = True
-            origin = Origin(producer_id, 0, sequence, transactional=True)
+            origin = Origin(
+                ProducerId(producer_id),
+                ProducerEpoch(0),
+                SequenceNumber(sequence),
+                transactional=True,
+            )
             partition.writer.append(batch(origin=origin))
             partition.sight.is_leader = False
 
@@ -64,7 +70,7 @@ class Mirror:
             producer_epoch=0,
             control_type=kind,
             coordinator_epoch=1,
-            decision=DecisionId(0, 1, serial, serial),
+            decision=DecisionId(0, LeaderEpoch(1), serial, Round(serial)),
             timestamp_ms=1_000_000,
         )
         partition.sight.is_leader = False

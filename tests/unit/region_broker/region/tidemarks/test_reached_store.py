@@ -10,6 +10,7 @@ import pytest
 
 from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
 from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
+from idempotency.identity import RegionEpoch
 from region_broker.log.indexes.checked_file import pack_frame
 from region_broker.ports.system.disk import RealDisk
 from region_broker.region.tidemarks import reached_store
@@ -25,27 +26,27 @@ async def test_T16_the_last_saved_point_is_there_after_a_restart(tmp_path: Path)
     store = ReachedFile.open(RealDisk(), tmp_path)
     assert store.point == BEFORE_ALL
     for number in range(1, 6):
-        await store.save(TidemarkPoint(8, number), AT_CUT)
+        await store.save(TidemarkPoint(RegionEpoch(8), number), AT_CUT)
     store.close()
-    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 5)
+    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(RegionEpoch(8), 5)
 
 
 # Holds INV-RS1.
 async def test_T16_a_torn_record_does_not_count(tmp_path: Path) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
-    await store.save(TidemarkPoint(8, 1), AT_CUT)
-    await store.save(TidemarkPoint(8, 2), AT_CUT)
+    await store.save(TidemarkPoint(RegionEpoch(8), 1), AT_CUT)
+    await store.save(TidemarkPoint(RegionEpoch(8), 2), AT_CUT)
     store.close()
     path = tmp_path / FILE_NAME
     whole = path.read_bytes()
     for cut in range(1, len(whole) // 2, 5):
         path.write_bytes(whole[:-cut])
-        assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 1)
+        assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(RegionEpoch(8), 1)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     torn = ReachedFile.open(RealDisk(), tmp_path)
-    assert torn.point == TidemarkPoint(8, 1)
-    await torn.save(TidemarkPoint(8, 3), AT_CUT)
-    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 3)
+    assert torn.point == TidemarkPoint(RegionEpoch(8), 1)
+    await torn.save(TidemarkPoint(RegionEpoch(8), 3), AT_CUT)
+    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(RegionEpoch(8), 3)
 
 
 async def test_the_file_is_replaced_when_it_has_grown(
@@ -54,35 +55,41 @@ async def test_the_file_is_replaced_when_it_has_grown(
     monkeypatch.setattr(reached_store, "ROTATE_BYTES", 200)
     store = ReachedFile.open(RealDisk(), tmp_path)
     for number in range(1, 20):
-        await store.save(TidemarkPoint(8, number), AT_CUT)
+        await store.save(TidemarkPoint(RegionEpoch(8), number), AT_CUT)
         assert (tmp_path / FILE_NAME).stat().st_size <= 200
-    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 19)
+    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(RegionEpoch(8), 19)
 
 
 # Holds INV-RS3.
 async def test_a_cancelled_save_ends_with_the_write(tmp_path: Path) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
-    saving = asyncio.get_running_loop().create_task(store.save(TidemarkPoint(8, 1), AT_CUT))
+    saving = asyncio.get_running_loop().create_task(
+        store.save(TidemarkPoint(RegionEpoch(8), 1), AT_CUT)
+    )
     await asyncio.sleep(0)
     saving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await saving
-    assert store.point == ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 1)
+    assert (
+        store.point
+        == ReachedFile.open(RealDisk(), tmp_path).point
+        == TidemarkPoint(RegionEpoch(8), 1)
+    )
 
 
 async def test_a_lower_point_may_be_saved_when_a_lineage_takes_it_back(tmp_path: Path) -> None:
     """T25: only a void tidemark is taken back, and the caller knows that."""
     store = ReachedFile.open(RealDisk(), tmp_path)
-    await store.save(TidemarkPoint(8, 9), AT_CUT)
-    await store.save(TidemarkPoint(8, 7), AT_CUT)
-    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(8, 7)
+    await store.save(TidemarkPoint(RegionEpoch(8), 9), AT_CUT)
+    await store.save(TidemarkPoint(RegionEpoch(8), 7), AT_CUT)
+    assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(RegionEpoch(8), 7)
 
 
 def test_INV_RS2_a_save_behind_a_failed_sync_writes_a_new_file() -> None:
     disk, folder = SimulatedDisk(), Path("/region")
     disk.make_dirs(folder)
     store = ReachedFile.open(disk, folder)
-    store._write(TidemarkPoint(8, 1), AT_CUT)
+    store._write(TidemarkPoint(RegionEpoch(8), 1), AT_CUT)
 
     def fail(operation: str, path: Path) -> None:
         if operation == "fdatasync":
@@ -90,11 +97,11 @@ def test_INV_RS2_a_save_behind_a_failed_sync_writes_a_new_file() -> None:
 
     disk.fault = fail
     with pytest.raises(OSError, match="the disk fails"):
-        store._write(TidemarkPoint(8, 2), AT_CUT)
+        store._write(TidemarkPoint(RegionEpoch(8), 2), AT_CUT)
     disk.fault = None
-    store._write(TidemarkPoint(8, 3), AT_CUT)
+    store._write(TidemarkPoint(RegionEpoch(8), 3), AT_CUT)
     disk.power_loss(KeepsNothing())
-    assert ReachedFile.open(disk, folder).point == TidemarkPoint(8, 3)
+    assert ReachedFile.open(disk, folder).point == TidemarkPoint(RegionEpoch(8), 3)
 
 
 @pytest.mark.parametrize("whole", [AT_CUT, WholeEnds(Unlisted.AT_CUT), NOTHING_WHOLE, AS_FORGOTTEN])
@@ -102,11 +109,15 @@ async def test_INV_RS1_the_ends_of_the_whole_cut_are_there_after_a_restart(
     tmp_path: Path, whole: WholeEnds
 ) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
-    await store.save(TidemarkPoint(8, 1), NOTHING_WHOLE)
-    await store.save(TidemarkPoint(8, 2), whole)
+    await store.save(TidemarkPoint(RegionEpoch(8), 1), NOTHING_WHOLE)
+    await store.save(TidemarkPoint(RegionEpoch(8), 2), whole)
     store.close()
     again = ReachedFile.open(RealDisk(), tmp_path)
-    assert (again.point, again.whole) == (TidemarkPoint(8, 2), whole) == (store.point, store.whole)
+    assert (
+        (again.point, again.whole)
+        == (TidemarkPoint(RegionEpoch(8), 2), whole)
+        == (store.point, store.whole)
+    )
 
 
 async def test_T16_the_file_of_an_older_version_is_read_and_gone_on_with(tmp_path: Path) -> None:
@@ -114,7 +125,7 @@ async def test_T16_the_file_of_an_older_version_is_read_and_gone_on_with(tmp_pat
     frames = [pack_frame(b"TMRC", 1, struct.pack(">qq", 8, number)) for number in (1, 2)]
     (tmp_path / FILE_NAME).write_bytes(b"".join(frames))
     store = ReachedFile.open(RealDisk(), tmp_path)
-    assert (store.point, store.whole) == (TidemarkPoint(8, 2), AS_FORGOTTEN)
-    await store.save(TidemarkPoint(8, 3), AT_CUT)
+    assert (store.point, store.whole) == (TidemarkPoint(RegionEpoch(8), 2), AS_FORGOTTEN)
+    await store.save(TidemarkPoint(RegionEpoch(8), 3), AT_CUT)
     again = ReachedFile.open(RealDisk(), tmp_path)
-    assert (again.point, again.whole) == (TidemarkPoint(8, 3), AT_CUT)
+    assert (again.point, again.whole) == (TidemarkPoint(RegionEpoch(8), 3), AT_CUT)
