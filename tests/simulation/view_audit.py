@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from chaos.history import Attempt, Outcome, Seen, seen
 from chaos.shuffle.story import Place, Sighting
+from geo_replicator.failover import Phase
 from region_broker.partitions.partition import Partition
 from tests.simulation.bank import ACCOUNTS, TOPIC
 from tests.simulation.cut_judge import whole
@@ -68,11 +69,14 @@ class Auditor:
 
     def _mirrors_in(self) -> tuple[int, int] | None:
         """Return the region epoch that it mirrors, and how often its folder was damaged; None where it does not mirror."""
-        view = self._stage.view(self.name)
-        if view is None or view["phase"] != "mirroring":
+        if not self._stage.up(self.name):
             return None
+        failover = self._stage.regions[self.name].node.failover
+        if failover.state.phase is not Phase.MIRRORING:
+            return None
+        domain = failover.parts.metadata.image.domains[failover.parts.domain]
         damages = sum(each.region == self.name for each in self._stage.story.damages)
-        return view["region_epoch"], damages
+        return domain.region_epoch, damages
 
     async def _look(self, connection: Connection) -> None:
         term = self._mirrors_in()
