@@ -14,7 +14,7 @@ INV-RD6  nothing changed: no round. A round starts no sooner than max(interval, 
 Not here: the record (`tidemark`), the ledger shard's side (txn_coordinator.rounds), I/O and time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, assert_never
@@ -64,6 +64,17 @@ class RoundPhase(Enum):
     PUBLISHING = auto()
 
 
+LEGAL: Final[Mapping[RoundPhase, Set[RoundPhase]]] = {
+    RoundPhase.NEW: {RoundPhase.RECORDING_TERM},
+    RoundPhase.RECORDING_TERM: {RoundPhase.RESTING},
+    RoundPhase.RESTING: {RoundPhase.ENTERING},
+    RoundPhase.ENTERING: {RoundPhase.COLLECTING, RoundPhase.RESTING},
+    RoundPhase.COLLECTING: {RoundPhase.PUBLISHING},
+    RoundPhase.PUBLISHING: {RoundPhase.RESTING},
+}
+"""What may follow what: from ENTERING back to RESTING a round was given up (T4)."""
+
+
 @dataclass(slots=True)
 class RoundsCore:
     """Decides the rounds of one term. Feed events, run the returned effects in order.
@@ -92,7 +103,7 @@ class RoundsCore:
     def start(self) -> list[RoundEffect]:
         """Begin the term (T1)."""
         assert self.phase is RoundPhase.NEW, self.phase
-        self.phase = RoundPhase.RECORDING_TERM
+        self._go_to(RoundPhase.RECORDING_TERM)
         return [RecordTerm(self.term)]
 
     def step(self, event: RoundEvent, *, now_ms: int) -> list[RoundEffect]:
@@ -100,7 +111,7 @@ class RoundsCore:
         match event:
             case TermRecorded():
                 assert self.phase is RoundPhase.RECORDING_TERM, self.phase
-                self.phase = RoundPhase.RESTING
+                self._go_to(RoundPhase.RESTING)
             case SomethingChanged(urgent=urgent):
                 self._changed = True
                 self._urgent = self._urgent or urgent
@@ -117,6 +128,10 @@ class RoundsCore:
                 assert_never(event)
         return self._maybe_start(now_ms)
 
+    def _go_to(self, phase: RoundPhase) -> None:
+        assert phase in LEGAL[self.phase], (self.phase, phase)
+        self.phase = phase
+
     def _maybe_start(self, now_ms: int) -> list[RoundEffect]:
         if self.phase is not RoundPhase.RESTING:
             return []
@@ -128,7 +143,7 @@ class RoundsCore:
             return []
         self._count += 1
         self.round = round_of(self.term, self._count)
-        self.phase = RoundPhase.ENTERING
+        self._go_to(RoundPhase.ENTERING)
         self._changed = self._urgent = False
         self._started_ms = now_ms
         self._entered = {}
@@ -150,7 +165,7 @@ class RoundsCore:
             return []
         self._closing(now_ms)
         self.closed_count += 1
-        self.phase = RoundPhase.COLLECTING
+        self._go_to(RoundPhase.COLLECTING)
         self.wake_at_ms = None
         # RELEASE first: markers never wait for D (T9), and any later HW is fine.
         return [ReleaseRound(self.round), CollectPositions(self.round)]
@@ -159,7 +174,7 @@ class RoundsCore:
         self._holding_rounds = HOLDING_ROUNDS  # a shard that did not answer did not say
         self._closing(now_ms)
         self.abandoned_count += 1
-        self.phase = RoundPhase.RESTING
+        self._go_to(RoundPhase.RESTING)
         self._changed = True
         abandoned = self.round
         return [ReleaseRound(abandoned), *self._maybe_start(now_ms)]
@@ -180,14 +195,14 @@ class RoundsCore:
     def _collected(self, number: int) -> list[RoundEffect]:
         assert self.phase is RoundPhase.COLLECTING, self.phase
         assert number == self.round, (number, self.round)
-        self.phase = RoundPhase.PUBLISHING
+        self._go_to(RoundPhase.PUBLISHING)
         ledger = {shard: self._entered[shard].ledger_offset for shard in sorted(self._entered)}
         return [PublishTidemark(self.round, ledger)]
 
     def _durable(self, number: int) -> None:
         assert self.phase is RoundPhase.PUBLISHING, self.phase
         assert number == self.round, (number, self.round)
-        self.phase = RoundPhase.RESTING
+        self._go_to(RoundPhase.RESTING)
 
 
 class AnswerVerdict(Enum):

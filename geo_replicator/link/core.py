@@ -16,7 +16,7 @@ Logs of a topic that grew are copied early; the topic grows, or shrinks, at a ti
 Not here: reached tidemarks (`frontier`), I/O (`driver`), what the primary does (`primary_side` in the broker).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, assert_never
@@ -79,6 +79,23 @@ class LinkState(Enum):
     PAUSED = auto()
 
 
+_WORKING: Final = {
+    LinkState.STOPPED: {LinkState.CONNECTING},
+    LinkState.CONNECTING: {LinkState.PROVING},
+    LinkState.PROVING: {LinkState.SYNCING},
+    LinkState.SYNCING: {LinkState.APPLYING},
+    LinkState.APPLYING: {LinkState.CHECKING},
+    LinkState.CHECKING: {LinkState.DIVERGED, LinkState.STREAMING},
+    LinkState.DIVERGED: {LinkState.CHECKING},
+    LinkState.STREAMING: {LinkState.STREAMING, LinkState.APPLYING},
+    LinkState.PAUSED: {LinkState.CONNECTING},
+}
+LEGAL: Final[Mapping[LinkState, Set[LinkState]]] = {
+    before: after | {LinkState.PAUSED} for before, after in _WORKING.items()
+}
+"""What may follow what: a session can break in any state."""
+
+
 @dataclass(slots=True)
 class LinkCore:
     """Decides what one link does next. Feed events, run the returned effects in order.
@@ -109,7 +126,7 @@ class LinkCore:
         match event:
             case LinkStarted() | BackoffOver():
                 assert self.state in (LinkState.STOPPED, LinkState.PAUSED), self.state
-                self.state = LinkState.CONNECTING
+                self._go_to(LinkState.CONNECTING)
                 return [Connect()]
             case HandshakeDone():
                 return self._handshake_done(event)
@@ -129,6 +146,14 @@ class LinkCore:
                 return self._broken(reason)
             case _:
                 assert_never(event)
+
+    def stop(self) -> None:
+        """Be as before the first session: whoever ran the effects was cancelled, in whatever state."""
+        self.state = LinkState.STOPPED
+
+    def _go_to(self, state: LinkState) -> None:
+        assert state in LEGAL[self.state], (self.state, state)
+        self.state = state
 
     def _handshake_done(self, event: HandshakeDone) -> list[LinkEffect]:
         assert self.state is LinkState.CONNECTING, self.state
@@ -156,7 +181,7 @@ class LinkCore:
                 f" tidemark region accept-loss at {event.primary_region}"
             )
             return self._broken(self.refused_history)
-        self.state = LinkState.PROVING
+        self._go_to(LinkState.PROVING)
         self.session_count += 1
         self.cursor = Cursor()
         self._ends = {}
@@ -180,7 +205,7 @@ class LinkCore:
                 f" tidemark region accept-loss at {self.primary_region}"
             )
             return self._broken(self.refused_history)
-        self.state = LinkState.SYNCING
+        self._go_to(LinkState.SYNCING)
         return [ReadRegistry()]
 
     def _follow_topics(self, event: RegistryRead) -> list[LinkEffect]:
@@ -194,7 +219,7 @@ class LinkCore:
                 f" accept-loss at {self.primary_region}"
             )
             return self._broken(self.refused_history)
-        self.state = LinkState.APPLYING
+        self._go_to(LinkState.APPLYING)
         self.metadata_version = event.metadata_version
         self._topics = event.registry
         difference = topic_difference(event.mirrored, event.registry)
@@ -232,7 +257,7 @@ class LinkCore:
         assert self.state is expected, (self.state, expected)
         self._ends.update(logs)
         self._unchecked = tuple(key for key in self._ends if key not in self.cursor.positions)
-        self.state = LinkState.CHECKING
+        self._go_to(LinkState.CHECKING)
         if not self._unchecked:
             return self._stream({})
         return [CheckEpochs({key: self._ends[key] for key in self._unchecked})]
@@ -249,7 +274,7 @@ class LinkCore:
             if not agrees(mirror, primary)
         ]
         if diverged:
-            self.state = LinkState.DIVERGED
+            self._go_to(LinkState.DIVERGED)
             return [HandOverDivergence(tuple(diverged))]
         behind = {
             key: primary.log_start_offset
@@ -274,7 +299,7 @@ class LinkCore:
         return [*effects, reconciled, *self._stream(added)]
 
     def _stream(self, added: Mapping[LogKey, int]) -> list[LinkEffect]:
-        self.state = LinkState.STREAMING
+        self._go_to(LinkState.STREAMING)
         self.last_error = ""
         forgotten, self._forgotten = self._forgotten, ()
         effects: list[LinkEffect] = []
@@ -298,7 +323,7 @@ class LinkCore:
         return self._stream({})
 
     def _broken(self, reason: str) -> list[LinkEffect]:
-        self.state = LinkState.PAUSED
+        self._go_to(LinkState.PAUSED)
         self.last_error = reason
         self._in_flight = 0
         wait_ms = self._backoff_ms

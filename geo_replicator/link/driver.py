@@ -130,7 +130,7 @@ class Link:
         finally:
             self._ports.logs.unwatch()
             self._session = None
-            self.core.state = LinkState.STOPPED
+            self.core.stop()
             self.reaching.end()
 
     # Sessions.

@@ -24,7 +24,13 @@ from tests.process.faults.cases import ROWS
 from tests.process.faults.disks import DISKS
 from tests.process.faults.regions import CLIENTS, REGIONS
 from tests.process.faults.scenes import Scene
-from tests.tidy.diagrams import transaction_states
+from tests.tidy.diagrams import (
+    failover_phases,
+    group_states,
+    link_states,
+    round_phases,
+    transaction_states,
+)
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
 from tests.tidy.tree import (
     DOCS,
@@ -268,6 +274,10 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "client-scenes": _client_scenes,
     "log-scenes": _log_scenes,
     "transaction-states": transaction_states,
+    "failover-phases": failover_phases,
+    "link-states": link_states,
+    "round-phases": round_phases,
+    "group-states": group_states,
     "model-instances": _model_instances,
     "model-mutants": _model_mutants,
 }

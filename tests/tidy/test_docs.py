@@ -77,7 +77,7 @@ def test_places_named_in_code_are_there(path: Path) -> None:
 
 
 def _names_in(path: Path) -> set[str]:
-    """Return the functions and classes of a file, methods as `Class.method`; none where there is no such file."""
+    """Return the functions, classes and tables of a file, methods as `Class.method`; none where there is no such file."""
     if not path.exists():
         return set()
     top = tree_of(path).body
@@ -89,7 +89,15 @@ def _names_in(path: Path) -> set[str]:
         for part in node.body
         if isinstance(part, _NAMED)
     }
-    return {node.name for node in named} | methods
+    targets = [
+        target
+        for node in top
+        for target in (
+            [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        )
+    ]
+    tables = {target.id for target in targets if isinstance(target, ast.Name)}
+    return {node.name for node in named} | methods | tables
 
 
 def test_generated_tables_are_current() -> None:

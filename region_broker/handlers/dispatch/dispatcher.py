@@ -4,11 +4,7 @@ INV-HD4  produce requests of one connection take effect in order; those behind a
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7); one that is decoded in pieces holds up those behind it on its connection, until it
 is answered if it writes (INV-HW1). A request that this region must not execute is forwarded whole, once it is known to
-be sound. What cannot be answered closes the connection, with a text that says why and what to do.
-A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
-order in which they take effect (C7); one that is decoded in pieces holds up those behind it on its connection, until it
-is answered if it writes (INV-HW1). A request that this region must not execute is forwarded whole, after the guard has
-passed it. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
+be sound. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
 without a task, or it was not begun: then `answer` serves it.
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
 """
