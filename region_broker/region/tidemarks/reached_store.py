@@ -20,7 +20,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
-from geo_replicator.link.whole_ends import AS_FORGOTTEN, Unlisted, WholeEnds
+from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from region_broker.log.indexes.checked_file import (
     FrameError,
     frame_bytes,
@@ -59,7 +59,7 @@ class ReachedFile:
         """Read the file in `folder`, which exists; without a file nothing was reached. Raises OSError."""
         path = folder / FILE_NAME
         if not disk.exists(path):
-            return cls(disk, path, BEFORE_ALL, AS_FORGOTTEN, 0)
+            return cls(disk, path, BEFORE_ALL, NOTHING_WHOLE, 0)
         sync_as_found(disk, path)
         return cls(disk, path, *_last_record(disk.read_file(path)))
 
@@ -123,7 +123,7 @@ def _packed(point: TidemarkPoint, whole: WholeEnds) -> bytes:
 
 def _last_record(data: bytes) -> tuple[TidemarkPoint, WholeEnds, int]:
     """Return what the last whole record says, and where it ends."""
-    point, whole, end = BEFORE_ALL, AS_FORGOTTEN, 0
+    point, whole, end = BEFORE_ALL, NOTHING_WHOLE, 0
     while end < len(data):
         try:
             size_bytes = frame_bytes(data[end : end + _HEAD_BYTES])

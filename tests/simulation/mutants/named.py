@@ -122,6 +122,17 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
+        "mirror-shows-each-log-by-itself",
+        "T17",
+        "mirror restarts",
+        "torn in the view of mirror",
+        (
+            "region_broker.region.mirror.mirror_view:MirrorView._whole_ends",
+            "ends = whole_cut(logs)",
+            "ends = {key: log.stable_offset for key, log in logs.items()}",
+        ),
+    ),
+    _mutant(
         "one-partition-gets-no-marker",
         "C28",
         "power goes",

@@ -24,7 +24,7 @@ AT_CUT = WholeEnds(Unlisted.AT_CUT, {LogKey(UUID(int=5), 3): 77, LogKey(UUID(int
 # Holds INV-RS1.
 async def test_T16_the_last_saved_point_is_there_after_a_restart(tmp_path: Path) -> None:
     store = ReachedFile.open(RealDisk(), tmp_path)
-    assert store.point == BEFORE_ALL
+    assert (store.point, store.whole) == (BEFORE_ALL, NOTHING_WHOLE)
     for number in range(1, 6):
         await store.save(TidemarkPoint(RegionEpoch(8), number), AT_CUT)
     store.close()
