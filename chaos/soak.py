@@ -44,10 +44,11 @@ from chaos.soak_judge import (
     lost_ranges,
 )
 from chaos.soak_stage import PATIENCE_S, REGIONS, SoakStage
-from region_broker.cli.demo import stage
-from region_broker.cli.demo.audit import Entry, audit
-from region_broker.cli.demo.dataset import Transfer
-from region_broker.cli.demo.workload import (
+from region_broker.workbench import stage
+from region_broker.workbench.audit import Entry, audit
+from region_broker.workbench.dataset import Transfer
+from region_broker.workbench.node_http import request
+from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
     GROUP_ID,
@@ -57,7 +58,6 @@ from region_broker.cli.demo.workload import (
     committed_rows,
     produce_input,
 )
-from region_broker.cli.region_client import request
 
 INPUT_PARTITIONS: Final = 4
 ROWS_PER_ROUND: Final = 500

@@ -3,7 +3,7 @@
 Every acknowledged record is there where its answer said, or lies in a range that losses name. A planned switch loses
 nothing. A reader is never taken back, but in the region that lost the takeover, and only what it lost.
 
-Not here: torn, doubled and missing transfers (`region_broker.cli.demo.audit`).
+Not here: torn, doubled and missing transfers (`region_broker.workbench.audit`).
 """
 
 from collections import Counter, defaultdict

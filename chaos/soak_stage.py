@@ -16,9 +16,9 @@ from uuid import UUID
 
 import click
 
-from region_broker.cli.demo import stage
-from region_broker.cli.local_cluster import LocalCluster
-from region_broker.cli.region_client import ApiError, request
+from region_broker.workbench import stage
+from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.node_http import ApiError, request
 
 REGIONS: Final = ("eu", "us")
 PATIENCE_S: Final = 60.0

@@ -20,8 +20,8 @@ from confluent_kafka.cimpl import NewTopic
 from chaos.history import Attempt, Outcome
 from chaos.transfers import Journal as TellersJournal
 from chaos.transfers import Teller
-from region_broker.cli.demo import workload
-from region_broker.cli.demo.dataset import Transfer
+from region_broker.workbench import workload
+from region_broker.workbench.dataset import Transfer
 
 _INPUT_PARTITIONS: Final = 6
 _ROW_COUNT: Final = 30_000

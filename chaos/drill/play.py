@@ -15,7 +15,7 @@ from typing import Final
 from chaos.drill.clients import DrillClients
 from chaos.drill.gaps import Phase
 from chaos.soak_stage import SoakStage
-from region_broker.cli.demo import stage
+from region_broker.workbench import stage
 
 PRIMARY, SECOND, THIRD = "eu", "us", "ap"
 SETTLE_S: Final = 4.0

@@ -25,8 +25,8 @@ from chaos.shuffle.stage import Stage
 from chaos.shuffle.story import Gone, Place
 from chaos.soak_judge import few
 from chaos.transfers import TOPIC as ACCOUNTS_TOPIC
-from region_broker.cli.demo import stage as demo_stage
-from region_broker.cli.local_cluster import StartsProcess
+from region_broker.workbench import stage as demo_stage
+from region_broker.workbench.local_cluster import StartsProcess
 
 PROGRESS_S: Final = 40.0
 ENDING_S: Final = 30.0

@@ -24,8 +24,8 @@ from chaos.shuffle.links import PeerLinks
 from chaos.shuffle.plan import Action, Kind, Part
 from chaos.shuffle.story import Damage, Separation, Story, Word
 from chaos.soak_stage import ClusterStage
-from region_broker.cli.local_cluster import START_TIMEOUT_S
-from region_broker.cli.region_client import ApiError, request
+from region_broker.workbench.local_cluster import START_TIMEOUT_S
+from region_broker.workbench.node_http import ApiError, request
 
 ACT_ALONE_S: Final = 20.0
 ORDER_S: Final = 15.0

@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 
 import msgspec
 
-from region_broker.cli.local_cluster import NodeProcess
+from region_broker.workbench.local_cluster import NodeProcess
 
 REQUEST_BYTES: Final = 1 << 16
 _REPLY_S: Final = 60.0

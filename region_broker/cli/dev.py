@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
-from region_broker.cli.local_cluster import ClusterError, LocalCluster
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.ports.system.chance import SystemChance
+from region_broker.workbench.local_cluster import ClusterError, LocalCluster
 
 _WATCH_INTERVAL_S = 0.2
 

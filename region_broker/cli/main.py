@@ -35,7 +35,7 @@ _COMMANDS: Final = {
         "admin.topic:topic",
         "Topics: create, alter, list, describe, delete; what is deleted.",
     ),
-    "txn": ("txn.command:txn", "Transactions: list, describe, abort, verdict."),
+    "txn": ("txn:txn", "Transactions: list, describe, abort, verdict."),
 }
 
 

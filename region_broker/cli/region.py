@@ -23,14 +23,8 @@ from region_broker.cli.output import (
     print_pairs,
     print_table,
 )
-from region_broker.cli.region_client import (
-    ApiError,
-    Cluster,
-    parse_urls,
-    reports_errors,
-    request,
-    url_option,
-)
+from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
+from region_broker.workbench.node_http import ApiError, request
 
 JSON: Final = "json"
 DIVERGENCE: Final = "divergence"

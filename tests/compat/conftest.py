@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 
 _NUMBERS = itertools.count()
 

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from idempotency.ledger_records import ROUND_KEY_KIND
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.compat.apache_kafka import jars
 from tests.compat.clients import CALL_S, POLLS_MAX
 

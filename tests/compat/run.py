@@ -28,7 +28,7 @@ from uuid import UUID
 
 import msgspec
 
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.compat.foreign_clients import CLIENTS, REASONS, MissingToolError
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"

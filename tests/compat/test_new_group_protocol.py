@@ -26,8 +26,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.cli.demo.stage import wait_mirrored
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.stage import wait_mirrored
 from tests.process.client_fixture import fail_over
 
 pytestmark = pytest.mark.process

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.compat.foreign_clients import MissingToolError
 from tests.compat.run import prepared
 from tests.process.client_fixture import create_topic, fail_over, open_cluster, read_all

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from region_broker.cli.local_cluster import LocalCluster
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.greedy_clients import (
     GOOD,
     PARTITIONS,

@@ -27,7 +27,7 @@ from chaos.checker import check
 from chaos.history import History
 from chaos.transfers import ACCOUNTS, Journal, Reader, end_all, tellers, write_ends
 from idempotency.record_batch import BatchHeader, iter_headers
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.process import stream
 from tests.process.aio_writers import PAIRS_TOPIC, STREAM_TOPIC, AioWriters, check_pairs
 from tests.process.stream import Streamed, Streamer, check_stream

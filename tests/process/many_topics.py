@@ -17,7 +17,7 @@ from uuid import UUID
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.process.nodes_measured import Wire, idle_cpu_percent, load, resident_mb
 

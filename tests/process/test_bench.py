@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from region_broker.cli.demo.stage import wait_until
+from region_broker.workbench.stage import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 import pytest
 from confluent_kafka import Message
 
-from region_broker.cli.local_cluster import LocalCluster
-from region_broker.cli.region_client import request
 from region_broker.client import (
     Fenced,
     OutcomeUnknown,
@@ -23,6 +21,8 @@ from region_broker.client import (
     from_json,
     to_json,
 )
+from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.node_http import request
 from tests.fixtures.waiting import until
 from tests.process.client_fixture import create_topic, open_cluster, read_all
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.cli.demo import stage
-from region_broker.cli.local_cluster import LocalCluster
 from region_broker.client import (
     Fenced,
     Producer,
@@ -22,6 +20,8 @@ from region_broker.client import (
     TransactionAborted,
     TransactionalProducer,
 )
+from region_broker.workbench import stage
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.process.client_fixture import (
     CALL_S,
     create_topic,

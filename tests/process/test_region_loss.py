@@ -36,8 +36,8 @@ from chaos.transfers import (
     write_ends,
 )
 from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor
-from region_broker.cli.demo.stage import wait_mirrored
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.stage import wait_mirrored
 from tests.process.own_process import run_in_own_process
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

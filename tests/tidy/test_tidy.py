@@ -36,11 +36,11 @@ LEFTOVERS: Final = re.compile(r"\b(?:F[I]XME|T[O]DO|X[X]X|H[A]CK)\b")
 BANNED_CALLS: Final = {
     "time.time": ("the Clock that was handed in", ("region_broker/ports/system/clock.py",)),
     "time.time_ns": ("the Clock that was handed in", ("region_broker/ports/system/clock.py",)),
-    "time.monotonic": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/client/")),
-    "time.monotonic_ns": ("the Clock that was handed in", ("region_broker/ports/system/clock.py", "region_broker/cli/")),
-    "time.perf_counter": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/client/")),
-    "time.perf_counter_ns": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/client/")),
-    "time.sleep": ("Clock.sleep_ms, or an event to wait for", ("region_broker/cli/", "region_broker/client/")),
+    "time.monotonic": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/workbench/", "region_broker/client/")),
+    "time.monotonic_ns": ("the Clock that was handed in", ("region_broker/ports/system/clock.py", "region_broker/cli/", "region_broker/workbench/")),
+    "time.perf_counter": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/workbench/", "region_broker/client/")),
+    "time.perf_counter_ns": ("the Clock that was handed in", ("region_broker/cli/", "region_broker/workbench/", "region_broker/client/")),
+    "time.sleep": ("Clock.sleep_ms, or an event to wait for", ("region_broker/cli/", "region_broker/workbench/", "region_broker/client/")),
     "datetime.now": ("the Clock that was handed in", ()),
     "datetime.utcnow": ("the Clock that was handed in", ()),
     "uuid.uuid4": ("Chance.uuid", ()),
@@ -73,6 +73,7 @@ USERS_OF_THE_SYSTEM: Final = (
     "region_broker/ports/disk.py",
     "region_broker/ports/",
     "region_broker/cli/",
+    "region_broker/workbench/",  # starts processes, and asks them over HTTP
     "geo_replicator/reconciliation/",  # reads the folders of live regions, as another process
     "region_broker/config.py",
     "region_broker/node/storage.py",  # the lock that keeps other processes out of a data folder
@@ -216,7 +217,9 @@ def test_every_third_party_import_is_declared() -> None:
 
 def _may_use_extras(path: Path) -> bool:
     """Say whether a file runs only where an extra for users is installed, and says so itself where it is not."""
-    return shown(path).startswith(("geo_replicator/reconciliation/", "region_broker/cli/"))
+    return shown(path).startswith(
+        ("geo_replicator/reconciliation/", "region_broker/cli/", "region_broker/workbench/")
+    )
 
 
 def _names(requirements: list[str]) -> set[str]:

@@ -38,8 +38,9 @@ from region_broker.cli.output import (
     print_json,
     print_rows,
 )
-from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, request, url_option
+from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
 from region_broker.limits import PARTITION_COUNT_MAX
+from region_broker.workbench.node_http import request
 
 
 @click.group(epilog="Example: tidemark topic create orders --partitions 8")

@@ -144,8 +144,8 @@ def _counts(option: str, text: str, highest: int) -> tuple[int, ...]:
 def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
     """Give the broker to measure, starting one if none is named."""
     from region_broker.cli.bench.stage import Stage
-    from region_broker.cli.local_cluster import ClusterError, LocalCluster
     from region_broker.ports.system.chance import SystemChance
+    from region_broker.workbench.local_cluster import ClusterError, LocalCluster
 
     mark = SystemChance().uuid().hex[:8]
     if bootstrap:

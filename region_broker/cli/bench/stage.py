@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.bench.figures import BenchFailed, Cost
-from region_broker.cli.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 
 CONNECT_TIMEOUT_S: Final = 10.0
 TIMEOUT_S: Final = 30.0

@@ -18,7 +18,7 @@ from region_broker.cli.context.store import (
     Contexts,
 )
 from region_broker.cli.output import EXIT_NOT_FOUND, EXIT_USAGE, fail, output_option, print_rows
-from region_broker.cli.region_client import BadUrl, parse_urls
+from region_broker.workbench.node_http import BadUrl, urls_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -69,7 +69,7 @@ def context_set(name: str, bootstrap: str | None, url: str | None) -> None:
             fail(f"--bootstrap: {address!r} is not host:port", EXIT_USAGE)
     before = contexts.named.get(name, Context())
     try:
-        addresses = ",".join(parse_urls(url)) if url else before.url
+        addresses = ",".join(urls_of(url)) if url else before.url
     except BadUrl as error:
         fail(f"--url: {error}", EXIT_USAGE)
     changed = contexts.with_context(

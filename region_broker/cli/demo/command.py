@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-from region_broker.cli.demo.dataset import FLIGHTS_ROWS, BadInput, Columns
 from region_broker.cli.output import EXIT_FAILED, EXIT_USAGE, fail
+from region_broker.workbench.dataset import FLIGHTS_ROWS, BadInput, Columns
 
 DEFAULT_ROWS: Final = 10_000
 WORKERS_MAX: Final = 64
@@ -55,8 +55,8 @@ def demo(
     Each row of a data set is one transaction over two accounts. Half-way the primary region is killed with
     SIGKILL; the other takes over; the same applications go on; the old region returns; Spark compares.
     """
-    from region_broker.cli.demo.dataset import flights, read_file
     from region_broker.cli.demo.run import Plan, perform
+    from region_broker.workbench.dataset import flights, read_file
 
     row_limit = _row_limit(rows)
     _check_places(data_dir, report_path)

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from region_broker.cli.demo.workload import Ack, Journal, Worker
+from region_broker.workbench.workload import Ack, Journal, Worker
 
 WORKERS_PER_HOST: Final = 4
 SILENT_S_MAX: Final = 30.0

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from idempotency.identity import LeaderEpoch
-from region_broker.cli.demo.dataset import Transfer
-from region_broker.cli.demo.workload import (
+from region_broker.workbench.dataset import Transfer
+from region_broker.workbench.workload import (
     ACCOUNTS_TOPIC,
     Ack,
     partition_of,

@@ -14,15 +14,19 @@ import click
 from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.cli.demo import stage
-from region_broker.cli.demo.audit import Entry, Findings, audit, read_accounts, shorten
-from region_broker.cli.demo.dataset import Transfer
 from region_broker.cli.demo.hosts import HostedFleet
 from region_broker.cli.demo.losses import Asked, Comparison, compare
 from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor
 from region_broker.cli.demo.report import labelled, render
 from region_broker.cli.demo.story import Story
-from region_broker.cli.demo.workload import (
+from region_broker.cli.kafka import admin_client, wait_for
+from region_broker.cli.output import print_json, print_object
+from region_broker.ports.system.chance import SystemChance
+from region_broker.workbench import stage
+from region_broker.workbench.audit import Entry, Findings, audit, read_accounts, shorten
+from region_broker.workbench.dataset import Transfer
+from region_broker.workbench.local_cluster import ClusterError, LocalCluster
+from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
     INPUT_TOPIC,
@@ -30,10 +34,6 @@ from region_broker.cli.demo.workload import (
     committed_rows,
     produce_input,
 )
-from region_broker.cli.kafka import admin_client, wait_for
-from region_broker.cli.local_cluster import ClusterError, LocalCluster
-from region_broker.cli.output import print_json, print_object
-from region_broker.ports.system.chance import SystemChance
 
 PRIMARY: Final = "eu"
 OTHER: Final = "us"

@@ -15,14 +15,8 @@ import click
 
 from region_broker.cli.inspect.samples import Between, Scrape
 from region_broker.cli.output import output_option, print_json, print_table
-from region_broker.cli.region_client import (
-    ApiError,
-    Cluster,
-    metrics_text,
-    parse_urls,
-    reports_errors,
-    url_option,
-)
+from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
+from region_broker.workbench.node_http import ApiError, metrics_text
 
 _CLEAR: Final = "\033[2J\033[H"
 _BYTES_PER_MB: Final = 1_000_000

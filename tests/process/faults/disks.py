@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.cli.demo.stage import log_ends, wait_until
 from region_broker.cli.main import main as tidemark_command
+from region_broker.workbench.stage import log_ends, wait_until
 from tests.process.client_fixture import CALL_S
 from tests.process.faults.fixture import DAY_S, PATIENCE_S, TOPIC, Fixture
 from tests.process.faults.scenes import Scene, Stand

@@ -22,9 +22,9 @@ from chaos.readers import read_all
 from chaos.shuffle.readiness import reasons
 from chaos.shuffle.settling import settled
 from chaos.shuffle.stage import Stage
-from region_broker.cli.demo.stage import StageError, losses, wait_mirrored, wait_until
 from region_broker.cli.main import main as tidemark_command
 from region_broker.ports.system.clock import SystemClock
+from region_broker.workbench.stage import StageError, losses, wait_mirrored, wait_until
 from tests.process.client_fixture import create_topic
 
 TOPIC: Final = "kept"

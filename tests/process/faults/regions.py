@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from region_broker.cli.demo.stage import wait_until
-from region_broker.cli.local_cluster import LocalCluster, RegionPlace
-from region_broker.cli.region_client import ApiError, request
+from region_broker.workbench.local_cluster import LocalCluster, RegionPlace
+from region_broker.workbench.node_http import ApiError, request
+from region_broker.workbench.stage import wait_until
 from tests.process.client_fixture import CALL_S, create_topic
 from tests.process.faults.cases import When
 from tests.process.faults.fixture import PATIENCE_S, TOPIC, Fixture

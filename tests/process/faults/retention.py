@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.cli.demo.stage import wait_until
+from region_broker.workbench.stage import wait_until
 from tests.process.client_fixture import CALL_S
 from tests.process.faults.fixture import DAY_S, PATIENCE_S
 from tests.process.faults.scenes import Stand

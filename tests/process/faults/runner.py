@@ -16,8 +16,8 @@ import click
 from confluent_kafka import KafkaException
 
 from chaos.shuffle.plan import Part
-from region_broker.cli.demo.stage import StageError
-from region_broker.cli.region_client import ApiError
+from region_broker.workbench.node_http import ApiError
+from region_broker.workbench.stage import StageError
 from tests.process.faults.cases import Expected, Fault, Other, Run, Seen, Side, Way, When
 from tests.process.faults.fixture import DAY_S, Fixture, Template, born, failed_over
 from tests.process.faults.scenes import Scene, Stand

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from region_broker.cli.demo.dataset import Transfer
 from region_broker.cli.demo.losses import Asked, Comparison, compare
-from region_broker.cli.demo.workload import Ack, partition_of
+from region_broker.workbench.dataset import Transfer
+from region_broker.workbench.workload import Ack, partition_of
 
 JFK_LAX, EWR_MIA = Transfer("1", "JFK", "LAX", 2475), Transfer("2", "EWR", "MIA", 1085)
 ROWS = [

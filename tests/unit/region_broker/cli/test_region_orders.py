@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from region_broker.cli import region as commands
 from region_broker.cli import region_client
-from region_broker.cli.region_client import ApiError, Cluster
+from region_broker.cli.region_client import Cluster
+from region_broker.workbench.node_http import ApiError
 
 EU, US = "http://eu:9093", "http://us:9093"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from idempotency.identity import INTERNAL_TOPICS
-from region_broker.cli.local_cluster import LocalCluster
-from region_broker.cli.region_client import request
+from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.node_http import request
 
 _ASK_INTERVAL_S: Final = 0.05
 

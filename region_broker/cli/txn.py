@@ -21,13 +21,8 @@ from region_broker.cli.output import (
     print_object,
     print_rows,
 )
-from region_broker.cli.region_client import (
-    Cluster,
-    parse_urls,
-    reports_errors,
-    request,
-    url_option,
-)
+from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
+from region_broker.workbench.node_http import request
 
 _STATES: Final = (
     "empty", "ongoing", "prepare_commit", "prepare_abort", "complete_commit", "complete_abort",

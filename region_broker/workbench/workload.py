@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from region_broker.cli.demo.dataset import Transfer
 from region_broker.client.across_regions import ACROSS_REGIONS
 from region_broker.client.retirement import retire
+from region_broker.workbench.dataset import Transfer
 
 INPUT_TOPIC: Final = "transfers"
 ACCOUNTS_TOPIC: Final = "accounts"

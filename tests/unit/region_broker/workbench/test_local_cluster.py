@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from region_broker.cli.local_cluster import (
+from region_broker.workbench.local_cluster import (
     PLAN_FILE,
     PORTS_OF_OUR_OWN,
     ClusterError,

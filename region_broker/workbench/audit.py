@@ -15,8 +15,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from region_broker.cli.demo.dataset import Transfer
-from region_broker.cli.demo.workload import (
+from region_broker.workbench.dataset import Transfer
+from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
     Journal,

@@ -1,1 +1,0 @@
-"""`tidemark txn`."""

@@ -1,0 +1,104 @@
+"""Asks one node over its HTTP API: every request ends within its time-out, and an answer is bounded in size.
+
+http.client rather than aiohttp: a command must start within 150 ms.
+Not here: which node to ask (`cli.region_client`), verdicts for applications (`client.verdicts`).
+"""
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+CONNECT_TIMEOUT_S: Final = 3.0
+_REDIRECT: Final = 307
+
+
+class BadUrl(Exception):
+    """An address that is not http://host:port."""
+
+
+class ApiError(Exception):
+    """A node answered with a problem (RFC 9457)."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        """Keep status and code beside the text."""
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+def urls_of(text: str) -> list[str]:
+    """Return the addresses of a comma list; raises `BadUrl`."""
+    urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
+    for url in urls:
+        _split(url)
+    return urls
+
+
+def _split(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise BadUrl(f"{url!r} is not http://host:port ({error})") from error
+    if parts.scheme != "http" or parts.hostname is None:
+        raise BadUrl(f"{url!r} is not http://host:port")
+    return parts.hostname, port or 80
+
+
+def request(
+    url: str, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = 30.0
+) -> Any:
+    """Return the JSON answer; raises `ApiError`, OSError (TimeoutError included)."""
+    return _decode(url, *_exchange(url, method, path, body, timeout_s))
+
+
+def metrics_text(url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+    """Return `/metrics` in Prometheus text format; raises `ApiError`, OSError (TimeoutError included)."""
+    status, data = _exchange(url, "GET", "/metrics", None, timeout_s)
+    if status >= _REDIRECT:
+        raise ApiError(status, "", f"{url} answered {status} to /metrics")
+    return data.decode(errors="replace")
+
+
+def _exchange(
+    url: str, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+) -> tuple[int, bytes]:
+    host, port = _split(url)
+    connection = http.client.HTTPConnection(host, port, timeout=min(timeout_s, CONNECT_TIMEOUT_S))
+    try:
+        connection.connect()
+        connection.sock.settimeout(timeout_s)
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        data = response.read(ANSWER_BYTES_MAX + 1)
+    except http.client.HTTPException as error:
+        raise ConnectionError(
+            f"{url} does not speak HTTP; is it the Kafka or the peer port?"
+        ) from error
+    except BrokenPipeError as error:
+        raise ConnectionError(f"{url} closed the connection: {error}") from error
+    finally:
+        connection.close()
+    if len(data) > ANSWER_BYTES_MAX:
+        raise ConnectionError(f"{url} answered more than {ANSWER_BYTES_MAX} bytes")
+    return response.status, data
+
+
+def _decode(url: str, status: int, data: bytes) -> Any:
+    try:
+        decoded = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ConnectionError(
+            f"{url} answered {status} without JSON; is it Tidemark, and its HTTP port?"
+        ) from error
+    if status >= _REDIRECT:
+        body = decoded if isinstance(decoded, dict) else {}
+        detail = str(body.get("detail", f"{url} answered {status}"))
+        raise ApiError(status, str(body.get("code", "")), detail)
+    return decoded
