@@ -6,7 +6,7 @@ INV-H14 no transactional batch is appended unless its partition is in the produc
         very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4); a
         batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1)
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
-Not here: what is done when (`produce`, `produce.many`), waiting (`produce.wait`), error numbers (`produce.errors`).
+Not here: what is done when (`produce.pipeline`), waiting (`produce.wait`), error numbers (`produce.errors`).
 """
 
 import asyncio
@@ -28,7 +28,6 @@ from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
-from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -170,29 +169,51 @@ def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerd
     )
 
 
-def admitted(ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]) -> bool:
-    """Verify without waiting; return False when partitions must first be added (TV2)."""
-    for item in transactional:
-        verdict = _verify(ctx, request, item)
-        if verdict is TxnVerdict.OK:
-            continue
-        if ctx.version >= _TV2_SINCE and request.transactional_id is not None:
-            return False
-        item.refuse(verification_error(verdict, ctx.version))
-    return True
-
-
 def missing_of(
-    ctx: RequestContext, request: ProduceRequest, transactional: Sequence[Item]
+    ctx: RequestContext, request: ProduceRequest, transactional: Iterable[Item]
 ) -> list[Item]:
     """Return the batches whose partitions must first be added to the transaction (TV2)."""
-    if ctx.version < _TV2_SINCE or request.transactional_id is None:
+    if not _adds(ctx, request):
         return []
     return [
         item
         for item in transactional
         if item.open and _verify(ctx, request, item) is not TxnVerdict.OK
     ]
+
+
+def judged(
+    ctx: RequestContext, request: ProduceRequest, transactional: Iterable[Item], *, waited: bool
+) -> bool:
+    """Refuse what is in no open transaction, or in another one than it was sent in; nothing is awaited from here to
+    the append (P4). False where partitions must first be added (TV2), which was done for what `waited`.
+    """
+    may_add = not waited and _adds(ctx, request)
+    for item in transactional:
+        if item.error:
+            continue
+        verdict = _verify(ctx, request, item)
+        if verdict is not TxnVerdict.OK:
+            if may_add:
+                return False
+            item.refuse(verification_error(verdict, ctx.version))
+        elif waited and _is_late(item):
+            # A live client sends it again, and is verified anew; of a late request nobody hears the answer.
+            item.refuse(
+                ErrorCode.not_enough_replicas,
+                "the producer's transaction ended in this partition while the batch waited: send it again",
+            )
+    return True
+
+
+def _adds(ctx: RequestContext, request: ProduceRequest) -> bool:
+    return ctx.version >= _TV2_SINCE and request.transactional_id is not None
+
+
+def _is_late(item: Item) -> bool:
+    assert item.partition is not None
+    assert item.guard is not None, "INV-H14: what waited is judged against its guard"
+    return not item.partition.state.verifications.is_current(item.guard)
 
 
 async def add(ctx: RequestContext, request: ProduceRequest, missing: Sequence[Item]) -> None:
@@ -210,42 +231,9 @@ async def add(ctx: RequestContext, request: ProduceRequest, missing: Sequence[It
             item.refuse(verification_error(verdict, ctx.version))
 
 
-def refuse_unverified(
-    ctx: RequestContext, request: ProduceRequest, transactional: Iterable[Item]
-) -> None:
-    """Refuse what is in no open transaction, or in another one than it was sent in; nothing is awaited from here to
-    the append (P4).
-    """
-    for item in transactional:
-        if item.open:
-            verdict = _verify(ctx, request, item)
-            if verdict is not TxnVerdict.OK:
-                item.refuse(verification_error(verdict, ctx.version))
-            elif _is_late(item):
-                # A live client sends it again, and is verified anew; of a late request nobody hears the answer.
-                item.refuse(
-                    ErrorCode.not_enough_replicas,
-                    "the producer's transaction ended in this partition while the batch waited: send it again",
-                )
-
-
-def _is_late(item: Item) -> bool:
-    assert item.partition is not None
-    assert item.guard is not None, "INV-H14: what waited is judged against its guard"
-    return not item.partition.state.verifications.is_current(item.guard)
-
-
 def _tp(item: Item) -> TopicPartition:
     assert item.partition is not None
     return item.partition.tp
-
-
-def check_silent(items: Sequence[Item]) -> None:
-    """With acks=0 nothing can be answered: a closed connection tells the producer of an error (as Kafka does)."""
-    failed = next((item for item in items if item.error), None)
-    if failed is not None:
-        name = ErrorCode(failed.error).name
-        raise CloseConnection(f"a batch sent with acks=0 was refused: {name}")
 
 
 @dataclass(slots=True)

@@ -3,89 +3,45 @@
 INV-H13 after a local append no error is answered that means "not written" (P18): REQUEST_TIMED_OUT only
 A request that need not wait before it appends (`begin_produce`) has no task: its answer is made by the group commit
 that reaches its last batch.
-Not here: the batches (`produce.batches`), requests of very many (`produce.many`), waiting until what was appended is
-durable (`produce.wait`), error numbers (`produce.errors`), bytes (`wire.codec.fast_paths.produce`).
+Not here: the way of a request (`produce.pipeline`), waiting until what was appended is durable and the answer
+(`produce.wait`), error numbers (`produce.errors`), bytes (`wire.codec.fast_paths.produce`).
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.produce.batches import (
-    ORDER_KEY,
-    add,
-    admitted,
-    append,
-    check_silent,
-    checked,
-    guarded,
-    heavy_of,
-    items_of,
-    missing_of,
-    place,
-    prepare,
-    refuse_mixed,
-    refuse_unverified,
-)
-from region_broker.handlers.produce.many import produce_many
-from region_broker.handlers.produce.wait import ProduceWait, written
-from region_broker.limits import YIELD_ROWS
+from region_broker.handlers.produce.pipeline import in_pieces, is_many, whole
+from region_broker.handlers.produce.wait import Item, written, written_pieces
 from region_broker.wire.codec.fast_paths.produce import KEY, VERSIONS, ProduceRequest
+from region_broker.wire.codec.pieces import run_yielding
 
 _TOPIC_IDS_SINCE: Final = 13
 
 
 async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Written | None:
     """Append each batch, wait until all are durable, return the answer; None with acks=0."""
-    if _is_many(request):
-        return await produce_many(ctx, request)
-    items = list(items_of(request))
-    transactional = refuse_mixed(items, checked(ctx, request, items))
-    heavy = heavy_of(items)
-    order = ctx.connection_state.get(ORDER_KEY)
-    if order is None and not heavy and admitted(ctx, request, transactional):
-        append(ctx, items)
-    else:
-        with guarded(ctx, transactional), place(ctx) as turn:
-            await turn()
-            for item in heavy:
-                await prepare(item)
-            if missing := missing_of(ctx, request, transactional):
-                await add(ctx, request, missing)
-            refuse_unverified(ctx, request, transactional)
-            append(ctx, items)
+    ended: asyncio.Future[Sequence[Item]] = asyncio.get_running_loop().create_future()
+    many = is_many(request)
+    if many or not whole(ctx, request, ended.set_result):
+        await in_pieces(ctx, request, ended.set_result)
     if request.acks == 0:
-        check_silent(items)
         return None
-    ended = asyncio.Event()
-    ProduceWait(ctx, request, items, ended.set).begin()
-    await ended.wait()
+    items = await ended
+    if many:
+        return await run_yielding(written_pieces(ctx, request, items))
     return written(ctx, request, items)
 
 
 def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) -> bool:
     """Append each batch, and let the answer be made when all are durable; False if that needs a task."""
-    items = list(items_of(request))
-    if len(items) > YIELD_ROWS:
+    if not whole(ctx, request, lambda items: finish(written(ctx, request, items))):
         return False
-    transactional = refuse_mixed(items, checked(ctx, request, items))
-    if ORDER_KEY in ctx.connection_state or heavy_of(items):
-        return False
-    if transactional and not admitted(ctx, request, transactional):
-        return False
-    append(ctx, items)
     if request.acks == 0:
-        check_silent(items)
         finish(None)
-    else:
-        wait = ProduceWait(ctx, request, items, lambda: finish(written(ctx, request, items)))
-        wait.begin()
     return True
-
-
-def _is_many(request: ProduceRequest) -> bool:
-    return sum(len(topic.batches) for topic in request.topics) > YIELD_ROWS
 
 
 def error_answer(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:

@@ -2,12 +2,12 @@
 
 INV-HPW1 a request is answered once: by the commit that reaches its last batch, or when its time is over; then what is
          not durable is REQUEST_TIMED_OUT (P18)
-Not here: what is appended (`produce`), what moves HW (`partitions.partition`).
+Not here: what is appended (`produce.pipeline`), what moves HW (`partitions.partition`).
 """
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -28,6 +28,7 @@ from region_broker.wire.codec.fast_paths.produce import (
     answer_pieces,
 )
 from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.server import CloseConnection
 
 _TIMED_OUT: Final = int(ErrorCode.request_timed_out)
 
@@ -114,6 +115,10 @@ class Item:
         )
 
 
+OnEnd: TypeAlias = Callable[[Sequence[Item]], None]
+"""Takes the batches of a request when each is refused, durable or given up."""
+
+
 class ProduceWait:
     """One request that waits for its batches."""
 
@@ -124,22 +129,22 @@ class ProduceWait:
         ctx: RequestContext,
         request: ProduceRequest,
         items: Sequence[Item],
-        on_end: Callable[[], None],
+        on_end: OnEnd,
     ) -> None:
-        """Call `begin` next; `on_end` is called once, on the event loop."""
+        """Call `expect` and `all_expected` next; `on_end` is called once, on the event loop.
+
+        With acks=0 nothing is waited for, and it is not called.
+        """
         self._ctx = ctx
         self._request = request
         self._items = items
         self._on_end = on_end
         self._left = 1  # itself, until every batch is told of
 
-    def begin(self) -> None:
-        """Wait for all that was appended; ends at once if there is nothing to wait for."""
-        self.expect(self._items)
-        self.all_expected()
-
     def expect(self, items: Sequence[Item]) -> None:
         """Wait for some of the batches, in the step that appended them; `all_expected` comes last."""
+        if self._request.acks == 0:
+            return
         for item in items:
             if item.outcome is not None:
                 assert item.partition is not None
@@ -149,6 +154,9 @@ class ProduceWait:
 
     def all_expected(self) -> None:
         """Note that every batch is waited for; ends at once if all are durable or refused."""
+        if self._request.acks == 0:
+            _check_silent(self._items)
+            return
         if self._left > 1:
             self._ctx.services.deadlines.add(self, self._request.timeout_ms / 1000)
         self.one_less()
@@ -172,11 +180,19 @@ class ProduceWait:
         for item in self._items:
             item.wait = None  # no cycle keeps the request's bytes until somebody looks for cycles
         on_end, self._on_end = self._on_end, _nothing
-        on_end()
+        on_end(self._items)
 
 
-def _nothing() -> None:
+def _nothing(_items: Sequence[Item]) -> None:
     """Stand for what was called already."""
+
+
+def _check_silent(items: Sequence[Item]) -> None:
+    """With acks=0 nothing can be answered: a closed connection tells the producer of an error (as Kafka does)."""
+    failed = next((item for item in items if item.error), None)
+    if failed is not None:
+        name = ErrorCode(failed.error).name
+        raise CloseConnection(f"a batch sent with acks=0 was refused: {name}")
 
 
 def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> Written:

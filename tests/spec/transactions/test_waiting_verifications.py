@@ -59,16 +59,23 @@ def write_marker(fixture: WireFixture, producer_epoch: int) -> None:
     )  # fmt: skip
 
 
+def as_sent_in(monkeypatch: pytest.MonkeyPatch, *, many: bool) -> None:
+    """Let every request be run as one of many batches is."""
+    if many:
+        monkeypatch.setattr(produce, "is_many", lambda _: True)
+        monkeypatch.setattr(produce, "whole", lambda *_: False)
+
+
 async def error_of(client: RawClient, version: int) -> int:
     _, answer = await client.receive(0, version)
     return int(answer.responses[0].partition_responses[0].error_code.value)
 
 
-@pytest.mark.parametrize("turn_rows", [64, 0])
+@pytest.mark.parametrize("many", [False, True])
 async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_transaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    monkeypatch.setattr(produce, "YIELD_ROWS", turn_rows)  # 0: every request is one of many batches
+    as_sent_in(monkeypatch, many=many)
     async with held_fixture(tmp_path) as (fixture, client, held):
         fixture.txn.in_transaction.add(T0)
         client.send(0, 12, another_producers())
@@ -83,11 +90,11 @@ async def test_P4_batch_that_waited_over_a_marker_is_not_taken_into_the_next_tra
         assert await error_of(client, 9) == NONE, "sent again, it is verified anew"
 
 
-@pytest.mark.parametrize("turn_rows", [64, 0])
+@pytest.mark.parametrize("many", [False, True])
 async def test_P4_answer_of_the_coordinator_that_comes_after_the_marker_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    monkeypatch.setattr(produce, "YIELD_ROWS", turn_rows)  # 0: every request is one of many batches
+    as_sent_in(monkeypatch, many=many)
     async with held_fixture(tmp_path) as (fixture, client, held):
         client.send(0, 12, transactional())
         await waits(fixture)

@@ -17,10 +17,10 @@ from idempotency.identity import (
     TopicName,
     TopicPartition,
 )
+from region_broker.handlers.dispatch import cooperative_yield
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce import batches as produce_batches
-from region_broker.handlers.produce import many as produce_many
-from region_broker.handlers.produce import produce
+from region_broker.handlers.produce import pipeline
 from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
 from region_broker.wire.batches import Origin
@@ -34,8 +34,8 @@ INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE = 49, 48
 
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "YIELD_ROWS", 3)
-    monkeypatch.setattr(produce_many, "YIELD_ROWS", 3)
+    monkeypatch.setattr(pipeline, "YIELD_ROWS", 3)
+    monkeypatch.setattr(cooperative_yield, "YIELD_ROWS", 3)
 
 
 def errors(answered: Any) -> list[int]:
@@ -76,7 +76,7 @@ async def test_INV_HPM1_others_are_served_between_the_pieces(
         sizes.append((len(items), ticks))
         produce_batches.append(ctx, items)
 
-    monkeypatch.setattr(produce_many, "append", noting)
+    monkeypatch.setattr(pipeline, "append", noting)
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t", 20)
         client = await fixture.connect()

@@ -1,0 +1,93 @@
+"""One Produce request from its batches to what is appended, in one of two runs: whole, or in pieces.
+
+INV-HPM1 each batch is verified, appended and waited for in one step; between two steps the transaction may end, and what
+         comes after is refused (INV-H14)
+INV-HPM2 what a connection sent behind a request that waits is appended behind its last batch (INV-H12)
+A rule is written once, for any number of batches (`batches`, `wait`). A run only says what is done when: `whole` does all
+in this very step, and gives up where anything must be waited for; `in_pieces` waits, and serves others after every
+YIELD_ROWS batches. What a request tells its coordinator and its logs is the same in both.
+Partitions answer for themselves: one may have its batch before another is looked at, as in any Produce.
+Not here: what is done with one batch (`batches`), waiting until it is durable and the answer (`wait`).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.produce.batches import (
+    ORDER_KEY,
+    add,
+    append,
+    checked,
+    guarded,
+    heavy_of,
+    items_of,
+    judged,
+    missing_of,
+    place,
+    prepare,
+    refuse_mixed,
+)
+from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait
+from region_broker.limits import YIELD_ROWS
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+
+
+def is_many(request: ProduceRequest) -> bool:
+    """Return whether a request has more batches than are taken in one step."""
+    return sum(len(topic.batches) for topic in request.topics) > YIELD_ROWS
+
+
+def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
+    """Append all in this very step; False where anything must be waited for, or many: nothing is appended then."""
+    items = list(islice(items_of(request), YIELD_ROWS + 1))
+    if len(items) > YIELD_ROWS:
+        return False
+    transactional = refuse_mixed(items, checked(ctx, request, items))
+    if ORDER_KEY in ctx.connection_state or heavy_of(items):
+        return False
+    if transactional and not judged(ctx, request, transactional, waited=False):
+        return False
+    wait = ProduceWait(ctx, request, items, on_end)
+    append(ctx, items)
+    wait.expect(items)
+    wait.all_expected()
+    return True
+
+
+async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> None:
+    """Append all in the order of the connection; others are served while it waits, and after each piece."""
+    yielding = CooperativeYield()
+    items: list[Item] = []
+    transactional: list[Item] = []
+    heavy: list[Item] = []
+    with place(ctx) as turn:
+        coming = items_of(request)
+        while piece := list(islice(coming, YIELD_ROWS)):
+            items += piece
+            transactional += checked(ctx, request, piece)
+            heavy += heavy_of(piece)
+            await yielding.row(len(piece))
+        transactional = refuse_mixed(items, transactional)
+        with guarded(ctx, transactional):
+            await turn()
+            for item in heavy:
+                await prepare(item)
+            missing: list[Item] = []
+            for part in _pieces(transactional):
+                missing += missing_of(ctx, request, part)
+                await yielding.row(len(part))
+            if missing:
+                await add(ctx, request, missing)
+            wait = ProduceWait(ctx, request, items, on_end)
+            for part in _pieces(items):
+                judged(ctx, request, [item for item in part if item.transactional], waited=True)
+                append(ctx, part)
+                wait.expect(part)
+                await yielding.row(len(part))
+    wait.all_expected()
+
+
+def _pieces(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    return (items[start : start + YIELD_ROWS] for start in range(0, len(items), YIELD_ROWS))
