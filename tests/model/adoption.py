@@ -253,14 +253,14 @@ class Adoption:
     # Adopting (T21).
 
     def _adopting(self, state: State) -> Iterator[Move]:
-        shard = self._shard(state)
+        standing = self._standing(state)
         own = round_of(leader_epoch(RegionEpoch(NEW), 0), 0)
-        if own > shard.core.view.round and "T21 no round of its own" not in self.mutants:
+        if own > standing.round and "T21 no round of its own" not in self.mutants:
             yield Move(("the candidate enters its own round",), partial(_entered, state, int(own)))
             return
         if state.stage == DECIDES:
-            yield Move(*self._decide(state, shard))
-        elif not shard.core.view.prepared():
+            yield Move(*self._decide(state, standing))
+        elif not standing.prepared:
             if state.waiting:
                 waited = partial(self._feed, state._replace(waiting=()), state.waiting)
                 yield Move(("orphans that waited are aborted",), waited)
@@ -273,10 +273,10 @@ class Adoption:
             )  # fmt: skip
             yield Move(("the candidate crashes",), partial(crashed._replace))
 
-    def _decide(self, state: State, shard: "Shard") -> Move:
+    def _decide(self, state: State, standing: "Standing") -> Move:
         """Every outcome is in the ledger before its markers; the real order is that of `abort_open`."""
         found = [(TPS[p], txn) for p, log in enumerate(state.logs) for txn in _open_in(log)]
-        for record in shard.core.view.ongoing():
+        for record in standing.ongoing:
             tps = tuple(tp for tp, txn in found if txn.producer_id == record.producer_id)
             adopt = ev.AdoptOngoing(record.transactional_id, tps)
             return Move(
@@ -284,9 +284,8 @@ class Adoption:
             )
         orphans: list[ev.AbortOrphan] = []
         waiting: list[ev.AbortOrphan] = []
-        for orphan in orphans_of(found, list(shard.core.view.records())):
-            decided = shard.core.view.record_of(tr.orphan_id(orphan.producer_id))
-            is_owed = decided is not None and decided.status in PREPARED
+        for orphan in orphans_of(found, standing.records):
+            is_owed = tr.orphan_id(orphan.producer_id) in standing.prepared
             (waiting if is_owed else orphans).append(orphan)
         if "T21 orphans are left" in self.mutants:
             orphans = []
@@ -303,8 +302,7 @@ class Adoption:
     # Markers.
 
     def _markers(self, state: State) -> Iterator[Move]:
-        shard = self._shard(state)
-        for order in shard.owed():
+        for order in self._standing(state).owed:
             if order not in state.sent:
                 sent = state.sent | {order}
                 yield Move(("markers are sent",), partial(state._replace, sent=sent))
@@ -334,9 +332,9 @@ class Adoption:
             state = state._replace(logs=put(state.logs, p, (*log, row)))
         if (order.decision, p) in state.confirmed:
             return state
-        shard = self._shard(state)
-        if order not in shard.owed():
+        if order not in self._standing(state).owed:
             return state
+        shard = self._shard(state)
         shard.step(ev.MarkerConfirmed(order.transactional_id, order.decision, TPS[p]))
         return shard.after._replace(confirmed=shard.after.confirmed | {(order.decision, p)})
 
@@ -363,51 +361,100 @@ class Adoption:
                     raise Broken("half", f"T{txn} is not committed in partition {p}")
 
     def _shard(self, state: State) -> "Shard":
+        return Shard(state, _core(*self._parts(state))[0])
+
+    def _standing(self, state: State) -> "Standing":
+        return _standing(*self._parts(state))
+
+    def _parts(self, state: State) -> "Parts":
         kept = "T22 the pair goes on" in self.mutants
         together = "T21 orphans do not wait" in self.mutants
-        return Shard(state, OLD if kept else state.region_epoch, together=together)
+        acts_as = OLD if kept else state.region_epoch
+        released = FIRST_ROUND if state.region_epoch == OLD else 0
+        if state.cut:
+            released = CUT_ROUND
+        return Parts(state.ledger, state.confirmed, acts_as, released, together)
+
+
+class Parts(NamedTuple):
+    """What a coordinator is, as far as its ledger does not say it."""
+
+    ledger: tuple[LedgerRow, ...]
+    confirmed: frozenset[tuple[DecisionId, int]]
+    region_epoch: int
+    released: int
+    together: bool
+
+
+class Standing(NamedTuple):
+    """What a loaded coordinator says: the markers that it owes, its round, and what is open, decided and known."""
+
+    owed: tuple[SendMarkers, ...]
+    round: int
+    ongoing: tuple[lr.TransactionRecord, ...]
+    prepared: frozenset[str]
+    records: tuple[lr.TransactionRecord, ...]
+
+
+def _core(
+    ledger: tuple[LedgerRow, ...],
+    confirmed: frozenset[tuple[DecisionId, int]],
+    region_epoch: int,
+    released: int,
+    together: bool,
+) -> tuple[TxnCoordinatorCore, tuple[SendMarkers, ...]]:
+    """Load a real coordinator; return it with the markers that it owes: orphans' last (INV-TA2)."""
+    core = TxnCoordinatorCore(0, region_epoch=RegionEpoch(region_epoch))
+    for offset, row in enumerate(ledger):
+        core.replay(LedgerPosition(LeaderEpoch(row.leader_epoch), offset), row.key, row.value)
+    _silently(core, ev.ProducerIdsGranted(ProducerId(PRODUCER + len(ledger) - 1), 2))
+    _silently(core, ev.ReleaseRound(Round(released)))
+    orders = _silently(core, ev.MarkersResumed(orphans=False))
+    owing = {record.transactional_id for record, _ in core.view.prepared()}
+    if together or all(name.startswith(tr.ORPHAN_PREFIX) for name in owing):
+        orders += _silently(core, ev.MarkersResumed(orphans=True))
+    owed = tuple(order for order in orders if isinstance(order, SendMarkers))
+    for decision, p in confirmed:
+        for order in owed:
+            if order.decision == decision:
+                _silently(core, ev.MarkerConfirmed(order.transactional_id, decision, TPS[p]))
+    return core, owed
+
+
+def _silently(core: TxnCoordinatorCore, event: ev.TxnEvent) -> list[object]:
+    return list(core.step(event, now_ms=0, wall_ms=0))
+
+
+@lru_cache(maxsize=65536)
+def _standing(
+    ledger: tuple[LedgerRow, ...],
+    confirmed: frozenset[tuple[DecisionId, int]],
+    region_epoch: int,
+    released: int,
+    together: bool,
+) -> Standing:
+    core, owed = _core(ledger, confirmed, region_epoch, released, together)
+    prepared = frozenset(record.transactional_id for record, _ in core.view.prepared())
+    return Standing(
+        owed, core.view.round, tuple(core.view.ongoing()), prepared, tuple(core.view.records())
+    )
 
 
 class Shard:
     """The real coordinator of a state, which is moved by each step; `after` is the state then."""
 
-    def __init__(self, state: State, region_epoch: int, *, together: bool = False) -> None:
+    def __init__(self, state: State, core: TxnCoordinatorCore) -> None:
         self.after = state
         self.answers: dict[int, Answer] = {}
-        self.core = TxnCoordinatorCore(0, region_epoch=RegionEpoch(region_epoch))
-        for offset, row in enumerate(state.ledger):
-            self.core.replay(
-                LedgerPosition(LeaderEpoch(row.leader_epoch), offset), row.key, row.value
-            )
-        ids = sum(row.leader_epoch >= 0 for row in state.ledger)
-        self._silently(ev.ProducerIdsGranted(ProducerId(PRODUCER + ids - 1), 2))
-        self._silently(ev.ReleaseRound(Round(FIRST_ROUND if state.region_epoch == OLD else 0)))
-        if state.cut:
-            self._silently(ev.ReleaseRound(CUT_ROUND))
-        orders = self._silently(ev.MarkersResumed(orphans=False))
-        owing = {record.transactional_id for record, _ in self.core.view.prepared()}
-        if together or all(name.startswith(tr.ORPHAN_PREFIX) for name in owing):
-            orders += self._silently(ev.MarkersResumed(orphans=True))
-        self._owed = [order for order in orders if isinstance(order, SendMarkers)]
-        for decision, p in state.confirmed:
-            for order in self._owed:
-                if order.decision == decision:
-                    self._silently(ev.MarkerConfirmed(order.transactional_id, decision, TPS[p]))
-
-    def owed(self) -> list[SendMarkers]:
-        """Return the markers of what is decided and not complete."""
-        return self._owed
+        self.core = core
 
     def verdict(self, request: int) -> TxnVerdict:
         """Return the answer to a request; one that waits is asked again."""
         return self.answers[request].verdict if request in self.answers else TxnVerdict.CONCURRENT
 
-    def _silently(self, event: ev.TxnEvent) -> list[object]:
-        return list(self.core.step(event, now_ms=0, wall_ms=0))
-
     def step(self, event: ev.TxnEvent) -> None:
         """Take one event, and make durable what it appends."""
-        effects = self._silently(event)
+        effects = _silently(self.core, event)
         while effects:
             effect = effects.pop(0)
             match effect:
@@ -415,7 +462,7 @@ class Shard:
                     position = self.append(record)
                     if report:
                         durable = ev.RecordDurable(record.transactional_id, position)
-                        effects += self._silently(durable)
+                        effects += _silently(self.core, durable)
                 case Answer(request_id=number):
                     self.answers[number] = effect
                 case AppendRound():

@@ -125,16 +125,16 @@ class _Search:
         self.result.transitions += 1
         try:
             state = self.world.canonical(after())
-            known = self.numbers.get(state)
-            if known is not None:
+            fresh = len(self.came_from)
+            known = self.numbers.setdefault(state, fresh)
+            if known != fresh:
                 return known, None
+            self.came_from.append((number, label))
             self.world.check(state)
         except Broken as broken:
             raise self._stop(broken.name, str(broken), number, label) from broken
         except AssertionError as broken:
             raise self._stop("assertion", f"assertion: {broken!r}", number, label) from broken
-        fresh = self.numbers[state] = len(self.numbers)
-        self.came_from.append((number, label))
         return fresh, state
 
     def _stop(self, name: str, text: str, number: int, *last: Label) -> "_Stopped":

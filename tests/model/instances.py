@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.model import adoption, mirror, takeover
+from tests.model import adoption, compaction, mirror, takeover
 from tests.model.explore import Instance
 from tests.model.primary import Primary
 from tests.model.primary_states import Size, Txn
@@ -57,6 +57,10 @@ def _adoption(size: adoption.Size) -> Made:
     return lambda mutants: adoption.Adoption(size, mutants)
 
 
+def _compaction(size: compaction.Size) -> Made:
+    return lambda mutants: compaction.Compaction(size, mutants)
+
+
 THREE: Final = ((0, 1), (1,), (0, 1))
 ONE_LOG: Final = (Txn(0, (0,)), Txn(1, (0,)))
 INSTANCES: Final = {
@@ -64,8 +68,8 @@ INSTANCES: Final = {
     for each in (
         Named(
             "rounds",
-            "two shards, two partitions, two transactions of which one may abort, one round",
-            _primary(Size(txns=(Txn(0), Txn(1, aborts=True)))),
+            "two shards, two partitions, two transactions of which the smaller one may abort, one round",
+            _primary(Size(txns=(Txn(0), Txn(1, (0,), aborts=True)))),
             _primary(Size(txns=(Txn(0), Txn(1, (0,), aborts=True)), rounds=2)),
         ),
         Named(
@@ -140,6 +144,18 @@ INSTANCES: Final = {
             _adoption(adoption.Size(tv=2, crashes=1)),
             _adoption(adoption.Size(tv=2, writes=THREE, crashes=2)),
         ),
+        Named(
+            "compaction",
+            "a key that is written twice and deleted, a mirror that loses its folder",
+            _compaction(compaction.Size(writes=3, losses=1)),
+            _compaction(compaction.Size(writes=4, losses=2)),
+        ),
+        Named(
+            "compaction for two",
+            "the same with two mirrors, which lag and report late, and lose nothing",
+            _compaction(compaction.Size(writes=3, mirrors=2)),
+            _compaction(compaction.Size(writes=4, mirrors=2, losses=1)),
+        ),
     )
 }
 
@@ -169,6 +185,10 @@ MUTANTS: Final = (
     Mutant("T9 a deposed leader answers", "partition leaders", "torn", "H5b"),
     Mutant("T9 metadata before the round", "partition leaders", "torn", "H6"),
     Mutant("T10 what moved since the last closed round", "closed in vain", "bytes lost"),
+    Mutant("T13 the primary cleans to its end", "compaction", "another value", "H12"),
+    Mutant("T13 a mirror cleans to its end", "compaction", "another value", "H12"),
+    Mutant("T13 a log with holes counts at once", "compaction", "another value", "H12"),
+    Mutant("T13 the first mirror counts", "compaction for two", "another value", "H12"),
     Mutant("T16 it is shown before it is durable", "mirror crash", "goes back"),
     Mutant("T16 one log is enough", "mirror crash", "bytes lost"),
     Mutant("T16 what was copied counts", "mirror crash", "bytes lost"),

@@ -133,9 +133,10 @@ class Takeover:
 
     def canonical(self, state: State) -> State:
         """Forget answers to candidates that have chosen."""
+        if not state.answers:
+            return state
         wanted = set()
-        for region in state.regions:
-            now = state_of(region)
+        for now in states_of(state):
             if now.phase is Phase.FENCING and now.takeover is not None:
                 wanted.add(now.takeover.region_epoch)
         if all(answer.region_epoch in wanted for answer in state.answers):
@@ -144,8 +145,9 @@ class Takeover:
         return state._replace(answers=answers)
 
     def moves(self, state: State) -> Iterator[Move]:
-        for at, region in enumerate(state.regions):
-            now = state_of(region)
+        states = states_of(state)
+        acting = [(at, now) for at, now in enumerate(states) if now.may_act]
+        for at, now in enumerate(states):
             if now.may_act:
                 yield from self._act(state, at)
             elif now.phase is Phase.MIRRORING:
@@ -160,11 +162,13 @@ class Takeover:
             if stands and state.takeovers < self.size.takeovers:
                 label = ("{} is told to take over", NAMES[at])
                 yield Move(label, partial(self._begin, state, at))
-            yield from self._learn(state, at, now)
+            for other, theirs in acting:
+                if other != at:
+                    yield from self._learn(state, at, now, other, theirs)
 
     def good(self, state: State) -> bool:
         """Somebody acts, and all others follow."""
-        states = [state_of(region) for region in state.regions]
+        states = states_of(state)
         acting = [now for now in states if now.may_act]
         return len(acting) == 1 and all(
             now.may_act
@@ -173,9 +177,10 @@ class Takeover:
         )
 
     def check(self, state: State) -> None:
+        states = states_of(state)
         _check_epochs(state)
-        _check_newest(state)
-        _check_followers(state)
+        _check_newest(state, states)
+        _check_followers(state, states)
 
     # At the primary.
 
@@ -312,24 +317,22 @@ class Takeover:
 
     # Return.
 
-    def _learn(self, state: State, at: int, now: failover.State) -> Iterator[Move]:
-        region = state.regions[at]
-        unbound = "T24 a lower epoch than promised is followed" in self.mutants
-        for other, peer in enumerate(state.regions):
-            theirs = state_of(peer)
-            if other == at or not theirs.may_act:
-                continue
-            newest = max(now.region_epoch, *(entry.region_epoch for entry in now.unseen), 0)
-            if now.takeover is not None:
-                newest = max(newest, now.takeover.region_epoch)
-            if theirs.region_epoch > newest and now.phase is not Phase.FENCED:
-                event = HigherEpochLearned(theirs.region_epoch, NAMES[other])
-                label = ("{} hears that {} acts", NAMES[at], NAMES[other])
-                yield Move(label, partial(_record, state, at, event))
-            if now.phase is Phase.FENCED:
-                known = merged(region.known, peer.known)
-                label = ("{} learns the lineage from {}", NAMES[at], NAMES[other])
-                yield Move(label, partial(_follow, state, at, other, known, unbound=unbound))
+    def _learn(
+        self, state: State, at: int, now: failover.State, other: int, theirs: failover.State
+    ) -> Iterator[Move]:
+        if now.phase is Phase.FENCED:
+            unbound = "T24 a lower epoch than promised is followed" in self.mutants
+            known = merged(state.regions[at].known, state.regions[other].known)
+            label = ("{} learns the lineage from {}", NAMES[at], NAMES[other])
+            yield Move(label, partial(_follow, state, at, other, known, unbound=unbound))
+            return
+        newest = max(now.region_epoch, *(entry.region_epoch for entry in now.unseen), 0)
+        if now.takeover is not None:
+            newest = max(newest, now.takeover.region_epoch)
+        if theirs.region_epoch > newest:
+            event = HigherEpochLearned(theirs.region_epoch, NAMES[other])
+            hears: Label = ("{} hears that {} acts", NAMES[at], NAMES[other])
+            yield Move(hears, partial(_record, state, at, event))
 
 
 def _follow(state: State, at: int, other: int, known: tuple[Entry, ...], *, unbound: bool) -> State:
@@ -347,17 +350,22 @@ def _follow(state: State, at: int, other: int, known: tuple[Entry, ...], *, unbo
 
 def _check_epochs(state: State) -> None:
     """T19: nobody writes under the region epoch of another."""
-    writers: dict[int, int] = {}
-    for region in state.regions:
-        written = [(value.region_epoch, value.region) for value in region.log]
-        for epoch, who in [*written, *((e.region_epoch, e.region) for e in region.known)]:
-            if writers.setdefault(epoch, who) != who:
-                raise Broken("one epoch twice", f"two regions act under {epoch}")
+    pairs = frozenset[tuple[int, int]]().union(*map(_writers, state.regions))
+    if len(pairs) != len({epoch for epoch, _ in pairs}):
+        raise Broken("one epoch twice", f"two regions act under one: {sorted(pairs)}")
 
 
-def _check_newest(state: State) -> None:
+@cache
+def _writers(region: Region) -> frozenset[tuple[int, int]]:
+    """Return the region epochs of a log and a lineage, each with whose it is."""
+    return frozenset(
+        [(value.region_epoch, value.region) for value in region.log]
+        + [(entry.region_epoch, entry.region) for entry in region.known]
+    )
+
+
+def _check_newest(state: State, states: list[failover.State]) -> None:
     """T24, T25: what was answered or shown is in every region that acts under the highest region epoch."""
-    states = [state_of(region) for region in state.regions]
     newest = max(now.region_epoch for now in states)
     for at, now in enumerate(states):
         log = state.regions[at].log
@@ -376,16 +384,16 @@ def _check_newest(state: State) -> None:
                 )
 
 
-def _check_followers(state: State) -> None:
+def _check_followers(state: State, states: list[failover.State]) -> None:
     """T20, T23: who follows a region holds nothing but the beginning of what that one holds."""
-    for at, region in enumerate(state.regions):
-        now = state_of(region)
+    for at, now in enumerate(states):
         if now.phase is not Phase.MIRRORING:
             continue
-        primary = state.regions[NAMES.index(now.acting_region)]
-        theirs = state_of(primary)
+        source = NAMES.index(now.acting_region)
+        theirs = states[source]
         if not theirs.may_act or theirs.region_epoch != now.region_epoch:
             continue
+        region, primary = state.regions[at], state.regions[source]
         if (
             primary.log[: len(region.log)] != region.log
             or primary.tides[: len(region.tides)] != region.tides
@@ -396,7 +404,8 @@ def _check_followers(state: State) -> None:
 
 
 def _with(state: State, at: int, region: Region) -> State:
-    return state._replace(regions=(*state.regions[:at], region, *state.regions[at + 1 :]))
+    regions = (*state.regions[:at], region, *state.regions[at + 1 :])
+    return State(regions, state.answers, state.entries, state.synced, state.takeovers)
 
 
 def _publish(state: State, at: int) -> State:
@@ -426,12 +435,18 @@ def _claim(answer: Answer, lineage: Lineage) -> Answer:
 
 def _record(state: State, at: int, event: Event) -> State:
     region = state.regions[at]
-    return _with(state, at, region._replace(journal=_folded(region.journal, event)))
+    journal = _folded(region.journal, event)
+    return _with(state, at, Region(journal, region.log, region.tides, region.reached, region.known))
 
 
 def _folded(journal: bytes, event: Event) -> bytes:
-    now = failover.fold(_decoded(journal), event)
-    return _encoded(now)
+    return _after(journal, msgspec.json.encode(event))
+
+
+@cache
+def _after(journal: bytes, event: bytes) -> bytes:
+    read: Event = msgspec.json.decode(event, type=Event)
+    return _encoded(failover.fold(_decoded(journal), read))
 
 
 def _encoded(now: failover.State) -> bytes:
@@ -446,6 +461,11 @@ def _decoded(journal: bytes) -> failover.State:
 def state_of(region: Region) -> failover.State:
     """Return the real state of a region's journal."""
     return _decoded(region.journal)
+
+
+def states_of(state: State) -> list[failover.State]:
+    """Return the real states of all regions."""
+    return [_decoded(region.journal) for region in state.regions]
 
 
 def merged(one: tuple[Entry, ...], other: tuple[Entry, ...]) -> tuple[Entry, ...]:
