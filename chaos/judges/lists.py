@@ -193,7 +193,10 @@ def _own(history: ListHistory, excuse: Excuse) -> Iterator[str]:
         for append in own[:1]:
             place = _place(history, append.key, append.offset, append.value)
             said = Sighting(append.at_s, txn.region, place, False)
-            if read.next_position > append.offset and not excuse(said, [said]):
+            moved = read.next_position > max(
+                read.position, append.offset
+            )  # one ahead of a log just waits
+            if moved and not excuse(said, [said]):
                 yield (
                     f"{txn.name} is shown list {read.key} up to {read.next_position}, and has appended at"
                     f" {append.offset} itself: the LSO is beyond an open transaction"

@@ -8,6 +8,7 @@ A later issue feeds the same `apply` from a replicated log. The log path never w
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Self, TypeAlias
@@ -32,6 +33,17 @@ _UNREADABLE: Final = (
     "{path} is not a readable metadata database ({why}). Restore it from a copy, or start the"
     " region with an empty data folder and let it mirror the other region."
 )
+_NOT_OPENED: Final = (
+    "{path} cannot be opened ({why}): that is no damage, and nothing was changed. Give the disk room, or mend it or its"
+    " rights, and start the node again."
+)
+_OF_THE_DISK: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+    }
+)  # fmt: skip
+"""Result codes that say nothing of the database itself (https://www.sqlite.org/rescode.html)."""
 
 
 ConnectSqlite: TypeAlias = Callable[[Path], Awaitable[object]]
@@ -43,13 +55,16 @@ class MetadataUnreadable(Exception):
 
 
 class MetadataUnwritable(OSError):
-    """A command could not be made durable (a full disk, a read-only file system); nothing has changed."""
+    """A command could not be made durable, or the database not be opened (a full disk, a read-only file system);
+    nothing has changed.
+    """
 
 
 class MetadataStore:
     """Holds the image of one region; `open` before use, `close` after.
 
-    Raises `MetadataUnreadable` on open where the file is damaged or newer than this code.
+    Raises `MetadataUnreadable` on open where the file is damaged or newer than this code, `MetadataUnwritable` where
+    the disk does not let it be opened.
     """
 
     def __init__(self, engine: AsyncEngine, image: MetadataImage) -> None:
@@ -72,7 +87,7 @@ class MetadataStore:
                 image = await connection.run_sync(_load, new_cluster_id)
         except DatabaseError as error:
             await engine.dispose()
-            raise MetadataUnreadable(_UNREADABLE.format(path=path, why=error.orig)) from error
+            raise _not_opened(path, error) from error
         except MetadataUnreadable:
             await engine.dispose()
             raise
@@ -120,7 +135,7 @@ class MetadataStore:
 
 
 def stored_image(path: Path) -> MetadataImage | None:
-    """Return what the database at `path` holds, and change nothing; raises `MetadataUnreadable`.
+    """Return what the database at `path` holds, and change nothing; raises `MetadataUnreadable`, `MetadataUnwritable`.
 
     None where there is none yet, or one that a start would first migrate or recover.
     """
@@ -144,9 +159,17 @@ def stored_image(path: Path) -> MetadataImage | None:
             _refuse_newer(found)
             return metadata_tables.read_image(connection)
     except DatabaseError as error:
-        raise MetadataUnreadable(_UNREADABLE.format(path=path, why=error.orig)) from error
+        raise _not_opened(path, error) from error
     finally:
         engine.dispose()
+
+
+def _not_opened(path: Path, error: DatabaseError) -> "MetadataUnreadable | MetadataUnwritable":
+    """Tell a database that is damaged from a disk that does not let it be opened."""
+    code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _OF_THE_DISK:
+        return MetadataUnwritable(_NOT_OPENED.format(path=path, why=error.orig))
+    return MetadataUnreadable(_UNREADABLE.format(path=path, why=error.orig))
 
 
 def _first_bytes(path: Path, disk: Disk) -> bytes:

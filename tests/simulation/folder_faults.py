@@ -32,12 +32,17 @@ def empty_folder(region: Region) -> None:
 
 
 def restore(region: Region, copy: FolderCopy) -> None:
-    """Let a region that is down find `copy` in place of its folder: its own older one, or another region's."""
+    """Let a region that is down find `copy` in place of its folder: its own older one, or another region's.
+
+    A full disk has room for it: what was there is gone.
+    """
     empty_folder(region)
+    room_bytes, region.disk.room_bytes = region.disk.room_bytes, None
     for name, content in copy.files.items():
         path = region.folder / name
         region.disk.make_dirs(path.parent)
         region.disk.write_file_atomic(path, content)
+    region.disk.room_bytes = room_bytes
 
 
 def restore_part(region: Region, copy: FolderCopy, name: str) -> None:

@@ -10,6 +10,7 @@ One connection at a time: a node has one.
 import asyncio
 import sqlite3
 from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,10 @@ class SimulatedSqlite(aiosqlite.Connection):
         try:
             self._disk.commit_file(self._path, image)
         except OSError as error:
-            connection.deserialize(self._durable)
-            raise sqlite3.OperationalError(f"disk I/O error: {error.strerror}") from error
+            connection.deserialize(self._durable or _nothing())
+            failure = sqlite3.OperationalError(f"disk I/O error: {error.strerror}")
+            failure.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise failure from error
         self._durable = image
 
     def _opened(self) -> sqlite3.Connection:
@@ -77,3 +80,10 @@ class SimulatedSqlite(aiosqlite.Connection):
             self._durable = self._disk.read_file(self._path)
             connection.deserialize(self._durable)
         return connection
+
+
+def _nothing() -> bytes:
+    """Return a database without a table; `deserialize` takes no image without a page."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript("CREATE TABLE t(x); DROP TABLE t")
+        return connection.serialize()

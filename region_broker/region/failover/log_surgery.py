@@ -105,7 +105,8 @@ async def cut_logs(
                 log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
         except (LogError, QuarantineDamaged) as error:
             log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
-        log.rewind_cut(step.position)
+        # A base that this log does not hold shows nothing: what is copied up to it is shown by tidemarks (T17).
+        log.rewind_cut(min(step.position, log.log_end_offset))
         await asyncio.sleep(0)
     return moved
 

@@ -42,6 +42,8 @@ from tests.simulation.view_audit import (
 
 PROGRESS_S: Final = 60.0
 ENDING_S: Final = 90.0
+KEPT: Final = {"retention.ms": "-1"}
+"""By a clock that is days off, all of a topic would be of long ago, as it would be to Kafka."""
 EQUAL_S: Final = 30.0
 STABLE_S: Final = 70.0
 """Longer than the transactions of a processor may last."""
@@ -173,10 +175,12 @@ class Life:
             _ = self.spawn(auditor.run())
         primary = stage.regions[stage.acting()[0]].node
         for topic, count in clients.topics.items():
-            await primary.topics.create_topic(topic, count, {})
+            await primary.topics.create_topic(topic, count, KEPT)
         for workload in clients.workloads.values():
             for plan in workload.topics:
-                await primary.topics.create_topic(plan.name, plan.partitions, dict(plan.configs))
+                await primary.topics.create_topic(
+                    plan.name, plan.partitions, {**KEPT, **plan.configs}
+                )
 
     async def _end(self) -> None:
         """Let the clients end, read everything back and judge it."""

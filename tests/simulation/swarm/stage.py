@@ -209,11 +209,19 @@ class Stage:
         if region.died:
             await region.kill()
         self.disk_failed.discard(name)
+        if region.disk.room_bytes is not None:
+            self.disk_failed.add(name)  # full before it starts
         try:
             await region.begin()
         except REFUSALS as error:
             await region.kill()
             return str(error)
+        except OSError as error:
+            if name not in self.disk_failed:
+                raise
+            self.tell(f"  {name} does not start, as its disk failed: {error}")
+            await region.kill()
+            return None
         self._up.add(name)
         self._note_contacts()
         return None

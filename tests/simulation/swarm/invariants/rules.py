@@ -6,9 +6,10 @@ INV-IVE3  leader epochs and the offsets where they start rise strictly in each l
 INV-IVE4  what a producer sent last is below the log end, its batches follow one another in offsets and in sequences
 INV-IVE5  what a partition knows of producers and open transactions is what a replay of its log finds
 INV-IVA1  under one region epoch one region acts, ever
-INV-IVA2  the tidemark that a region has reached goes back only with its folder, or where its lineage voids it
+INV-IVA2  the tidemark that a region has reached goes back only with its folder or one of its logs, or where its lineage
+          voids it
 INV-IVA3  what is in quarantine stays, byte by byte, as long as the folder
-INV-IVA4  a mirror shows no more than the tidemark that it has reached says
+INV-IVA4  a mirror that holds the base of its lineage shows no more than the tidemark that it has reached says
 
 Ends are looked at within each change of what a partition shows (`ReadableWatchers`); who acts and what is reached every
 LOOK_S; the rest, which reads logs, where a region is killed, and at the end. Not here: what clients saw (`chaos`).

@@ -4,7 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
+from geo_replicator.failover import Phase
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
+from region_broker.node.node import Node
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.steps.effects import as_entry
 from tests.simulation.cut_judge import tidemarks_of
@@ -60,11 +62,12 @@ class Watch:
             damages = self._damages(name)
             before, highest = self._reached.get(name, (damages, BEFORE_ALL))
             point = node.storage.reached.point
-            domain = node.storage.metadata.image.main_domain
-            lineage = Lineage(tuple(as_entry(each) for each in domain.lineage))
-            if before == damages and not lineage.is_void(highest):
+            lineage = _lineage_of(node)
+            if point < highest and before < damages:
+                before = damages  # a lost log takes it back once it is followed again, a lost folder at once
+            elif not lineage.is_void(highest):
                 self._blame(name, wrong_reached(highest, point))
-            self._reached[name] = damages, point
+            self._reached[name] = before, point
 
     def look_whole(self, name: str) -> None:
         """Look at all of a region that is up, its logs and quarantine as well."""
@@ -81,7 +84,12 @@ class Watch:
                 replay = replayed(_bytes_of(region, partition))
                 self._blame(where, wrong_state(state, replay))
         self._look_at_quarantine(name, region)
-        if not region.node.role.acting and name not in self._stage.disk_failed:
+        # A region that has not reached its base yet shows what it showed before it followed.
+        reached = region.node.storage.reached.point
+        mirrors = region.node.failover.state.phase is Phase.MIRRORING and all(
+            entry.base <= reached for entry in _lineage_of(region.node).entries
+        )
+        if mirrors and name not in self._stage.disk_failed:
             self._look_at_mirror(name, region, partitions)
 
     def _watch(self, name: str, partition: Partition) -> None:
@@ -128,6 +136,11 @@ class Watch:
             if rule not in self._blamed:
                 self._blamed.add(rule)
                 self._stage.blame(f"{text.replace(rule, f'{rule} {where}:', 1)}")
+
+
+def _lineage_of(node: Node) -> Lineage:
+    domain = node.storage.metadata.image.main_domain
+    return Lineage(tuple(as_entry(each) for each in domain.lineage))
 
 
 def _ends_of(partition: Partition) -> Ends:

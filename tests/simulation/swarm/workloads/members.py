@@ -65,7 +65,7 @@ class Member(Visitor):
     def own(self, partition: int) -> None:
         """Have a partition from now on."""
         self._open[partition] = len(self.tenures)
-        self.tenures.append(Tenure(self.label, partition, self.epoch, now_s()))
+        self.tenures.append(Tenure(self.label, partition, self.epoch, now_s(), region=self.region))
         self.positions[partition] = UNKNOWN
 
     def give_back(self, partitions: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import aiosqlite
 import pytest
 from msgspec import structs
 from sqlalchemy import create_engine
@@ -34,6 +35,7 @@ from region_broker.controller.metadata_image import (
 from region_broker.controller.metadata_store import (
     MetadataStore,
     MetadataUnreadable,
+    MetadataUnwritable,
     upgrade,
 )
 from region_broker.controller.metadata_tables import metadata
@@ -174,6 +176,23 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(MetadataUnreadable, match="not a readable"):
         await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+
+
+async def _almost_full(path: Path) -> aiosqlite.Connection:
+    connection = await aiosqlite.connect(path)
+    await connection.execute("PRAGMA max_page_count = 1")
+    return connection
+
+
+async def test_T36_a_disk_that_is_full_at_a_start_is_not_called_a_damaged_database(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(MetadataUnwritable, match=r"is full.* no damage.*Give the disk room"):
+        await MetadataStore.open(
+            tmp_path / "m.db", RealDisk(), new_cluster_id="c", connect=_almost_full
+        )
+    with pytest.raises(MetadataUnwritable, match="unable to open"):
+        await MetadataStore.open(tmp_path / "none" / "m.db", RealDisk(), new_cluster_id="c")
 
 
 def _schema(path: Path) -> dict[str, Any]:

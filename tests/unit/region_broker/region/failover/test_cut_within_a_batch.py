@@ -1,4 +1,4 @@
-"""A cut that another history made may lie within a batch of this one."""
+"""A cut that another history made may lie within a batch of this one, or beyond its end."""
 
 from pathlib import Path
 
@@ -51,3 +51,27 @@ async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_oth
     assert "it is not cut to 0" in damaged.failed
     assert "no whole batch starts at or behind offset 0" in damaged.failed
     assert some.partitions[1].log_end_offset == 0
+
+
+async def test_T17_what_is_copied_up_to_a_base_that_is_not_held_yet_is_not_shown_by_it() -> None:
+    primary, mirror = fixture(), fixture()
+    for each in (primary, primary, mirror):
+        each.partition.writer.append(batch(5))
+        each.sync()
+    partition = mirror.partition
+    partition.become_mirror()
+    store = QuarantineStore(mirror.disk, Path("/data/quarantine"))
+    cut = Cut(TidemarkPoint(RegionEpoch(16), 3), {key_of(partition): 10})
+    assert (
+        await cut_logs(
+            [partition],
+            cut,
+            CutReason("main", RegionEpoch(16), "us", RegionEpoch(16), "eu", 0),
+            store,
+        )
+        == []
+    )
+    partition.writer.append_mirrored(primary.partition.reader.read_raw(5, 1 << 20))
+    mirror.sync()
+    assert partition.high_watermark == 10
+    assert partition.sight.visible_end == 5
