@@ -1,7 +1,8 @@
 """Decides transactions: a pure core for each shard of the transaction ledger, and one asyncio driver around them.
 
 This page is the contract between a core (`core.TxnCoordinatorCore`) and whoever drives it. The node's driver is
-`driver.TransactionCoordinator`; the tests' is `CoreWorld`, in a hundred lines.
+`driver.TransactionCoordinator`; the tests' is `CoreFixture`, in a hundred lines. Begin in `core`
+and `transitions`. May import: `idempotency`; asyncio only in the driver's parts.
 
 What there is
     Events (`events`) go in by `core.step`; effects (`effects`) come out; `core.view` answers questions and changes

@@ -2,5 +2,6 @@
 
 From the top: `view` (operators), `failover`, `tidemarks`, `mirror`, `peers`; `role` starts and stops what runs in each role, and
 `ports` says what these rooms need of each other and of the node. Begin in `role`, then `failover.driver`.
-Decisions lie in `geo_replicator`; here they are asked for and carried out.
+Decisions lie in `geo_replicator`; here they are asked for and carried out. May import: `handlers` and below, and all
+three pure packages.
 """

@@ -103,6 +103,19 @@ def test_every_module_says_what_it_is() -> None:
     assert not unexplained, "the first line of a module is a sentence"
 
 
+def test_every_room_says_what_it_is_for_where_to_begin_and_what_it_may_import() -> None:
+    rooms = [ROOT / name for name in (*PACKAGES, "chaos")]
+    rooms += [
+        path for path in (ROOT / "region_broker").iterdir() if (path / "__init__.py").exists()
+    ]
+    texts = {room: docstring_of(room / "__init__.py").lower() for room in rooms}
+    asked = {"begin", "import"}
+    lacking = {
+        shown(room): asked - set(re.findall("begin|import", text)) for room, text in texts.items()
+    }
+    assert not {room: missing for room, missing in lacking.items() if missing}
+
+
 def test_names_say_what_a_thing_is() -> None:
     parts = {part for path in code_files() for part in path.relative_to(ROOT).with_suffix("").parts}
     assert not parts & WORDS_THAT_NAME_NOTHING
