@@ -12,7 +12,7 @@ Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from region_broker.limits import (
     IN_FLIGHT_REQUESTS_MAX,
     REQUEST_BYTES_MAX,
 )
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
 
@@ -65,7 +66,7 @@ class Peer:
     connection_id: int
     address: str
     numbering: Numbering = field(default_factory=Numbering)
-    state: dict[str, Any] = field(default_factory=dict)
+    state: ConnectionState = field(default_factory=ConnectionState)
     waiting: dict[Waiting, None] = field(default_factory=dict)
 
 

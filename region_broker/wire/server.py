@@ -219,7 +219,7 @@ class KafkaServer:
         finally:
             link.group = None
             stream.abort()
-            peer.state.clear()  # what was bound to the connection ends with it (a forwarder's channel)
+            peer.state.end()
             del self._links[link]
             self._memory.hold(link.share, 0)
             self._admission.left(address)

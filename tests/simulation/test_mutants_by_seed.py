@@ -20,7 +20,6 @@ from idempotency.partition_state import PartitionState
 from idempotency.producer_state import ProducerTable
 from idempotency.window import BatchWindow
 from region_broker.handlers.dispatch import dispatcher as dispatch
-from region_broker.handlers.dispatch.services import ORDER_BROKEN
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
 from region_broker.log.parts.durability import LogDurability
 from region_broker.partitions.parts.sight import Sight
@@ -148,7 +147,7 @@ def a_failed_produce_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             return await forward(self, api, ctx, *request)
         except CloseConnection as closing:
-            ctx.connection_state.pop(ORDER_BROKEN, None)
+            ctx.connection_state.produce_broken = False
             if closing.answer is None:
                 raise
             return closing.answer

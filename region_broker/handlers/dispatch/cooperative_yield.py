@@ -1,22 +1,19 @@
-"""Cooperative yield: long work lets the event loop serve others after each piece; a connection keeps its order meanwhile.
+"""Cooperative yield: long work lets the event loop serve others after each piece.
 
-INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
-         of the one is begun before the next is decoded, and one that writes is answered before
 INV-HW2  a handler whose work grows with its request gives way after every YIELD_ROWS rows (`CooperativeYield.row`);
          what must not be torn (a judgement and its write) is done between two yields, never across one. Before a write
          only requests give way that are too large to be read at once: they hold their connection's order (INV-HW1)
-Not here: the pieces themselves (`wire.codec.pieces`, `wire.codec.requests`).
+Not here: the pieces themselves (`wire.codec.pieces`, `wire.codec.requests`), a connection's order meanwhile (`dispatcher`).
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
-_ORDER: Final = "order-of-starts"
 
 
 class CooperativeYield:
@@ -52,14 +49,3 @@ async def each_yielding(
         await yielding.row()
         made.append(make(item))
     return made
-
-
-def order_of_starts(connection_state: dict[str, Any], *, make: bool = False) -> asyncio.Lock | None:
-    """Return the lock under which requests of a connection begin, first come, first served (INV-HW1).
-
-    None when the connection never needed one (and not `make`): only what is read in pieces brings it in.
-    """
-    if make:
-        connection_state.setdefault(_ORDER, asyncio.Lock())
-    lock: asyncio.Lock | None = connection_state.get(_ORDER)
-    return lock

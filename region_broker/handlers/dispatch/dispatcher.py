@@ -1,9 +1,10 @@
 """From a frame to its answer: look the API up, decode, handle or forward, encode.
 
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
+INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
+         of the one is begun before the next is decoded, and one that writes is answered before
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
-order in which they take effect (C7); one that is decoded in pieces holds up those behind it on its connection, until it
-is answered if it writes (INV-HW1). A request that this region must not execute is forwarded whole, once it is known to
+order in which they take effect (C7). A request that this region must not execute is forwarded whole, once it is known to
 be sound. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
 without a task, or it was not begun: then `answer` serves it.
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
@@ -21,11 +22,9 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
-from region_broker.handlers.dispatch.cooperative_yield import order_of_starts
 from region_broker.handlers.dispatch.error_log import ErrorLog
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import (
-    ORDER_BROKEN,
     ForwardingFailed,
     RequestContext,
     Services,
@@ -43,6 +42,7 @@ from region_broker.wire.codec.pieces import run_yielding
 from region_broker.wire.codec.requests import decode_request, request_pieces
 from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
@@ -50,8 +50,6 @@ from region_broker.wire.server import Finish as FinishSlot
 
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
-_FORWARDED: Final = "produce-forwarded"
-_EXECUTED: Final = "produce-executed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Dispatcher:
             return False
         if api.forward and not self._services.region.acting:
             return False
-        if order_of_starts(incoming.peer.state) is not None:
+        if incoming.peer.state.starts is not None:
             return False
         assert api.begin is not None
         try:
@@ -167,11 +165,11 @@ class Dispatcher:
             raise _malformed(api, incoming, error) from error
         try:
             if begun.forwards:
-                with _in_order(api, ctx, _FORWARDED):
+                with _in_order(api, ctx, forwards=True):
                     return await self._forward(api, ctx, incoming, header.body_start)
             if api.waits:
                 incoming.hand_back()
-            with _in_order(api, ctx, _EXECUTED):
+            with _in_order(api, ctx, forwards=False):
                 fields = await self._handled(api, ctx, begun.request)
         finally:
             if begun.held is not None:
@@ -210,7 +208,7 @@ class Dispatcher:
         Between the return and the first await of what follows nothing else of that connection begins:
         whoever waits for the lock runs after that.
         """
-        order = order_of_starts(ctx.connection_state)
+        order = ctx.connection_state.starts
         if order is not None:
             await order.acquire()
         held = None
@@ -220,8 +218,7 @@ class Dispatcher:
                 return _Begun(forwards, decode_request(api.key, ctx.version, body))
             except ManyElements:
                 if order is None:
-                    order = order_of_starts(ctx.connection_state, make=True)
-                    assert order is not None
+                    order = ctx.connection_state.starts = asyncio.Lock()
                     await order.acquire()
                 request = await run_yielding(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
@@ -270,7 +267,7 @@ class Dispatcher:
         except ForwardingFailed as error:
             self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
             if api.key == _PRODUCE_KEY:
-                ctx.connection_state[ORDER_BROKEN] = True
+                ctx.connection_state.produce_broken = True
             body = incoming.frame[body_start:]
             fields = lost or await _forwarding_error(api, ctx, body, error)
             if fields is None:
@@ -340,7 +337,7 @@ async def _error_fields(
 
 
 @contextmanager
-def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
+def _in_order(api: Api, ctx: RequestContext, *, forwards: bool) -> Iterator[None]:
     """Keep the produce requests of a connection in order while the primary region changes (INV-HD4).
 
     1. A producer has batches 1 and 2 under way on one connection. 2. Batch 1 is forwarded and fails: the
@@ -353,17 +350,24 @@ def _in_order(api: Api, ctx: RequestContext, way: str) -> Iterator[None]:
         yield
         return
     state = ctx.connection_state
-    other = _EXECUTED if way == _FORWARDED else _FORWARDED
-    _check_order(state, other)
-    state[way] = state.get(way, 0) + 1
-    try:
-        yield
-    finally:
-        state[way] -= 1
+    if forwards:
+        _check_order(state, others=state.produce_executed)
+        state.produce_forwarded += 1
+        try:
+            yield
+        finally:
+            state.produce_forwarded -= 1
+    else:
+        _check_order(state, others=state.produce_forwarded)
+        state.produce_executed += 1
+        try:
+            yield
+        finally:
+            state.produce_executed -= 1
 
 
-def _check_order(state: dict[str, Any], other: str) -> None:
-    if ORDER_BROKEN in state or state.get(other, 0):
+def _check_order(state: ConnectionState, others: int) -> None:
+    if state.produce_broken or others:
         raise CloseConnection(
             "the primary region changed under requests of this connection, or one was refused: reconnect"
         )
@@ -372,20 +376,19 @@ def _check_order(state: dict[str, Any], other: str) -> None:
 def _begin_in_order(begin: Begin, ctx: RequestContext, request: Any, finish: Finish) -> bool:
     """Begin a produce request in its order (see `_in_order`), which it leaves when it is answered."""
     state = ctx.connection_state
-    _check_order(state, _FORWARDED)
-    state[_EXECUTED] = state.get(_EXECUTED, 0) + 1
+    _check_order(state, state.produce_forwarded)
+    state.produce_executed += 1
     begun = False
 
     def done(written: Written | Exception | None) -> None:
-        if _EXECUTED in state:  # a connection that was broken off has forgotten all
-            state[_EXECUTED] -= 1
+        state.produce_executed -= 1
         finish(written)
 
     try:
         begun = begin(ctx, request, done)
     finally:
         if not begun:
-            state[_EXECUTED] -= 1
+            state.produce_executed -= 1
     return begun
 
 

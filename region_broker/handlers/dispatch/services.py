@@ -8,7 +8,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -17,17 +17,17 @@ from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPa
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.topic_rows import TopicRows
+from region_broker.metrics import Metrics
+from region_broker.partitions.fetch_sessions import FetchSessions
+from region_broker.partitions.table import PartitionTable
 from region_broker.wire.connection import Waiting
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
 from txn_coordinator.connection_order import Arrival, Sender
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
-
-if TYPE_CHECKING:  # the packages below are heavy; annotations only
-    from region_broker.metrics import Metrics
-    from region_broker.partitions.fetch_sessions import FetchSessions
-    from region_broker.partitions.table import PartitionTable
 
 
 class MetadataService(Protocol):
@@ -240,11 +240,6 @@ class Forwarder(Protocol):
         ...
 
 
-ORDER_BROKEN: Final = "produce-order-broken"
-"""Key in a connection's state: a Produce was not forwarded, or refused for a reason that may pass at any moment, so
-nothing sent behind it may be executed."""
-
-
 class ForwardingFailed(Exception):
     """No answer from the primary region; whether the request was executed is unknown.
 
@@ -283,24 +278,20 @@ class HandlerConfig(Protocol):
 
 @dataclass(slots=True)
 class Services:
-    """Everything that handlers may use; composed once by `node`.
-
-    `groups` is `region_broker.groups.coordinator.GroupCoordinator` (a layer below, imported by the
-    group handlers themselves).
-    """
+    """Everything that handlers may use; composed once by `node`."""
 
     clock: Clock
     chance: Chance
     metadata: MetadataService
-    partitions: "PartitionTable"
-    fetch_sessions: "FetchSessions"
+    partitions: PartitionTable
+    fetch_sessions: FetchSessions
     txn: TransactionService
     txn_admin: TransactionAdmin
-    groups: Any
+    groups: GroupCoordinator
     region: RegionView
     forward: Forwarder
     config: HandlerConfig
-    metrics: "Metrics"
+    metrics: Metrics
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
     topic_rows: TopicRows = field(default_factory=TopicRows)
@@ -317,7 +308,7 @@ class RequestContext(msgspec.Struct):
     client_id: str | None = None
     principal: str = "User:ANONYMOUS"
     peer: str = ""
-    connection_state: dict[str, Any] = msgspec.field(default_factory=dict)
+    connection_state: ConnectionState = msgspec.field(default_factory=ConnectionState)
     waiting: dict[Waiting, None] = msgspec.field(default_factory=dict)
     """The requests of its connection that are given up when the peer is gone."""
     origin: int = 0

@@ -9,14 +9,12 @@ Not here: which topics (`metadata`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.partitions.table import PartitionTable
 from region_broker.wire.codec.answers import RowPath, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
-
-if TYPE_CHECKING:
-    from region_broker.partitions.table import PartitionTable
 
 VERSIONS_MAX: Final = 6
 """For how many versions of the protocol rows are kept: those of the clients seen last."""
@@ -39,7 +37,7 @@ class RowsOfVersion:
     def row(
         self,
         topic: TopicImage,
-        partitions: "PartitionTable",
+        partitions: PartitionTable,
         describe: Callable[[], Mapping[str, Any]],
     ) -> EncodedRow | None:
         """Return a topic's row, written by what `describe` returns if need be; None if it holds an error."""
@@ -75,7 +73,7 @@ class TopicRows:
         return rows
 
 
-def _leader_epochs(topic: TopicImage, partitions: "PartitionTable") -> tuple[int, ...] | None:
+def _leader_epochs(topic: TopicImage, partitions: PartitionTable) -> tuple[int, ...] | None:
     """Return the leader epoch of each partition; None if one of them cannot be used."""
     found = []
     for number in range(topic.partition_count):

@@ -16,7 +16,7 @@ from region_broker.handlers.dispatch.answer_budget import (
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, coordinator, group_operations
+from region_broker.handlers.groups.errors import ERROR_OF, group_operations
 from region_broker.handlers.groups.names import topic_names
 
 _CLASSIC, _CONSUMER = 0, 1
@@ -29,7 +29,7 @@ async def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> F
     check_count("ConsumerGroupDescribe", len(request.group_ids))
 
     async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
-        group = coordinator(ctx).describe_modern(group_id)
+        group = ctx.services.groups.describe_modern(group_id)
         members = await each_yielding(group.members, lambda each: _member(each, names), yielding)
         return _group(group, members, operations)
 

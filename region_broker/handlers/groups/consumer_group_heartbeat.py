@@ -10,14 +10,14 @@ from region_broker.groups.modern.assignors.assignment import Partitions, frozen,
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, coordinator, duration_ms
+from region_broker.handlers.groups.errors import ERROR_OF, duration_ms
 from region_broker.handlers.groups.names import client_host, client_id
 
 
 async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> Fields:
     """Let a member join, go on or leave; answered when what it is told is durable."""
     names = request.subscribed_topic_names
-    outcome = await coordinator(ctx).consumer_heartbeat(
+    outcome = await ctx.services.groups.consumer_heartbeat(
         HeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,

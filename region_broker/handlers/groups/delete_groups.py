@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, coordinator
+from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.limits import ADMIN_ITEMS_MAX
 
 
@@ -16,7 +16,7 @@ async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
     names = dict.fromkeys(str(name) for name in request.groups_names)
     if len(names) > ADMIN_ITEMS_MAX:
         return _on_error(ctx, request, ErrorCode.invalid_request)
-    groups = coordinator(ctx)
+    groups = ctx.services.groups
     rows: list[Fields] = []
     yielding = CooperativeYield.of_a_write()
     for name in names:

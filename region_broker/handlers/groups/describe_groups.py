@@ -17,7 +17,7 @@ from region_broker.handlers.dispatch.answer_budget import (
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, NONE, coordinator, group_operations
+from region_broker.handlers.groups.errors import ERROR_OF, NONE, group_operations
 
 
 async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
@@ -27,7 +27,7 @@ async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
     check_count("DescribeGroups", len(request.groups))
 
     async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
-        group = coordinator(ctx).describe(group_id)
+        group = ctx.services.groups.describe(group_id)
         members = await each_yielding(group.members, _member, yielding)
         missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND
         error_code = NONE if missing and ctx.version < 6 else ERROR_OF[group.verdict]

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
-from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
@@ -56,13 +55,6 @@ ERROR_OF: Final = {
     GroupVerdict.SUBSCRIBED_TO_TOPIC: 86,
 }
 assert set(ERROR_OF) == set(GroupVerdict), "a group verdict has no Kafka error"
-
-
-def coordinator(ctx: RequestContext) -> GroupCoordinator:
-    """Return the node's group coordinator."""
-    groups = ctx.services.groups
-    assert isinstance(groups, GroupCoordinator), type(groups)
-    return groups
 
 
 def group_operations(*, asked: bool) -> int:

@@ -6,7 +6,7 @@ from region_broker.groups.messages import MemberIdentity
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, NONE, coordinator
+from region_broker.handlers.groups.errors import ERROR_OF, NONE
 
 
 async def handle_heartbeat(ctx: RequestContext, request: Any) -> Fields:
@@ -16,7 +16,7 @@ async def handle_heartbeat(ctx: RequestContext, request: Any) -> Fields:
     and Java clients take COORDINATOR_LOAD_IN_PROGRESS for a fatal error here.
     """
     instance_id = getattr(request, "group_instance_id", None)
-    verdict = await coordinator(ctx).heartbeat(
+    verdict = await ctx.services.groups.heartbeat(
         request.group_id, MemberIdentity(request.member_id, instance_id), request.generation_id
     )
     return {"error_code": NONE if verdict is GroupVerdict.LOADING else ERROR_OF[verdict]}

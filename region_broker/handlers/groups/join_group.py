@@ -9,7 +9,7 @@ from typing import Any, Final
 from region_broker.groups.messages import JoinOutcome, JoinRequest
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, coordinator, duration_ms
+from region_broker.handlers.groups.errors import ERROR_OF, duration_ms
 from region_broker.handlers.groups.names import client_host, client_id
 
 
@@ -18,7 +18,7 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
     session_timeout_ms = duration_ms(request.session_timeout)
     has_own_timeout = ctx.version >= 1
     instance_id = getattr(request, "group_instance_id", None)
-    outcome = await coordinator(ctx).join(
+    outcome = await ctx.services.groups.join(
         request.group_id,
         JoinRequest(
             member_id=request.member_id,

@@ -6,7 +6,7 @@ from region_broker.groups.messages import MemberIdentity
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, coordinator
+from region_broker.handlers.groups.errors import ERROR_OF
 
 
 async def handle_leave_group(ctx: RequestContext, request: Any) -> Fields:
@@ -17,7 +17,7 @@ async def handle_leave_group(ctx: RequestContext, request: Any) -> Fields:
         if batched
         else [MemberIdentity(request.member_id)]
     )
-    outcome = await coordinator(ctx).leave(request.group_id, leavers)
+    outcome = await ctx.services.groups.leave(request.group_id, leavers)
     if not batched:
         verdict = outcome.verdict
         if verdict is GroupVerdict.OK:

@@ -4,14 +4,14 @@ from typing import Any, Final
 
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, coordinator
+from region_broker.handlers.groups.errors import ERROR_OF
 
 
 async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups, filtered by state and type without regard to case."""
     states = {name.lower() for name in getattr(request, "states_filter", ())}
     types = {name.lower() for name in getattr(request, "types_filter", ())}
-    verdict, listings = coordinator(ctx).list()
+    verdict, listings = ctx.services.groups.list()
     return {
         "error_code": ERROR_OF[verdict],
         "groups": [

@@ -22,7 +22,6 @@ from region_broker.handlers.groups.errors import (
     ERROR_OF,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    coordinator,
     offsets_of,
 )
 from region_broker.handlers.groups.names import topic_name, topic_names
@@ -37,7 +36,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     names = [topic_name(topic, by_id) for topic in request.topics]
     named = zip(names, request.topics, strict=True)
     offsets, unknown = await offsets_of(ctx, named, CooperativeYield.of_a_write())
-    outcome = await coordinator(ctx).commit_offsets(
+    outcome = await ctx.services.groups.commit_offsets(
         CommitRequest(
             group_id=request.group_id,
             offsets=offsets,

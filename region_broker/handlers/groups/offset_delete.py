@@ -11,7 +11,6 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
     ERROR_OF,
     UNKNOWN_TOPIC_OR_PARTITION,
-    coordinator,
     is_known,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
@@ -32,7 +31,7 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
         await yielding.row()
         if is_known(ctx, tp):
             known.append(tp)
-    verdict, verdicts = await coordinator(ctx).delete_offsets(request.group_id, known)
+    verdict, verdicts = await ctx.services.groups.delete_offsets(request.group_id, known)
     topics: dict[str, list[Fields]] = {}
     for tp in asked if not ERROR_OF[verdict] else ():
         await yielding.row()

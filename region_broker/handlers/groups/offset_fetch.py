@@ -17,7 +17,7 @@ from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID, coordinator
+from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID
 from region_broker.handlers.groups.names import topic_name, topic_names
 
 _TOPIC_IDS_FROM: Final = 10
@@ -31,7 +31,7 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
         return {"groups": await _groups(ctx, request.groups, require_stable=require_stable)}
     check_count("OffsetFetch", _count(request.topics))
     asked = await _asked(request.topics)
-    outcome = await coordinator(ctx).fetch_offsets(
+    outcome = await ctx.services.groups.fetch_offsets(
         request.group_id, asked, require_stable=require_stable
     )
     if ctx.version < 2 and outcome.verdict is not GroupVerdict.OK:
@@ -67,7 +67,7 @@ async def _group(
     by_id = ctx.version >= _TOPIC_IDS_FROM
     names = topic_names(ctx) if by_id else NO_NAMES
     asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
-    outcome = await coordinator(ctx).fetch_offsets(
+    outcome = await ctx.services.groups.fetch_offsets(
         wanted.group_id,
         await _asked(wanted.topics, names),
         require_stable=require_stable,

@@ -6,7 +6,7 @@ from region_broker.groups.messages import SyncRequest
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, REBALANCE_IN_PROGRESS, coordinator
+from region_broker.handlers.groups.errors import ERROR_OF, REBALANCE_IN_PROGRESS
 
 
 async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
@@ -14,7 +14,7 @@ async def handle_sync_group(ctx: RequestContext, request: Any) -> Fields:
 
     A coordinator that loads has lost the rebalance: the member shall join again (as Kafka).
     """
-    outcome = await coordinator(ctx).sync(
+    outcome = await ctx.services.groups.sync(
         request.group_id,
         SyncRequest(
             member_id=request.member_id,

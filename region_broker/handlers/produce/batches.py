@@ -13,7 +13,6 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -23,7 +22,7 @@ from idempotency.record_batch import HEADER_BYTES
 from idempotency.verification import VerificationGuard, Verifications
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.handlers.dispatch.partitions import find_partition
-from region_broker.handlers.dispatch.services import ORDER_BROKEN, RequestContext
+from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification_error
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
@@ -35,7 +34,6 @@ _TV2_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
 _ZSTD: Final = 4
 _ACKS: Final = (-1, 0, 1)
-ORDER_KEY: Final = "produce.order"
 
 _PRODUCER: Final = struct.Struct(">qh")
 _ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
@@ -87,7 +85,7 @@ def _refuse_for_room(ctx: RequestContext, item: Item, reason: str) -> None:
     """
     item.refuse(ErrorCode.kafka_storage_error, reason)
     if len(item.data) >= HEADER_BYTES and _PRODUCER.unpack_from(item.data, _PRODUCER_AT)[0] >= 0:
-        ctx.connection_state[ORDER_BROKEN] = True
+        ctx.connection_state.produce_broken = True
 
 
 def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[Item]:
@@ -236,22 +234,15 @@ def _tp(item: Item) -> TopicPartition:
     return item.partition.tp
 
 
-@dataclass(slots=True)
-class _Order:
-    """The requests of one connection that have not appended yet, oldest first (INV-H12)."""
-
-    waiting: list[asyncio.Future[None]] = field(default_factory=list)
-
-
 @contextmanager
 def place(ctx: RequestContext) -> Iterator[Callable[[], Awaitable[None]]]:
     """Take the next place of the connection, and let the one behind go after; what it yields waits until every earlier
     request has appended. Batches are looked at, and guarded, before that wait (P4).
     """
-    order: _Order = ctx.connection_state.setdefault(ORDER_KEY, _Order())
+    appending = ctx.connection_state.appending
     mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    before = order.waiting[-1] if order.waiting else None
-    order.waiting.append(mine)
+    before = appending[-1] if appending else None
+    appending.append(mine)
 
     async def turn() -> None:
         if before is not None and not before.done():
@@ -261,9 +252,7 @@ def place(ctx: RequestContext) -> Iterator[Callable[[], Awaitable[None]]]:
         yield turn
     finally:
         mine.set_result(None)
-        order.waiting.remove(mine)
-        if not order.waiting:
-            ctx.connection_state.pop(ORDER_KEY, None)
+        appending.remove(mine)
 
 
 async def prepare(item: Item) -> None:

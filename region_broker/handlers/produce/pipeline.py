@@ -16,7 +16,6 @@ from itertools import islice
 from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.batches import (
-    ORDER_KEY,
     add,
     append,
     checked,
@@ -45,7 +44,7 @@ def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
     if len(items) > YIELD_ROWS:
         return False
     transactional = refuse_mixed(items, checked(ctx, request, items))
-    if ORDER_KEY in ctx.connection_state or heavy_of(items):
+    if ctx.connection_state.appending or heavy_of(items):
         return False
     if transactional and not judged(ctx, request, transactional, waited=False):
         return False

@@ -25,7 +25,6 @@ from region_broker.handlers.groups.errors import (
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
     ByTopic,
-    coordinator,
     offsets_of,
 )
 from txn_coordinator.connection_order import Arrival
@@ -70,7 +69,7 @@ class _NotInTransaction(Exception):
 
 async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Stage offsets in the producer's transaction."""
-    groups = coordinator(ctx)
+    groups = ctx.services.groups
     ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
     log = ctx.services.partitions.get(ledger.topic, ledger.partition)
     if log is None:
@@ -90,7 +89,7 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
 async def _staged(
     ctx: RequestContext, request: Any, ledger: TopicPartition, is_current: Callable[[], bool]
 ) -> Fields:
-    groups = coordinator(ctx)
+    groups = ctx.services.groups
     producer = (request.transactional_id, request.producer_id, request.producer_epoch)
     if ctx.version >= 5:
         added = await ctx.services.txn.add_partitions(*producer, [ledger], implicit=True)

@@ -14,13 +14,13 @@ Not here: Kafka errors (`handlers.dispatch.dispatcher`), who acts (`PeerIdentity
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
-from region_broker.handlers.dispatch.services import ORDER_BROKEN, ForwardingFailed, RequestContext
+from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.ports.network import Network
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.protocol import (
@@ -34,6 +34,7 @@ from region_broker.region.peers.protocol import (
 )
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 from region_broker.wire.connection import Incoming, Numbering, Peer
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.headers import HeaderError, peek_header
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
@@ -52,16 +53,6 @@ _CLOSE: Final = "close-connection"
 _CHANNEL_BITS: Final = 20
 _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
 _ORIGINS_MAX: Final = 64
-
-
-class _Lease:
-    """Lives in a client connection's state; when that is dropped, the channel is closed (INV-FW1)."""
-
-    __slots__ = ("__weakref__", "channel")
-
-    def __init__(self, channel: "_Channel", end: "Callable[[_Channel], object]") -> None:
-        self.channel = channel
-        weakref.finalize(self, end, channel)
 
 
 class _Channel:
@@ -103,7 +94,7 @@ class PeerForwarder:
         self._tasks: asyncio.TaskGroup | None = None
         self._failed_at_ms: int | None = None
         self._failure = ""
-        self._channels: dict[_Channel, None] = {}  # in the order they came
+        self._channels: dict[ConnectionState, _Channel] = {}  # in the order they came
 
     def follow(self, acting_region: str, region_epoch: RegionEpoch) -> None:
         """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
@@ -112,13 +103,20 @@ class PeerForwarder:
            The client
         would wait for the old primary's answer until a time-out, with a region beside it that could give one.
         """
-        for channel in list(self._channels):
+        for channel in list(self._channels.values()):
             if (channel.acting_region, channel.region_epoch) != (acting_region, region_epoch):
                 channel.close()
 
-    def _end(self, channel: _Channel) -> None:
-        del self._channels[channel]
-        channel.close()
+    def _channel_of(self, connection: ConnectionState) -> _Channel:
+        """Return the channel of a client connection, which ends with it (INV-FW1)."""
+        channel = self._channels.get(connection)
+        if channel is None:
+            channel = self._channels[connection] = _Channel()
+            connection.on_end(partial(self._end, connection))
+        return channel
+
+    def _end(self, connection: ConnectionState) -> None:
+        self._channels.pop(connection).close()
 
     async def run(self) -> None:
         """Own the peer connections until cancelled."""
@@ -134,11 +132,7 @@ class PeerForwarder:
 
         Raises `ForwardingFailed`, or `CloseConnection` where the primary region has no other answer.
         """
-        lease = ctx.connection_state.get(_STATE)
-        if lease is None:
-            lease = ctx.connection_state[_STATE] = _Lease(_Channel(), self._end)
-            self._channels[lease.channel] = None
-        channel = lease.channel
+        channel = self._channel_of(ctx.connection_state)
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:
             async with channel.turn:
@@ -223,7 +217,7 @@ class PeerForwarder:
 
 
 def _refuse_behind_failure(ctx: RequestContext) -> None:
-    if ORDER_BROKEN in ctx.connection_state:
+    if ctx.connection_state.produce_broken:
         reason = "a produce request ahead of this one failed"
         raise ForwardingFailed(reason, may_have_happened=False)
 
@@ -317,12 +311,12 @@ class ForwardTarget:
         refused. 3. Writes open. 4. Batch 2 would be executed: where a gap is accepted (T22), or the producer is
         not known yet, batch 1 could never be written again. So what follows a refused one is refused (INV-FW4).
         """
-        if is_produce and ORDER_BROKEN in peer.state:
+        if is_produce and peer.state.produce_broken:
             raise PeerRefused(NOT_ACTING, "a produce request ahead of this one was refused")
         refusal = self._refusal(region_epoch)
         if refusal is not None:
             if is_produce:
-                peer.state[ORDER_BROKEN] = True
+                peer.state.produce_broken = True
             raise refusal
 
     def _refusal(self, region_epoch: RegionEpoch) -> PeerRefused | None:

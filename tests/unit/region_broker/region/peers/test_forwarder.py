@@ -5,18 +5,18 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from idempotency.identity import RegionEpoch
-from region_broker.handlers.dispatch.services import ORDER_BROKEN, ForwardingFailed, RequestContext
+from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.protocol import ASK_AGAIN, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer
 from region_broker.wire.connection import Incoming, Peer
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.server import CloseConnection
 from tests.fixtures.linked_regions import PlayedIdentity
 from tests.fixtures.waiting import until
@@ -61,7 +61,7 @@ def request(correlation_id: int, *, key: int = END_TXN, version: int = 3) -> mem
     return memoryview(struct.pack(">hhi", key, version, correlation_id) + b"rest")
 
 
-def context(connection_id: int, state: dict[str, Any], newest: int = 0) -> RequestContext:
+def context(connection_id: int, state: ConnectionState, newest: int = 0) -> RequestContext:
     return RequestContext(
         services=None,  # type: ignore[arg-type]
         connection_id=connection_id,
@@ -105,7 +105,7 @@ async def fixture(acting: Acting | None = None) -> AsyncIterator[Fixture]:
 
 async def test_requests_go_and_answers_come_verbatim_and_in_order() -> None:
     async with fixture() as made:
-        state: dict[str, Any] = {}
+        state = ConnectionState()
         frames = [request(number) for number in range(20)]
         answers = await asyncio.gather(
             *(made.forwarder.forward(context(1, state), frame) for frame in frames)
@@ -120,7 +120,7 @@ async def test_requests_go_and_answers_come_verbatim_and_in_order() -> None:
 async def test_each_client_connection_is_a_connection_of_its_own_there() -> None:
     async with fixture() as made:
         for number in (1, 2):
-            await made.forwarder.forward(context(number, {}), request(number))
+            await made.forwarder.forward(context(number, ConnectionState()), request(number))
         first, second = made.answers.seen
         assert first[0] < second[0]
         assert (first[1], second[1]) == ("client-1", "client-2")
@@ -129,10 +129,10 @@ async def test_each_client_connection_is_a_connection_of_its_own_there() -> None
 async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts() -> None:
     """The fence compares numbers: a channel opened anew for the same client is newer than the old one."""
     async with fixture() as made:
-        state: dict[str, Any] = {}
-        await made.forwarder.forward(context(2, {}, newest=5), request(1))
+        state = ConnectionState()
+        await made.forwarder.forward(context(2, ConnectionState(), newest=5), request(1))
         await made.forwarder.forward(context(1, state, newest=5), request(2))
-        state["forwarding"].channel.close()
+        made.forwarder._channels[state].close()
         await made.forwarder.forward(context(1, state, newest=6), request(3))
         later, earlier, reopened = made.answers.peers
         assert earlier.connection_id < reopened.connection_id < later.connection_id
@@ -145,13 +145,16 @@ async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts(
 
 async def test_no_answer_is_passed_on_where_none_is_due() -> None:
     async with fixture() as made:
-        assert await made.forwarder.forward(context(1, {}), request(1, key=PRODUCE)) is None
+        assert (
+            await made.forwarder.forward(context(1, ConnectionState()), request(1, key=PRODUCE))
+            is None
+        )
 
 
 async def test_a_request_that_can_only_be_answered_by_closing_closes_the_client() -> None:
     async with fixture() as made:
         with pytest.raises(CloseConnection, match="version 99"):
-            await made.forwarder.forward(context(1, {}), request(1, version=99))
+            await made.forwarder.forward(context(1, ConnectionState()), request(1, version=99))
 
 
 async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_node(
@@ -159,8 +162,8 @@ async def test_INV_FW5_a_bug_in_a_handler_ends_the_client_and_not_the_acting_nod
 ) -> None:
     async with fixture() as made:
         with pytest.raises(CloseConnection, match="failed at the request"):
-            await made.forwarder.forward(context(1, {}), request(5, version=98))
-        other = await made.forwarder.forward(context(2, {}), request(6))
+            await made.forwarder.forward(context(1, ConnectionState()), request(5, version=98))
+        other = await made.forwarder.forward(context(2, ConnectionState()), request(6))
         assert other == bytes(request(6))[::-1]
     (line,) = [record for record in caplog.records if record.exc_info]
     assert "handler bug" in caplog.text
@@ -173,7 +176,7 @@ async def test_a_region_that_does_not_act_executes_nothing() -> None:
     async with fixture() as made:
         made.acting.acting, made.acting.reason_not_acting = False, "it is draining"
         with pytest.raises(ForwardingFailed, match="it is draining") as failed:
-            await made.forwarder.forward(context(1, {}), request(1))
+            await made.forwarder.forward(context(1, ConnectionState()), request(1))
         assert not failed.value.may_have_happened
         assert made.answers.seen == []
 
@@ -181,7 +184,7 @@ async def test_a_region_that_does_not_act_executes_nothing() -> None:
 # Holds INV-FW3.
 async def test_a_request_of_an_older_region_epoch_is_not_executed() -> None:
     async with fixture() as made:
-        state: dict[str, Any] = {}
+        state = ConnectionState()
         await made.forwarder.forward(context(1, state), request(1))
         made.acting.region_epoch = RegionEpoch(17)
         with pytest.raises(ForwardingFailed, match="the domain is at 17") as failed:
@@ -207,7 +210,7 @@ async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_h
     None
 ):
     async with fixture(OpensOnce()) as made:
-        state: dict[str, Any] = {}
+        state = ConnectionState()
         forwarded = [
             made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
             for number in (1, 2)
@@ -215,7 +218,7 @@ async def test_INV_FW4_what_follows_a_refused_produce_is_refused_though_writes_h
         outcomes = await asyncio.gather(*forwarded, return_exceptions=True)
         assert [type(each) for each in outcomes] == [ForwardingFailed] * 2
         assert made.answers.seen == []
-        await made.forwarder.forward(context(2, {}), request(1, key=PRODUCE))
+        await made.forwarder.forward(context(2, ConnectionState()), request(1, key=PRODUCE))
         assert len(made.answers.seen) == 1
 
 
@@ -231,7 +234,7 @@ async def test_INV_FW4_what_follows_a_produce_that_was_not_admitted_is_not_execu
                 raise PeerRefused(ASK_AGAIN, "another start was heard")
 
         made.server.admit = admit
-        state: dict[str, Any] = {}
+        state = ConnectionState()
         forwarded = [
             made.forwarder.forward(context(1, state), request(number, key=PRODUCE))
             for number in (1, 2)
@@ -239,26 +242,26 @@ async def test_INV_FW4_what_follows_a_produce_that_was_not_admitted_is_not_execu
         outcomes = await asyncio.gather(*forwarded, return_exceptions=True)
         assert [type(each) for each in outcomes] == [ForwardingFailed] * 2
         assert made.answers.seen == []
-        await until(lambda: ended(state), what="its connection is over")
+        await until(lambda: ended(made.forwarder, state), what="its connection is over")
         assert await made.forwarder.forward(context(1, state), request(3)) is not None
 
 
-def ended(state: dict[str, Any]) -> bool:
-    [lease] = state.values()
-    return lease.channel.client.ended is not None
+def ended(forwarder: PeerForwarder, state: ConnectionState) -> bool:
+    client = forwarder._channels[state].client
+    return client is not None and client.ended is not None
 
 
 async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_failed_on_the_old() -> (
     None
 ):
     async with fixture() as made:
-        state: dict[str, Any] = {}
+        state = ConnectionState()
         made.answers.hangs = asyncio.Event()
 
         async def first() -> None:
             with pytest.raises(ForwardingFailed):
                 await made.forwarder.forward(context(1, state), request(1, key=PRODUCE))
-            state[ORDER_BROKEN] = True  # as the dispatcher does
+            state.produce_broken = True  # as the dispatcher does
 
         failing = asyncio.get_running_loop().create_task(first())
         await until(lambda: len(made.answers.seen) == 1, what="the first is under way")
@@ -276,7 +279,7 @@ async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
     async with fixture() as made:
         made.answers.hangs = asyncio.Event()
         forwarding = asyncio.get_running_loop().create_task(
-            made.forwarder.forward(context(1, {}), request(1))
+            made.forwarder.forward(context(1, ConnectionState()), request(1))
         )
         await until(lambda: len(made.answers.seen) == 1, what="it is executed")
         made.server.close()
@@ -293,7 +296,7 @@ async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_ha
     async with fixture() as made:
         made.answers.hangs = asyncio.Event()
         forwarding = asyncio.get_running_loop().create_task(
-            made.forwarder.forward(context(1, {}), request(1))
+            made.forwarder.forward(context(1, ConnectionState()), request(1))
         )
         await until(lambda: len(made.answers.seen) == 1, what="it is executed")
         acting, epoch = made.mirror.acting_region, made.mirror.region_epoch
@@ -313,7 +316,7 @@ async def test_what_could_not_be_sent_has_not_happened() -> None:
         made.server.close()
         await made.server.wait_closed()
         with pytest.raises(ForwardingFailed) as failed:
-            await made.forwarder.forward(context(1, {}), request(1))
+            await made.forwarder.forward(context(1, ConnectionState()), request(1))
         assert not failed.value.may_have_happened
 
 
@@ -321,15 +324,15 @@ async def test_nobody_acts() -> None:
     async with fixture() as made:
         made.mirror.acting_region = ""
         with pytest.raises(ForwardingFailed, match="no other region") as failed:
-            await made.forwarder.forward(context(1, {}), request(1))
+            await made.forwarder.forward(context(1, ConnectionState()), request(1))
         assert not failed.value.may_have_happened
 
 
 async def test_a_client_connection_that_ends_takes_its_peer_connection_along() -> None:
     async with fixture() as made:
-        state: dict[str, Any] = {}
+        state = ConnectionState()
         await made.forwarder.forward(context(1, state), request(1))
         connections = made.server._connections
         assert len(connections) == 1
-        state.clear()
+        state.end()
         await until(lambda: not connections, what="the peer connection is closed")

@@ -1,0 +1,38 @@
+"""What the requests of one connection share, and what ends with it.
+
+One object per client connection, and one per channel over which a mirror forwards such a connection's requests.
+Not here: the order of requests and answers on the socket (`connection`); who reads and writes these fields, which stands at
+each of them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionState:
+    """Changed on the event loop only, by the rooms that are named at each field."""
+
+    starts: asyncio.Lock | None = None
+    """Under which requests begin, first come, first served (INV-HW1); None until one was read in pieces (the dispatcher)."""
+    produce_broken: bool = False
+    """A Produce was not forwarded, or refused for a reason that may pass at any moment, so nothing sent behind it may be
+    executed (INV-HD4: the dispatcher, Produce and the forwarder)."""
+    produce_forwarded: int = 0
+    """Produce requests that are under way to the primary region (the dispatcher)."""
+    produce_executed: int = 0
+    """Produce requests that are under way here (the dispatcher)."""
+    appending: list[asyncio.Future[None]] = field(default_factory=list)
+    """A future for each Produce request that has not appended yet, oldest first (INV-H12: Produce)."""
+    _closers: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_end(self, closer: Callable[[], None]) -> None:
+        """Call `closer` when the connection has ended: what was bound to it ends with it (a forwarder's channel)."""
+        self._closers.append(closer)
+
+    def end(self) -> None:
+        """Run the closers; whoever accepted the connection calls this."""
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            closer()
