@@ -403,7 +403,7 @@ class Node:
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )
                 ]
-                serving = tasks.create_task(self.kafka.run(), name="kafka")
+                serving = tasks.create_task(self._serve(), name="kafka")
                 watching = tasks.create_task(self._until_settled(on_ready), name="ready")
                 failing = tasks.create_task(self.failed_callbacks.run(), name="callbacks")
                 await self._stopping.wait()
@@ -424,6 +424,12 @@ class Node:
             await self.http.stop()
             await self.storage.close()
             _log.info("stopped")
+
+    async def _serve(self) -> None:
+        """Serve clients. A mirror that shows nothing yet would tell them that its logs end at their beginning (T16)."""
+        if self.failover.state.phase is Phase.MIRRORING:
+            await self.failover.steps.first_taken.wait()
+        await self.kafka.run()
 
     async def _bind(self) -> None:
         own = self.config.own

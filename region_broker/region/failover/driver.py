@@ -314,7 +314,10 @@ class FailoverDriver:
         await self.until(lambda now: now is not state)
 
     async def _perform(self, state: State) -> Event | None:
-        event = await self._step(next_effect(state), state)
+        try:
+            event = await self._step(next_effect(state), state)
+        finally:
+            self.steps.first_taken.set()
         if event is None:
             await self._leave(state)
         return event

@@ -97,6 +97,8 @@ class FailoverSteps:
         self._settings = outlook.settings
         self._current = current
         self.drain_deadline_ms: int | None = None
+        self.first_taken = asyncio.Event()
+        """The first step since the start was taken, or left for another: a mirror shows what it had shown."""
         self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
 
     async def mirror(self, state: State) -> None:
