@@ -23,7 +23,18 @@ from tests.tidy.generated import (
     renewed,
 )
 from tests.tidy.kafka_apis import KAFKA_APIS, WHY_NOT
-from tests.tidy.tree import DOCS, ROOT, documents, names_of_tests, rule_tests, shown, tree_of
+from tests.tidy.tree import (
+    DOCS,
+    PACKAGES,
+    ROOT,
+    code_files,
+    docstring_of,
+    documents,
+    names_of_tests,
+    rule_tests,
+    shown,
+    tree_of,
+)
 
 RUNBOOK_SECTIONS: Final = ("Symptom", "Confirm", "Act", "Verify", "Roll back", "Drill")
 RUNBOOKS: Final = sorted((DOCS / "runbooks").glob("*.md"))
@@ -297,3 +308,27 @@ def test_every_test_named_for_hostile_input_exists() -> None:
     defined = set(re.findall(r"def (test_\w+)\(", sources))
     assert len(named) > 70
     assert sorted(named - defined) == []
+
+
+OF_THE_WIRE: Final = ("region_broker/handlers", "region_broker/wire")
+
+
+def test_each_room_says_where_to_begin_and_what_it_may_import() -> None:
+    rooms = [
+        path
+        for path in code_files(*PACKAGES, "chaos")
+        if path.name == "__init__.py" and not shown(path).startswith(OF_THE_WIRE)
+    ]
+    found = {shown(room): _lacks(room) for room in rooms}
+    assert not {room: lack for room, lack in found.items() if lack}
+
+
+def _lacks(room: Path) -> str:
+    said = " ".join(docstring_of(room).split())
+    begin = re.search(r"\bBegin in `([\w./]+)`", said)
+    if begin is None:
+        return "say where a reader begins"
+    named = room.parent / begin[1].strip("/").removesuffix(".py").replace(".", "/")
+    if not (named.is_dir() or named.with_suffix(".py").exists()):
+        return f"{begin[1]} is not there"
+    return "" if re.search(r"\bimports?\b", said, re.IGNORECASE) else "say what it may import"

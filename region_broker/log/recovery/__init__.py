@@ -1,1 +1,4 @@
-"""What a start does with a log: its files as they were left, checked, cut, made durable and taken in."""
+"""What a start does with a log: its files as they were left, checked, cut, made durable and taken in.
+
+Begin in `opening`. May import the rest of `log`; runs before anybody else sees the log.
+"""
