@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ CODE_FOLDERS: Final = (*PACKAGES, "chaos", "tests")
 DOCS: Final = ROOT / "docs"
 
 INVARIANT: Final = re.compile(r"\bINV-[A-Z]+\d+\b")
+_TEST: Final = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)
 _DEFINITION: Final = re.compile(r"^\s*(INV-[A-Z]+\d+)\b\s+\S", re.MULTILINE)
 
 
@@ -49,7 +51,10 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def docstring_of(path: Path) -> str:
-    """Return the module's docstring, "" where there is none."""
+    """Return the module's docstring, "" where there is none; most are found without reading the whole file's syntax."""
+    text = path.read_text(encoding="utf-8")
+    if text.startswith('"""') and "\\" not in (head := text[3:].partition('"""')[0]):
+        return cleandoc(head)
     return ast.get_docstring(tree_of(path)) or ""
 
 
@@ -100,14 +105,13 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]
 def rule_tests() -> dict[str, list[tuple[str, str]]]:
     """Return, for each rule id such as ``C17``, the tests whose names cite it: (file, test name)."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for path, node in functions():
-        if not path.is_relative_to(ROOT / "tests") or not node.name.startswith("test_"):
-            continue
-        for rule in re.findall(
-            r"(?<![A-Za-z0-9])([CTPBGHR]\d+)(?![A-Za-z0-9])",
-            re.sub(r"INV_[A-Z]+\d+", "", node.name).replace("_", " "),
-        ):
-            found[rule].append((shown(path), node.name))
+    for file, names in names_of_tests().items():
+        for name in names:
+            for rule in re.findall(
+                r"(?<![A-Za-z0-9])([CTPBGHR]\d+)(?![A-Za-z0-9])",
+                re.sub(r"INV_[A-Z]+\d+", "", name).replace("_", " "),
+            ):
+                found[rule].append((file, name))
     return {rule: sorted(tests) for rule, tests in found.items()}
 
 
@@ -121,11 +125,9 @@ def files_about(rule: str) -> tuple[str, ...]:
 @cache
 def names_of_tests() -> dict[str, set[str]]:
     """Return the names of the tests in each test file."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for path, node in functions():
-        if node.name.startswith("test_"):
-            found[shown(path)].add(node.name)
-    return dict(found)
+    texts = ((shown(path), path.read_text(encoding="utf-8")) for path in code_files("tests"))
+    found = {file: set(_TEST.findall(text)) for file, text in texts}
+    return {file: names for file, names in found.items() if names}
 
 
 # --- who imports whom ----------------------------------------------------------------------------
