@@ -1,6 +1,7 @@
 """Produce (0), versions 3-13.  v7: zstd.  v11: TRANSACTION_ABORTABLE.  v12: TV2.  v13: topic ids.
 
 INV-H13 after a local append no error is answered that means "not written" (P18): REQUEST_TIMED_OUT only
+INV-H15 a client that has gone while its batches were on their way to the disk is told nothing, and hinders nobody
 A request that need not wait before it appends (`begin_produce`) has no task: its answer is made by the group commit
 that reaches its last batch.
 Not here: the way of a request (`produce.pipeline`), waiting until what was appended is durable and the answer
@@ -25,8 +26,13 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
     """Append each batch, wait until all are durable, return the answer; None with acks=0."""
     ended: asyncio.Future[Sequence[Item]] = asyncio.get_running_loop().create_future()
     many = is_many(request)
-    if many or not whole(ctx, request, ended.set_result):
-        await in_pieces(ctx, request, ended.set_result)
+
+    def end(items: Sequence[Item]) -> None:
+        if not ended.done():  # or the connection broke, and its requests were cancelled (INV-H15)
+            ended.set_result(items)
+
+    if many or not whole(ctx, request, end):
+        await in_pieces(ctx, request, end)
     if request.acks == 0:
         return None
     items = await ended

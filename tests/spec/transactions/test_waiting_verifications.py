@@ -128,3 +128,23 @@ async def test_C5_batch_that_overtakes_one_that_waits_is_out_of_order(tmp_path: 
         assert [await error_of(client, 12), await error_of(client, 9)] == [NONE, NONE]
         quick.send(0, 9, transactional(1))
         assert await error_of(quick, 9) == NONE
+
+
+class ProcessEnds(Exception):
+    """Ends a node's tasks, as a failure of one of them does, while requests wait."""
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_INV_H15_request_that_was_given_up_hinders_no_log_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    as_sent_in(monkeypatch, many=many)
+    with pytest.RaisesGroup(ProcessEnds, allow_unwrapped=True, flatten_subgroups=True):
+        async with held_fixture(tmp_path) as (fixture, client, held):
+            partition = fixture.partition("t")
+            partition.log.listener.on_dirty = lambda _log: None
+            client.send(0, 12, transactional())
+            held.set()
+            await until(lambda: partition.log_end_offset == 1, "the append")
+            raise ProcessEnds
+    assert partition.log.content.closed
