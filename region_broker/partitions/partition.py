@@ -157,11 +157,12 @@ class Partition:
             self.watchers.notify()
 
     def rewind_cut(self, cut_offset: int) -> None:
-        """Take readers back to `cut_offset`: only when a forced takeover has voided what was shown (T25).
+        """Take readers back to `cut_offset`, and show them nothing new: only where what was shown is void (T25, T31).
 
-        Read-committed readers see nothing more until a tidemark shows them a whole cut again.
+        Read-committed readers see nothing more until a tidemark shows them a whole cut again. A base that this log does
+        not hold shows nothing: what is copied up to it is shown by tidemarks (T17).
         """
-        self.sight.shown_cut_offset = cut_offset
+        self.sight.shown_cut_offset = min(self.sight.shown_cut_offset, cut_offset)
         self.sight.whole_end = 0
         self.watchers.notify()
 

@@ -4,12 +4,12 @@ import pytest
 
 from tests.simulation.mutants.named import MUTANTS, Mutant, caught, clean, played
 from tests.simulation.mutants.patch import DoesNotApply, Edit, edited
-from tests.simulation.mutants.scenes import NOT_CLEAN_YET, SCENES
+from tests.simulation.mutants.scenes import SCENES
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
 
-@pytest.mark.parametrize("scene", sorted(SCENES.keys() - NOT_CLEAN_YET))
+@pytest.mark.parametrize("scene", sorted(SCENES))
 def test_INV_SCN1_a_scene_is_clean_without_an_edit(scene: str) -> None:
     assert clean(scene) == ()
 

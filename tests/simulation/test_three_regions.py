@@ -178,6 +178,8 @@ async def test_T24_only_the_operators_word_takes_back_what_another_region_has_sh
         assert operation.statement is not None
         assert f"region ap has reached {claimed}" in operation.statement.open_bound
         await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows us")
+        sight = ap.partition(TOPIC, 0).sight
+        await pair.until(lambda: sight.last_stable_offset > 0, "ap shows a whole cut again")
         assert await values_at(pair, ap) == await values_at(pair, pair.us) == [VALUES[0]]
 
 

@@ -18,6 +18,7 @@ from tests.simulation.swarm.invariants.rules import (
     wrong_actors,
     wrong_ends,
     wrong_epochs,
+    wrong_history,
     wrong_producers,
     wrong_quarantine,
     wrong_reached,
@@ -109,6 +110,12 @@ def test_INV_IVA4_what_is_shown_beyond_the_tidemark_is_seen() -> None:
     assert said(wrong_shown({"t-0": 3}, {"t-0": 3})) == []
     assert said(wrong_shown({"t-0": 4}, {"t-0": 3})) == ["INV-IVA4"]
     assert said(wrong_shown({"t-0": 1}, {})) == ["INV-IVA4"]
+
+
+def test_INV_IVA5_lost_records_that_are_shown_are_seen() -> None:
+    assert said(wrong_history(visible=3, own_end=9, base=3)) == []
+    assert said(wrong_history(visible=9, own_end=3, base=3)) == []
+    assert said(wrong_history(visible=9, own_end=4, base=3)) == ["INV-IVA5"]
 
 
 def test_INV_IVE5_a_state_that_is_not_its_logs_is_seen() -> None:

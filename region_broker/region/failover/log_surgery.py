@@ -6,6 +6,8 @@ INV-LS4  a log that has stopped is left as it is, and costs nobody else anything
          as unreadable, and cut off when it can be read again, before it serves
 INV-LS5  below what was shown under the region epoch that is followed, a log is cut by a new lineage entry only
          (`cut_logs`, T25); a divergence that reaches below it is refused, whoever found it (T35)
+INV-LS6  a region that returns shows nothing beyond the cut from before it knows whom to forward to: its answers are of
+         one history (T31)
 Work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between.
 
 Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
@@ -105,10 +107,20 @@ async def cut_logs(
                 log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
         except (LogError, QuarantineDamaged) as error:
             log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
-        # A base that this log does not hold shows nothing: what is copied up to it is shown by tidemarks (T17).
-        log.rewind_cut(min(step.position, log.log_end_offset))
+        log.rewind_cut(step.position)
         await asyncio.sleep(0)
     return moved
+
+
+def show_no_more_than(logs: Iterable[RegionLog], cut: Cut) -> None:
+    """Take readers back to `cut`, in all logs at once, before the first of them is cut (INV-LS6).
+
+    1. A region that was cut off has written on, and shows it. 2. It hears who acts, and forwards to that one. 3. A
+    processor asks for its committed offset, and gets the new primary's. 4. It reads on from there what is lost, and
+    commits what it made of that at the new primary, with an offset that skips other records there.
+    """
+    for log in logs:
+        log.rewind_cut(cut.position_of(key_of(log)))
 
 
 def _copy_anew(log: RegionLog, cut: Cut) -> None:

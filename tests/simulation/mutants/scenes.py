@@ -224,5 +224,3 @@ SCENES: Final = {
         Scene("behind", behind, regions=3, tidemark_interval_ms=100),
     )
 }
-NOT_CLEAN_YET: Final = frozenset({"cut off"})
-"""Scenes that find something in the product as it is: see the roadmap."""

@@ -45,6 +45,7 @@ from region_broker.region.failover.log_surgery import (
     joined,
     key_of,
     quarantined_tail,
+    show_no_more_than,
     tail_beyond,
     uncut_logs,
     with_tails,
@@ -436,10 +437,12 @@ class FailoverSteps:
         )
         # T31: what lags behind the base goes on from where it is, and claims no more than it holds.
         reached = self._reached_of(effect.cut)
-        for record in effect.entries:
-            await self._record_lineage(record)
         for log in parts.role.logs():
             log.become_mirror()
+        if state.phase is Phase.RETURNING:
+            show_no_more_than(parts.role.logs(), effect.cut)
+        for record in effect.entries:
+            await self._record_lineage(record)
         if state.phase is Phase.CUTTING:
             # T25: stored at every reachable site; the handshake carries the lineage.
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)

@@ -10,9 +10,11 @@ INV-IVA2  the tidemark that a region has reached goes back only with its folder 
           voids it
 INV-IVA3  what is in quarantine stays, byte by byte, as long as the folder
 INV-IVA4  a mirror that holds the base of its lineage shows no more than the tidemark that it has reached says
+INV-IVA5  who forwards to another region shows nothing that the lineage took from its logs
 
 Ends are looked at within each change of what a partition shows (`ReadableWatchers`); who acts and what is reached every
-LOOK_S; the rest, which reads logs, where a region is killed, and at the end. Not here: what clients saw (`chaos`).
+LOOK_S, and what who forwards shows with either; the rest, which reads logs, where a region is killed, and at the end.
+Not here: what clients saw (`chaos`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -126,3 +128,12 @@ def wrong_shown(shown: Mapping[str, int], cut: Mapping[str, int]) -> Iterator[st
     for partition, end in shown.items():
         if end > cut.get(partition, 0):
             yield f"INV-IVA4 {partition} shows {end}, its tidemark says {cut.get(partition, 0)}"
+
+
+def wrong_history(visible: int, own_end: int, base: int) -> Iterator[str]:
+    """Yield whether a partition shows records of older terms beyond the base of the newest one (INV-IVA5).
+
+    `own_end`: where its records of older terms end.
+    """
+    if min(visible, own_end) > base:
+        yield f"INV-IVA5 it shows {visible}, of older terms up to {own_end}; the newest one begins at {base}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
+from idempotency.fencing import leader_epoch
 from region_broker.node.node import Node
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.steps.effects import as_entry
@@ -18,6 +19,7 @@ from tests.simulation.swarm.invariants.rules import (
     wrong_actors,
     wrong_ends,
     wrong_epochs,
+    wrong_history,
     wrong_producers,
     wrong_quarantine,
     wrong_reached,
@@ -59,6 +61,7 @@ class Watch:
             for partition in node.storage.partitions:
                 if partition not in self._watched:
                     self._watch(name, partition)
+                self._look_at_history(name, partition)
             damages = self._damages(name)
             before, highest = self._reached.get(name, (damages, BEFORE_ALL))
             point = node.storage.reached.point
@@ -102,10 +105,23 @@ class Watch:
             if disk.life == life and partition.failed is None:
                 now = _ends_of(partition)
                 self._blame(f"{name} {partition.tp}", wrong_ends(before, now))
+                self._look_at_history(name, partition)
                 before = now
 
         changed()
         partition.watchers.add(changed)
+
+    def _look_at_history(self, name: str, partition: Partition) -> None:
+        domain = self._stage.regions[name].node.storage.metadata.image.main_domain
+        if partition.failed is not None or domain.acting_region == name or not domain.lineage:
+            return
+        newest = domain.lineage[-1]
+        own_end = partition.sight.end_of_older(leader_epoch(newest.region_epoch, 0))
+        base = as_entry(newest).positions.get(LogKey(partition.topic_id, partition.tp.partition), 0)
+        shown = partition.sight.visible_end
+        if shown > partition.log_start_offset:
+            where = f"{name} {partition.tp}"
+            self._blame(where, wrong_history(shown, own_end, base))
 
     def _look_at_quarantine(self, name: str, region: Region) -> None:
         folder, disk, damages = region.folder / QUARANTINE, region.disk, self._damages(name)
