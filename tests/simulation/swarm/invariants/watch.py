@@ -112,7 +112,8 @@ class Watch:
         partition.watchers.add(changed)
 
     def _look_at_history(self, name: str, partition: Partition) -> None:
-        domain = self._stage.regions[name].node.storage.metadata.image.main_domain
+        node = self._stage.regions[name].node
+        domain = node.storage.metadata.image.main_domain
         if partition.failed is not None or domain.acting_region == name or not domain.lineage:
             return
         newest = domain.lineage[-1]
