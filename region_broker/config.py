@@ -38,6 +38,9 @@ from region_broker.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_DEFAULT,
     GROUP_COUNT_DEFAULT,
+    JOURNAL_BYTES_DEFAULT,
+    JOURNAL_BYTES_MAX,
+    JOURNAL_BYTES_MIN,
     PARTITION_COUNT_MAX,
     REQUEST_MEMORY_BYTES_DEFAULT,
     REQUEST_MEMORY_BYTES_MIN,
@@ -111,6 +114,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flush_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")
     ] = 1000
+    journal_bytes: Annotated[
+        int, Within(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX, "written out whole when it is made")
+    ] = JOURNAL_BYTES_DEFAULT
     cached_tail_bytes: Annotated[int, Within(0, TIB, "0: the system decides")] = 0
     disk_free_bytes_min: Annotated[int, Within(0, TIB, "0: none need be free")] = 256 << 20
     metrics_names_max: Annotated[int, Within(0, 100_000, "each is several series; 0: none")] = 200

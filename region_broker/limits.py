@@ -47,6 +47,10 @@ CONNECTION_RATE_DEFAULT: Final = 1_000
 CONNECTION_BURST_S: Final = 2
 # Descriptors that connections leave to the files of partitions: half of what the process may open.
 DESCRIPTORS_PER_CONNECTION: Final = 2
+# Unless the operator says otherwise (`journal_bytes`); each half takes the largest block at least twice.
+JOURNAL_BYTES_DEFAULT: Final = 32 * MIB
+JOURNAL_BYTES_MIN: Final = 1 * MIB
+JOURNAL_BYTES_MAX: Final = 256 * MIB
 # A frame that has begun must be complete within this time, and a peer that does not read its answers is
 # cut off after it.
 FRAME_TIMEOUT_MS: Final = 60_000

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from region_broker.limits import JOURNAL_BYTES_DEFAULT
 from region_broker.log.failures import UnsupportedConfig
 from region_broker.wire.compression import LEVELS, Codec
 
@@ -34,7 +35,7 @@ class NodeLogConfig:
 
     flush_policy: FlushPolicy = FlushPolicy.COMMIT
     flush_interval_ms: int = 1000
-    journal_bytes: int = 32 << 20
+    journal_bytes: int = JOURNAL_BYTES_DEFAULT
     """Size of the node's journal; 0: none is used."""
     open_files_max: int = 512
     index_interval_bytes: int = 8192

@@ -121,6 +121,7 @@ class Storage:
             log_config = NodeLogConfig(
                 flush_policy=FlushPolicy(config.flush_policy),
                 flush_interval_ms=config.flush_interval_ms,
+                journal_bytes=config.journal_bytes,
                 cached_tail_bytes=config.cached_tail_bytes,
                 disk_free_bytes_min=config.disk_free_bytes_min,
                 deleted_topic_retention_ms=config.deleted_topic_retention_ms,

@@ -34,6 +34,8 @@ CLUSTER_ID = str(UUID(int=77))
 SHARD_COUNT = 2
 WAIT_LOOKS = waiting.LOOKS
 MAINTAINED_MS = 25
+JOURNAL_BYTES = 1 << 20
+"""As small as one may be: it is filled within a life, and made quickly."""
 FORGOTTEN_CHANCE = 0.2
 """How often something is not in memory that a node reads without waiting."""
 
@@ -138,7 +140,7 @@ class Region:
             {
                 "region": self.name, "cluster_id": CLUSTER_ID, "data_dir": str(self.folder),
                 "initial_primary_region": self.names[0], "shard_count": SHARD_COUNT, "tidemark_interval_ms": 5,
-                "retention_check_interval_ms": MAINTAINED_MS,
+                "retention_check_interval_ms": MAINTAINED_MS, "journal_bytes": JOURNAL_BYTES,
                 "regions": [
                     {"name": name, "ordinal": at, "node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}",
                      "peer": f"127.0.0.1:{11_000 + at}", "http": f"127.0.0.1:{12_000 + at}"}
