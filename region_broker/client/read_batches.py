@@ -18,8 +18,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from confluent_kafka import Message, TopicPartition
 
@@ -30,13 +31,9 @@ from region_broker.client.errors import (
     TransactionAborted,
     Unreachable,
 )
+from region_broker.client.transaction import Transaction
+from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.waiting_calls import backoff_s
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from region_broker.client.transaction import Transaction
-    from region_broker.client.transactional_producer import TransactionalProducer
 
 _log: Final = logging.getLogger("tidemark.client")
 _PASSING: Final = (TransactionAborted, OutcomeUnknown, Unreachable)
@@ -69,7 +66,7 @@ class Reader(Protocol):
 class ReadBatch:
     """Records that belong into one transaction: iterate over them within ``async with batch as transaction``."""
 
-    def __init__(self, records: Sequence[Message], reader: Reader, producer: "TransactionalProducer", patience: "Patience") -> None:  # fmt: skip
+    def __init__(self, records: Sequence[Message], reader: Reader, producer: TransactionalProducer, patience: "Patience") -> None:  # fmt: skip
         """Nothing is begun yet."""
         self._records = tuple(records)
         self._reader = reader
@@ -92,7 +89,7 @@ class ReadBatch:
         """Return whether a transaction was begun for it."""
         return self._context is not None
 
-    async def __aenter__(self) -> "Transaction":
+    async def __aenter__(self) -> Transaction:
         """Begin the transaction, waiting as long as no region acts; raises `Fenced`, `Refused`."""
         if self.used:
             raise Refused("these records had their transaction: take the next ones from the loop")
@@ -169,7 +166,7 @@ class Patience:
 
 
 async def read_in_transactions(
-    reader: Reader, producer: "TransactionalProducer", count_max: int, give_up_after_s: float | None
+    reader: Reader, producer: TransactionalProducer, count_max: int, give_up_after_s: float | None
 ) -> AsyncIterator[ReadBatch]:
     """Yield batches for ever, from the committed position after each that was not committed (INV-CRB2)."""
     if count_max < 1:
@@ -205,7 +202,7 @@ async def _rewind(reader: Reader, patience: Patience) -> None:
 
 async def process(
     reader: Reader, handler: Callable[..., Awaitable[object]],
-    producer: "TransactionalProducer | None", count_max: int,
+    producer: TransactionalProducer | None, count_max: int,
 ) -> None:  # fmt: skip
     """Call `handler` for each record, for ever; see `ReadCommittedConsumer.run`."""
     if producer is not None:

@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -36,11 +36,9 @@ from region_broker.client.errors import MEMBERSHIP_LOST, REFUSALS, Refused, Unre
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
+from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.verdicts import Position
 from region_broker.client.waiting_calls import reach
-
-if TYPE_CHECKING:
-    from region_broker.client.transactional_producer import TransactionalProducer
 
 _POLL_TIMEOUT_S: Final = 0.5
 _BATCH_COUNT: Final = 500
@@ -183,7 +181,7 @@ class ReadCommittedConsumer:
                 yield message
 
     def transactions(
-        self, producer: "TransactionalProducer", *, count_max: int = 100,
+        self, producer: TransactionalProducer, *, count_max: int = 100,
         give_up_after_s: float | None = None,
     ) -> AsyncIterator[ReadBatch]:  # fmt: skip
         """Yield records to be processed in one transaction each: read, written and committed together, or not at all.
@@ -201,7 +199,7 @@ class ReadCommittedConsumer:
 
     async def run(
         self, handler: Callable[..., Awaitable[object]],
-        producer: "TransactionalProducer | None" = None, *, count_max: int = 100,
+        producer: TransactionalProducer | None = None, *, count_max: int = 100,
     ) -> None:  # fmt: skip
         """Call ``handler(record, transaction)`` for each record, for ever; without a producer ``handler(record)``.
 

@@ -12,7 +12,7 @@ Not here: sockets and tasks (`wire.server`), what a request means (`handlers`).
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from region_broker.limits import (
     IN_FLIGHT_REQUESTS_MAX,
     REQUEST_BYTES_MAX,
 )
+from region_broker.ports.network import Buffer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
@@ -28,8 +29,6 @@ from region_broker.wire.headers import peek_header
 FETCH_KEY: Final = 1
 
 _KEPT_BYTES: Final = 1_024
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)

@@ -22,11 +22,10 @@ from typing import Final, TypeAlias
 from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
-from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
+from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
 from region_broker.wire.caps.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.connection import (
     FETCH_KEY,
-    Buffer,
     Connection,
     Incoming,
     Numbering,

@@ -29,6 +29,7 @@ from region_broker.handlers.dispatch.services import (
     RequestContext,
     Services,
 )
+from region_broker.ports.network import Buffer
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
     encode_response,
@@ -41,7 +42,7 @@ from region_broker.wire.codec.entities import request_schema
 from region_broker.wire.codec.pieces import run_yielding
 from region_broker.wire.codec.requests import decode_request, request_pieces
 from region_broker.wire.codec.schemas import has_schema
-from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.request_trace import trace_of

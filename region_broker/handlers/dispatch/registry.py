@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.ports.network import Buffer
 from region_broker.wire.codec.schemas import has_schema
-from region_broker.wire.connection import Buffer
 
 Fields: TypeAlias = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
 from region_broker.partitions.admission import AppendOutcome
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.record_rules import Prepared
-from region_broker.ports.disk import Buffer
+from region_broker.ports.network import Buffer
 from region_broker.wire.codec.fast_paths.produce import (
     ProducedRow,
     ProduceRequest,

@@ -16,12 +16,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from region_broker.ports.network import ByteStream, Network
+from region_broker.ports.network import Buffer, ByteStream, Network
 from region_broker.region.peers.protocol import (
     PEER_FRAME_BYTES_MAX,
     PREFACE,
     AnyMessage,
-    Buffer,
     Frame,
     FrameKind,
     FrameReader,

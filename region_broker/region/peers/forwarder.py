@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
-from region_broker.ports.network import Network
+from region_broker.ports.network import Buffer, Network
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.protocol import (
     NOT_ACTING,
@@ -225,7 +225,7 @@ def _refuse_behind_failure(ctx: RequestContext) -> None:
 class AnswersRequests(Protocol):
     """`handlers.dispatch.dispatcher.Dispatcher`."""
 
-    async def answer(self, incoming: Incoming) -> bytes | bytearray | memoryview | None:
+    async def answer(self, incoming: Incoming) -> Buffer | None:
         """Return header and body of the answer, None where none is due; raises `CloseConnection`."""
         ...
 

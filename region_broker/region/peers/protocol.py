@@ -25,8 +25,7 @@ import msgspec
 from geo_replicator.folder_life import Shown
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
-
-Buffer = bytes | bytearray | memoryview
+from region_broker.ports.network import Buffer
 
 PREFACE: Final = b"TIDEMARK/1\n"
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024

@@ -27,7 +27,7 @@ import msgspec
 
 from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
-from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.ports.network import Buffer, ByteStream, Listener, Network
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
@@ -36,7 +36,6 @@ from region_broker.region.peers.protocol import (
     STALE_REGION_EPOCH,
     UNKNOWN_MESSAGE,
     AnyMessage,
-    Buffer,
     Frame,
     FrameKind,
     FrameReader,

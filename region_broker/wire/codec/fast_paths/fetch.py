@@ -17,6 +17,7 @@ from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
+from region_broker.ports.network import Buffer
 from region_broker.wire.codec.bounded import (
     MALFORMED,
     NIL_UUID,
@@ -30,7 +31,6 @@ from region_broker.wire.codec.bounded import (
 )
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.pieces import Pieces, drained
-from region_broker.wire.connection import Buffer
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)

@@ -9,8 +9,9 @@ import pytest
 
 from region_broker.limits import WRITE_TIMEOUT_MS
 from region_broker.metrics import Metrics
+from region_broker.ports.network import Buffer
 from region_broker.ports.system.network import AsyncioNetwork
-from region_broker.wire.connection import Buffer, Incoming
+from region_broker.wire.connection import Incoming
 from region_broker.wire.server import CloseConnection, KafkaServer
 from tests.fixtures.kafka_port import RawClient
 from tests.fixtures.node_logs import ManualClock
