@@ -60,6 +60,7 @@ class Behaviour:
     newest: dict[int, TidemarkPoint] = field(default_factory=dict)
     candidates: dict[int, str] = field(default_factory=dict)
     entries: dict[int, EntryRecord] = field(default_factory=dict)
+    cuts: dict[TidemarkPoint, dict[str, int]] = field(default_factory=dict)
     moves: int = 0
 
     def follow(self, lines: Iterable[str]) -> None:
@@ -167,7 +168,13 @@ class Behaviour:
     # Tidemarks (T10, T11, T16).
 
     def _tidemark(
-        self, epoch: int, number: int, round_: int, ledger: list[tuple[int, int]]
+        self,
+        epoch: int,
+        number: int,
+        round_: int,
+        ledger: list[tuple[int, int]],
+        full: bool,
+        moved: list[tuple[str, int]],
     ) -> None:
         region = self.names[fencing.region_ordinal_of(RegionEpoch(epoch))]
         point, state = TidemarkPoint(RegionEpoch(epoch), number), self.states[region]
@@ -186,6 +193,17 @@ class Behaviour:
             self._must(not falls, "T11: L never goes down", point, falls)
         self.tidemarks[point] = round_, dict(ledger)
         self.newest[epoch] = point
+        before = {} if full else self.cuts.get(self._before(point), {})
+        lower = [key for key, end in moved if end < before.get(key, 0)]
+        self._must(not lower, "T11: D never goes down", point, lower)
+        self.cuts[point] = {**before, **dict(moved)}
+
+    def _before(self, point: TidemarkPoint) -> TidemarkPoint:
+        before = point._replace(number=point.number - 1)
+        entry = self.entries.get(point.region_epoch)
+        if before in self.cuts or entry is None:
+            return before
+        return TidemarkPoint(entry.base_region_epoch, entry.base_number)
 
     def _reached(self, region: str, epoch: int, number: int) -> None:
         point, state = TidemarkPoint(RegionEpoch(epoch), number), self.states[region]
@@ -201,3 +219,12 @@ class Behaviour:
             epoch <= state.highest_epoch_known, "T23: an epoch that is followed", region, point
         )
         self.reached[region] = point
+
+    def _shown(self, region: str, logs: list[tuple[str, int, int]]) -> None:
+        reached = self.reached.get(region, BEFORE_ALL)
+        held = self.cuts.get(reached, {})
+        copies = self.states[region].phase in _COPIES
+        for key, cut, end in logs:
+            self._must(end <= cut, "T17: readers end at D", region, key, cut, end)
+            beyond = copies and reached in self.cuts and cut > held.get(key, 0)
+            self._must(not beyond, "T16: what is shown was reached", region, reached, key, cut)

@@ -38,7 +38,7 @@ def events_of(seed: int) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.usefixtures("silence")
-def test_T1_T4_T16_T24_a_life_is_a_behaviour_of_the_model() -> None:
+def test_T1_T4_T11_T16_T17_T24_a_life_is_a_behaviour_of_the_model() -> None:
     behaviour = Behaviour(NAMES)
     behaviour.follow(lines_of(SEED))
     assert behaviour.moves > LEAST_MOVES
@@ -97,12 +97,37 @@ def it_acts_without_a_cut(events: list[Line]) -> None:
     events.insert(first(events, "enter"), ("journal", "us", adopted))
 
 
+def it_is_shown_before_it_is_reached(events: list[Line]) -> None:
+    at = first(events, "shown")
+    kind, region, logs = events[at]
+    assert isinstance(logs, list)
+    events[at] = (kind, region, [(key, cut + 1, end) for key, cut, end in logs])
+
+
+def readers_see_what_is_beyond_the_cut(events: list[Line]) -> None:
+    at = first(events, "shown")
+    kind, region, logs = events[at]
+    assert isinstance(logs, list)
+    events[at] = (kind, region, [(key, cut, cut + 1) for key, cut, _ in logs])
+
+
+def a_position_goes_down(events: list[Line]) -> None:
+    tidemarks = [at for at, event in enumerate(events) if event[0] == "tidemark"]
+    named = [at for at in tidemarks if events[at][6]]
+    *rest, _full, logs = events[named[-1]]
+    assert isinstance(logs, list)
+    events[named[-1]] = (*rest, False, [(key, -1) for key, _ in logs])
+
+
 PLANTED: dict[str, Callable[[list[Line]], None]] = {
     "T4: a round is closed when all": a_shard_did_not_enter,
     "T1: a round is driven once": a_round_is_driven_again,
     "T4: what is published was closed": what_was_not_closed_is_published,
     "T10: k is dense": a_number_is_left_out,
     "T16: what is reached was published": it_is_reached_before_it_is_published,
+    "T11: D never goes down": a_position_goes_down,
+    "T16: what is shown was reached": it_is_shown_before_it_is_reached,
+    "T17: readers end at D": readers_see_what_is_beyond_the_cut,
     "T24: who promised reaches nothing": who_promised_goes_on_reaching,
     "T24: who is promised has asked": one_epoch_is_promised_to_who_did_not_ask,
     "Adopted in phase mirroring": it_acts_without_a_cut,

@@ -1,4 +1,4 @@
-"""What nodes decide, noted as the model names it: journal events, rounds, tidemarks, what is reached.
+"""What nodes decide, noted as the model names it: journal events, rounds, tidemarks, what is reached and shown.
 
 Each place is where the product has made it durable, or is about to say it. What is noted is checked to be a behaviour of
 the model (`tests.model.behaviour`).
@@ -18,10 +18,11 @@ from geo_replicator.effects import EnterRound, PublishTidemark, ReleaseRound, Ro
 from geo_replicator.events import RoundEvent, ShardEntered
 from geo_replicator.failover_events import Event
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.link.whole_ends import WholeEnds
+from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.tidemark import Tidemark
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from tests.simulation.trace import Trace
 
@@ -35,6 +36,7 @@ def watched(trace: Trace) -> Iterator[None]:
         _watch_journals(trace, patch)
         _watch_rounds(trace, patch)
         _watch_tidemarks(trace, patch)
+        _watch_views(trace, patch)
         yield
 
 
@@ -88,7 +90,9 @@ def _watch_tidemarks(trace: Trace, patch: pytest.MonkeyPatch) -> None:
 
     def preparing(self: TidemarkWriter, cut: ClosedCut) -> Tidemark:
         tidemark = prepare(self, cut)
-        trace.note(MODEL, "tidemark", *tidemark.point, tidemark.round, sorted(cut.ledger.items()))
+        named = sorted((key.encode(), place.cut_offset) for key, place in tidemark.moved.items())
+        ledger = sorted(cut.ledger.items())
+        trace.note(MODEL, "tidemark", *tidemark.point, tidemark.round, ledger, tidemark.full, named)
         return tidemark
 
     def writing(self: ReachedFile, point: TidemarkPoint, whole: WholeEnds) -> Any:
@@ -97,3 +101,20 @@ def _watch_tidemarks(trace: Trace, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(TidemarkWriter, "prepare", preparing)
     patch.setattr(ReachedFile, "_write", writing)
+
+
+def _watch_views(trace: Trace, patch: pytest.MonkeyPatch) -> None:
+    show = MirrorView.show
+
+    def showing(self: MirrorView, view: View) -> None:
+        region = _region_of(self._partitions.data_dir)
+        ends = [
+            (key.encode(), cut, view.ends[key])
+            for key, cut in sorted(view.cuts.items())
+            if key in view.ends
+        ]
+        if ends:
+            trace.note(MODEL, "shown", region, ends)
+        show(self, view)
+
+    patch.setattr(MirrorView, "show", showing)
