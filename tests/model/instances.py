@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.model import adoption, compaction, mirror, takeover
+from tests.model import adoption, compaction, mirror, takeover, topics
 from tests.model.explore import Instance
 from tests.model.primary import Primary
 from tests.model.primary_states import Size, Txn
@@ -61,7 +61,12 @@ def _compaction(size: compaction.Size) -> Made:
     return lambda mutants: compaction.Compaction(size, mutants)
 
 
+def _topics(size: topics.Size) -> Made:
+    return lambda mutants: topics.Topics(size, mutants)
+
+
 THREE: Final = ((0, 1), (1,), (0, 1))
+OLD_PROTOCOL: Final = (mirror.Txn(1, writes=(0,)), mirror.Txn(1, writes=(1,)))
 ONE_LOG: Final = (Txn(0, (0,)), Txn(1, (0,)))
 INSTANCES: Final = {
     each.name: each
@@ -127,6 +132,12 @@ INSTANCES: Final = {
             _mirror(mirror.Size(txns=(mirror.Txn(1), mirror.Txn(1, 1, (1,))), crashes=1)),
         ),
         Named(
+            "mirror start",
+            "a crash of a mirror, and two transactions of the old protocol that nothing tells apart, in a log each",
+            _mirror(mirror.Size(txns=OLD_PROTOCOL, tidemarks=2, crashes=1)),
+            _mirror(mirror.Size(txns=(*OLD_PROTOCOL, mirror.Txn(2)), crashes=2)),
+        ),
+        Named(
             "closed in vain",
             "a round that was closed and never published, between tidemarks that name what moved",
             _mirror(mirror.Size(txns=(mirror.Txn(1),), tidemarks=2, abandoned=1)),
@@ -155,6 +166,12 @@ INSTANCES: Final = {
             "the same with two mirrors, which lag and report late, and lose nothing",
             _compaction(compaction.Size(writes=3, mirrors=2)),
             _compaction(compaction.Size(writes=4, mirrors=2, losses=1)),
+        ),
+        Named(
+            "topics",
+            "a topic that is made and grows, another one that is deleted with its record, two tidemarks, a mirror",
+            _topics(topics.Size()),
+            _topics(topics.Size(tidemarks=2, written=((0, 0), (1, 0), (1, 1)))),
         ),
     )
 }
@@ -189,6 +206,10 @@ MUTANTS: Final = (
     Mutant("T13 a mirror cleans to its end", "compaction", "another value", "H12"),
     Mutant("T13 a log with holes counts at once", "compaction", "another value", "H12"),
     Mutant("T13 the first mirror counts", "compaction for two", "another value", "H12"),
+    Mutant("T15 what is gone is deleted at once", "topics", "records lost"),
+    Mutant("T15 it is reached before it grows", "topics", "records lost"),
+    Mutant("T15 a tidemark names no removal", "topics", "stuck"),
+    Mutant("T16 whole ends are not kept", "mirror start", "goes back"),
     Mutant("T16 it is shown before it is durable", "mirror crash", "goes back"),
     Mutant("T16 one log is enough", "mirror crash", "bytes lost"),
     Mutant("T16 what was copied counts", "mirror crash", "bytes lost"),

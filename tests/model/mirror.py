@@ -186,7 +186,10 @@ class Mirror:
     def _crash(self, state: State) -> State:
         """Keep what was durable, and show again what was reached."""
         kept = state._replace(copied=state.durable, crashes=state.crashes + 1)
-        return self._show(kept, state.reached, durable=True)
+        again = state.ends if state.shown == state.reached else (0,) * PARTITIONS
+        if "T16 whole ends are not kept" in self.mutants:
+            again = (0,) * PARTITIONS
+        return self._show(kept, state.reached, durable=True, before=again)
 
     def _reaching(self, state: State) -> Iterator[Move]:
         complete = self._complete(state)
@@ -211,15 +214,17 @@ class Mirror:
         since_closed = "T10 what moved since the last closed round" in self.mutants
         return Told(state.cuts, state.tides, since_closed)
 
-    def _show(self, state: State, number: int, *, durable: bool) -> State:
-        ends = self._ends_at(state, number)
+    def _show(
+        self, state: State, number: int, *, durable: bool, before: tuple[int, ...] | None = None
+    ) -> State:
+        ends = self._ends_at(state, number, state.ends if before is None else before)
         reached = number if durable else state.reached
         after = state._replace(reached=reached, shown=number, ends=ends)
-        if any(end < before for end, before in zip(ends, state.ends, strict=True)):
+        if any(map(int.__lt__, ends, state.ends)):
             raise Broken("goes back", f"readers saw {state.ends}, and now {ends}")
         return after
 
-    def _ends_at(self, state: State, number: int) -> tuple[int, ...]:
+    def _ends_at(self, state: State, number: int, before: tuple[int, ...]) -> tuple[int, ...]:
         positions = _positions(self._told(state), number)
         logs = [log[:end] for log, end in zip(state.logs, state.copied, strict=True)]
         if "T17 the last stable offset is the log's" in self.mutants:
@@ -232,7 +237,7 @@ class Mirror:
                 replayed(log).last_stable_offset(min(end, len(log)))
                 for log, end in zip(logs, positions, strict=True)
             )
-        return _whole_ends(tuple(logs), positions)
+        return _whole_ends(tuple(logs), positions, before)
 
     # What must hold.
 
@@ -371,13 +376,16 @@ def _positions(told: Told, number: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _whole_ends(logs: tuple[Rows, ...], positions: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the real whole cut of logs at D."""
+def _whole_ends(
+    logs: tuple[Rows, ...], positions: tuple[int, ...], before: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the real whole cut of logs at D, of what was not shown `before`."""
     seen = {}
-    for key, rows, end in zip(KEYS, logs, positions, strict=True):
+    for key, rows, end, shown in zip(KEYS, logs, positions, before, strict=True):
         state, bound = replayed(rows), min(end, len(rows))
+        hidden = [txn for txn in state.committed_below(bound, shown) if txn.last_offset >= shown]
         seen[key] = LogTransactions(
-            state.last_stable_offset(bound), state.committed_below(bound), state.unended_at(bound)
+            state.last_stable_offset(bound), hidden, state.unended_at(bound)
         )
     ends = whole_cut(seen)
-    return tuple(ends[key] for key in KEYS)
+    return tuple(max(ends[key], shown) for key, shown in zip(KEYS, before, strict=True))

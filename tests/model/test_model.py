@@ -9,11 +9,11 @@ pytestmark = pytest.mark.slow
 LEAST_STATES = 500
 
 
-MIRRORS = ("mirror", "mirror crash", "closed in vain")
+MIRRORS = ("mirror", "mirror crash", "mirror start", "closed in vain")
 REGIONS = ("takeover", "two candidates")
 ADOPTIONS = ("adoption", "adoption of transactions v2")
 COMPACTIONS = ("compaction", "compaction for two")
-OTHERS = {*MIRRORS, *REGIONS, *ADOPTIONS, *COMPACTIONS}
+OTHERS = {*MIRRORS, *REGIONS, *ADOPTIONS, *COMPACTIONS, "topics"}
 ROUNDS = tuple(name for name in INSTANCES if name not in OTHERS)
 
 
@@ -46,6 +46,10 @@ def test_T6_T21_T22_hold_in_every_state_of_a_producer_over_a_takeover(name: str)
 @pytest.mark.parametrize("name", COMPACTIONS)
 def test_T13_holds_in_every_state_of_a_compacted_log(name: str) -> None:
     look_at(name)
+
+
+def test_T15_holds_in_every_state_of_topics_that_change() -> None:
+    look_at("topics")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
