@@ -67,6 +67,7 @@ from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHoo
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import YIELD_ROWS
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 def _is_verified() -> None:
@@ -265,8 +266,9 @@ class GroupCoordinator:
         """Remove what retention lets go, and groups that hold nothing more (KIP-211, C45); others are served meanwhile."""
         for shard in self._shards:
             group_ids = shard.table.group_ids() if shard.status is ShardStatus.ACTIVE else []
-            for count, group_id in enumerate(group_ids, 1):
-                if count % YIELD_ROWS == 0:
+            yielding = CooperativeYield(YIELD_ROWS)
+            for group_id in group_ids:
+                if yielding.due():
                     await self._clock.sleep_ms(0)
                 if shard.status is ShardStatus.ACTIVE:
                     self._expire_group(shard, group_id)

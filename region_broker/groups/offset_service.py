@@ -40,7 +40,7 @@ from region_broker.limits import (
     PIECE_ELEMENTS,
     YIELD_ROWS,
 )
-from region_broker.wire.codec.pieces import Pieces, run_yielding
+from region_broker.wire.cooperative_yield import CooperativeYield, Pieces, run_yielding
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,8 @@ class OffsetService:
         )
         in_pieces = len(request.offsets) > ELEMENTS_AT_ONCE_MAX
         wall_ms = self._ports.clock.wall_ms()
-        for count, wanted in enumerate(request.offsets, 1):
+        yielding = CooperativeYield(YIELD_ROWS)
+        for wanted in request.offsets:
             topic = ready.topics.get(wanted.tp.topic)
             refused = self._refusal(wanted, topic, unfenced=ready.unfenced)
             if refused is not None:
@@ -150,7 +151,7 @@ class OffsetService:
                 ready.offsets.add(wanted.tp, value, transactional=transactional)
             if ready.batch.size_bytes > OFFSET_COMMIT_BYTES_MAX:
                 break
-            if in_pieces and count % YIELD_ROWS == 0:
+            if in_pieces and yielding.due():
                 yield
         return ready
 
@@ -273,7 +274,8 @@ def _fetched(
             known |= table.pending_partitions(request.group_id)
         partitions = yield from _sorted(known)
     offsets: list[FetchedOffset] = []
-    for count, tp in enumerate(partitions, 1):
+    yielding = CooperativeYield(YIELD_ROWS)
+    for tp in partitions:
         place = places.get(tp)
         if tp in pending:
             offsets.append(FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET))
@@ -283,7 +285,7 @@ def _fetched(
         else:
             at, epoch = place.committed_offset, place.leader_epoch
             offsets.append(FetchedOffset(tp, GroupVerdict.OK, at, epoch, place.metadata))
-        if count % YIELD_ROWS == 0:
+        if yielding.due():
             yield
     return tuple(offsets)
 
@@ -291,9 +293,10 @@ def _fetched(
 def _sorted(partitions: Iterable[TopicPartition]) -> Pieces[list[TopicPartition]]:
     """Return partitions in order, topic by topic: a topic has PARTITION_COUNT_MAX of them at most."""
     topics: dict[TopicName, list[TopicPartition]] = {}
-    for count, tp in enumerate(partitions, 1):
+    yielding = CooperativeYield(PIECE_ELEMENTS)
+    for tp in partitions:
         topics.setdefault(tp.topic, []).append(tp)
-        if count % PIECE_ELEMENTS == 0:
+        if yielding.due():
             yield
     in_order: list[TopicPartition] = []
     for topic in sorted(topics):

@@ -10,10 +10,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
 async def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> Fields:

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.partitions.partition import Partition
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
 async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Fields:

@@ -12,9 +12,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _UNAVAILABLE: Final = {
     0: ErrorCode.preferred_leader_not_available,

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX, DESCRIBED_BYTES_MAX
+from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.memory_budget import Share
 from region_broker.wire.server import CloseConnection
 

@@ -39,11 +39,11 @@ from region_broker.wire.codec.answers import (
 )
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.entities import request_schema
-from region_broker.wire.codec.pieces import run_yielding
 from region_broker.wire.codec.requests import decode_request, request_pieces
 from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
+from region_broker.wire.cooperative_yield import run_yielding
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection

@@ -52,7 +52,7 @@ from region_broker.wire.codec.fast_paths.fetch import (
     TopicKey,
     pieces_of_answer,
 )
-from region_broker.wire.codec.pieces import Pieces, drained, run_yielding
+from region_broker.wire.cooperative_yield import Pieces, drained, run_yielding
 
 _ERROR_OF: Final = {
     SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,

@@ -10,7 +10,6 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import LeaderEpoch
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import (
     find_partition,
     isolation_of,
@@ -22,6 +21,7 @@ from region_broker.limits import LOOKUPS_MAX
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.server import CloseConnection
 
 LATEST: Final = -1

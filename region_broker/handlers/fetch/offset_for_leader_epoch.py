@@ -6,10 +6,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
 async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> Fields:

@@ -23,7 +23,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
-from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.cooperative_yield import Pieces
 
 
 class Read(NamedTuple):

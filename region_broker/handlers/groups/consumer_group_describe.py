@@ -13,11 +13,11 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, group_operations
 from region_broker.handlers.groups.names import topic_names
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _CLASSIC, _CONSUMER = 0, 1
 

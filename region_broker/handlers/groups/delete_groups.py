@@ -4,11 +4,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:

@@ -14,10 +14,10 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, NONE, group_operations
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
 async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:

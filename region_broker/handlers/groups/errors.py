@@ -11,9 +11,9 @@ from typing import Any, Final
 from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.operations import GROUP_OPERATIONS, NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 NONE: Final = 0
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3

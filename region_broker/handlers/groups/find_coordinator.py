@@ -9,9 +9,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _KEY_TYPES: Final = (0, 1)
 

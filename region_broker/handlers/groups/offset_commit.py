@@ -15,7 +15,6 @@ from region_broker.groups.messages import (
     CommitRequest,
     MemberIdentity,
 )
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -25,6 +24,7 @@ from region_broker.handlers.groups.errors import (
     offsets_of,
 )
 from region_broker.handlers.groups.names import topic_name, topic_names
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _MEMBER_EPOCHS_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10

@@ -5,7 +5,6 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -14,6 +13,7 @@ from region_broker.handlers.groups.errors import (
     is_known,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:

@@ -14,11 +14,11 @@ from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID
 from region_broker.handlers.groups.names import topic_name, topic_names
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _TOPIC_IDS_FROM: Final = 10
 NO_NAMES: Final[Mapping[UUID, str]] = {}

@@ -13,7 +13,6 @@ Not here: what is done with one batch (`batches`), waiting until it is durable a
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.batches import (
     add,
@@ -31,6 +30,7 @@ from region_broker.handlers.produce.batches import (
 from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait
 from region_broker.limits import YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 def is_many(request: ProduceRequest) -> bool:
@@ -57,7 +57,7 @@ def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
 
 async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> None:
     """Append all in the order of the connection; others are served while it waits, and after each piece."""
-    yielding = CooperativeYield()
+    yielding = CooperativeYield(YIELD_ROWS)
     items: list[Item] = []
     transactional: list[Item] = []
     heavy: list[Item] = []

@@ -17,7 +17,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.pipeline import in_pieces, is_many, whole
 from region_broker.handlers.produce.wait import Item, written, written_pieces
 from region_broker.wire.codec.fast_paths.produce import KEY, VERSIONS, ProduceRequest
-from region_broker.wire.codec.pieces import run_yielding
+from region_broker.wire.cooperative_yield import run_yielding
 
 _TOPIC_IDS_SINCE: Final = 13
 

@@ -27,7 +27,7 @@ from region_broker.wire.codec.fast_paths.produce import (
     answer,
     answer_pieces,
 )
-from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.cooperative_yield import Pieces
 from region_broker.wire.server import CloseConnection
 
 _TIMED_OUT: Final = int(ErrorCode.request_timed_out)

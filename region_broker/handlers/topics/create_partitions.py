@@ -10,12 +10,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_resources import Refused
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _ERRORS: Final = {
     "unknown-topic": ErrorCode.unknown_topic_or_partition,

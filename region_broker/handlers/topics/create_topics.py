@@ -13,12 +13,12 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_resources import configs_refusal
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _ERRORS: Final = {
     "topic-exists": ErrorCode.topic_already_exists,

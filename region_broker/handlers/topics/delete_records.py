@@ -10,12 +10,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import CommandRefused
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import find_partition
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _HIGH_WATERMARK: Final = -1
 _NO_OFFSET: Final = -1

@@ -9,9 +9,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:

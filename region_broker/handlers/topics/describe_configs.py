@@ -19,13 +19,13 @@ from region_broker.controller.topic_configs import (
     TopicConfig,
 )
 from region_broker.handlers.dispatch.answered_errors import error_names
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_resources import ResourceType
 from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, YIELD_ROWS
 from region_broker.wire.codec.answers import RowPath, encode_response, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _SOURCE_TOPIC: Final = 1
 _SOURCE_STATIC: Final = 4

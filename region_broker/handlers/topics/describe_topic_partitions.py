@@ -13,12 +13,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.topic_names import name_problem
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.operations import TOPIC_OPERATIONS
 from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) -> Fields:

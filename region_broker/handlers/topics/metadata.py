@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_names import collision, name_problem
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.operations import (
     CLUSTER_OPERATIONS,
     NOT_ASKED,
@@ -26,6 +25,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.wire.codec.answers import encode_body
 from region_broker.wire.codec.struct_writers import EncodedRow
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _log: Final = logging.getLogger("tidemark.topics")
 

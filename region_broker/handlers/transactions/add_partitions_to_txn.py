@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import (
@@ -27,6 +26,7 @@ from region_broker.handlers.transactions.errors import (
     ErrorVersions,
 )
 from region_broker.wire.codec.fast_paths.transactions import ADD_KEY, AddRequest, add_answer
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
 ERRORS: Final = ErrorVersions(producer_fenced_since=2, abortable_since=5)

@@ -17,10 +17,10 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield, each_yielding
 from region_broker.handlers.dispatch.partitions import find_partition
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
 async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from idempotency.ledger_records import TransactionRecord
 from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import (
@@ -15,6 +14,7 @@ from region_broker.handlers.transactions.errors import (
     TRANSACTIONAL_ID_NOT_FOUND,
     error_number,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
 

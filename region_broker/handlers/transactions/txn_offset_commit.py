@@ -15,7 +15,6 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -27,6 +26,7 @@ from region_broker.handlers.groups.errors import (
     ByTopic,
     offsets_of,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.handlers.dispatch.cooperative_yield import CooperativeYield
 from region_broker.handlers.dispatch.partitions import find_partition
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.partitions.partition import Partition
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
 # NOT_LEADER_OR_FOLLOWER is what senders ask again after; the rest ends the abort with its name.

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from kio.static.constants import EntityType
 
-from region_broker.limits import ELEMENTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX
-from region_broker.wire.codec.pieces import Pieces, Progress
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS, RESPONSE_BYTES_MAX
 from region_broker.wire.codec.schemas import class_of, field_shapes
 from region_broker.wire.codec.struct_writers import (
     EncodedRow,
@@ -25,6 +24,7 @@ from region_broker.wire.codec.struct_writers import (
     struct_writer,
 )
 from region_broker.wire.codec.value_writers import Writer
+from region_broker.wire.cooperative_yield import CooperativeYield, Pieces
 
 _CORRELATION_ID: Final = struct.Struct(">i")
 
@@ -111,7 +111,7 @@ def response_pieces(
     """Write what `encode_response` returns, in pieces; raises `MissingField` or `AnswerTooLarge`."""
     codec = response_codec(api_key, version)
     out = _header(codec, correlation_id)
-    for _ in pieces_writer(codec.entity)(out, values, Progress()):
+    for _ in pieces_writer(codec.entity)(out, values, CooperativeYield(PIECE_ELEMENTS)):
         _check_size(out)
         yield
     _check_size(out)

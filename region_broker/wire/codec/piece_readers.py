@@ -4,7 +4,7 @@ INV-WP1  a request read in pieces is equal to what one read of it gives, and is 
 INV-WP2  a piece is PIECE_ELEMENTS elements of arrays of structs or strings; a whole array of numbers is one element
 Arrays of structs and strings are walked here. A struct without such arrays is guarded (`guard`) and then read by kio, as
 when it is read at once, and so are the fields beside the arrays.
-Not here: small requests (`entities`), whose order is held meanwhile (`handlers.dispatch.cooperative_yield`).
+Not here: small requests (`entities`), whose order is held meanwhile (`wire.cooperative_yield`).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from kio.serial import entity_reader, readers
 
-from region_broker.limits import ARRAY_ELEMENTS_MAX
+from region_broker.limits import ARRAY_ELEMENTS_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec.bounded import DecodeRefused, read_uvarint
 from region_broker.wire.codec.guard import (
     CountReader,
@@ -28,8 +28,8 @@ from region_broker.wire.codec.guard import (
     compile_tags,
     edited,
 )
-from region_broker.wire.codec.pieces import Pieces, Progress
 from region_broker.wire.codec.schemas import FieldShape, field_shapes
+from region_broker.wire.cooperative_yield import CooperativeYield, Pieces
 
 _Reader: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 """(body, position) -> (value, how many bytes it has): the form of kio's readers. The guard has passed the bytes."""
@@ -131,20 +131,22 @@ def read_pieces(entity: type, body: memoryview, *, trailing_bytes_max: int = 0) 
     if isinstance(plan, _Leaf):
         value, position = plan.take(body, 0, state)
     else:
-        value, position = yield from _read_branch(plan, body, 0, state, Progress())
+        value, position = yield from _read_branch(
+            plan, body, 0, state, CooperativeYield(PIECE_ELEMENTS)
+        )
     check_rest(state, position, trailing_bytes_max)
     return value
 
 
 def _read_branch(
-    plan: _Branch, body: memoryview, position: int, state: GuardState, progress: Progress
+    plan: _Branch, body: memoryview, position: int, state: GuardState, yielding: CooperativeYield
 ) -> Pieces[tuple[Any, int]]:
     values: dict[str, Any] = {}
     for name, step in plan.steps:
         if isinstance(step, _Leaf):
             values[name], position = step.take(body, position, state)
         else:
-            values[name], position = yield from _read_array(step, body, position, state, progress)
+            values[name], position = yield from _read_array(step, body, position, state, yielding)
     if plan.tags is not None:
         if position < state.end and body[position] == 0:
             position += 1
@@ -155,7 +157,7 @@ def _read_branch(
 
 
 def _read_array(
-    plan: _ArrayOf, body: memoryview, position: int, state: GuardState, progress: Progress
+    plan: _ArrayOf, body: memoryview, position: int, state: GuardState, yielding: CooperativeYield
 ) -> Pieces[tuple[tuple[Any, ...] | None, int]]:
     count, position = plan.read_count(body, position, state)
     if count < 0:
@@ -166,9 +168,9 @@ def _read_array(
         if isinstance(element, _Leaf):
             item, position = element.take(body, position, state)
         else:
-            item, position = yield from _read_branch(element, body, position, state, progress)
+            item, position = yield from _read_branch(element, body, position, state, yielding)
         items.append(item)
-        if progress.pause_due():
+        if yielding.due():
             yield
     return tuple(items), position
 

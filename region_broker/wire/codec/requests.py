@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch, produce, transactions
-from region_broker.wire.codec.pieces import Pieces
+from region_broker.wire.cooperative_yield import Pieces
 
 
 class FastPath(NamedTuple):

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from region_broker.wire.codec.bounded import write_uvarint
-from region_broker.wire.codec.pieces import Pieces, Progress
 from region_broker.wire.codec.schemas import NO_DEFAULT, FieldShape, field_shapes
 from region_broker.wire.codec.value_writers import (
     Writer,
@@ -21,9 +20,10 @@ from region_broker.wire.codec.value_writers import (
     nullable_struct_writer,
     value_writer,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield, Pieces
 
 Fields: TypeAlias = Mapping[str, Any]
-PiecesWriter: TypeAlias = Callable[[bytearray, Fields, Progress], Pieces[None]]
+PiecesWriter: TypeAlias = Callable[[bytearray, Fields, CooperativeYield], Pieces[None]]
 _NO_GUESS: Final = object()
 _IMPLICIT: Final[dict[str, Any]] = {
     "error_code": 0, "bool": False, "string": "", "bytes": b"", "uuid": None, "timedelta_i32": 0,
@@ -146,7 +146,7 @@ class _Rows:
     write: Writer
     write_pieces: PiecesWriter | None
 
-    def pieces(self, out: bytearray, rows: Any, progress: Progress) -> Pieces[None]:
+    def pieces(self, out: bytearray, rows: Any, yielding: CooperativeYield) -> Pieces[None]:
         """Write the rows (None: null)."""
         pack, plus = count_format(flexible=self.flexible)
         out += pack(plus + (-1 if rows is None else len(rows)))
@@ -154,8 +154,8 @@ class _Rows:
             if self.write_pieces is None:
                 self.write(out, row)
             else:
-                yield from self.write_pieces(out, row, progress)
-            if progress.pause_due():
+                yield from self.write_pieces(out, row, yielding)
+            if yielding.due():
                 yield
 
 
@@ -165,13 +165,13 @@ def pieces_writer(entity: Any) -> PiecesWriter:
     name, flexible, steps, tagged = _plan_of(entity)
     rows_of = dict(_arrays_of_structs(entity))
 
-    def write_struct(out: bytearray, values: Fields, progress: Progress) -> Pieces[None]:
+    def write_struct(out: bytearray, values: Fields, yielding: CooperativeYield) -> Pieces[None]:
         for key, write, default in steps:
             value = values.get(key, default)
             if value is _NO_GUESS:
                 raise MissingField(f"{name} needs {key}")
             if key in rows_of:
-                yield from rows_of[key].pieces(out, value, progress)
+                yield from rows_of[key].pieces(out, value, yielding)
             else:
                 write(out, value)
         if tagged:

@@ -17,7 +17,6 @@ from idempotency.identity import (
     TopicName,
     TopicPartition,
 )
-from region_broker.handlers.dispatch import cooperative_yield
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce import batches as produce_batches
 from region_broker.handlers.produce import pipeline
@@ -35,7 +34,6 @@ INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE = 49, 48
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "YIELD_ROWS", 3)
-    monkeypatch.setattr(cooperative_yield, "YIELD_ROWS", 3)
 
 
 def errors(answered: Any) -> list[int]:

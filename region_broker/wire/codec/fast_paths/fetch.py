@@ -30,7 +30,7 @@ from region_broker.wire.codec.bounded import (
     write_uvarint,
 )
 from region_broker.wire.codec.entities import entity_pieces, read_entity
-from region_broker.wire.codec.pieces import Pieces, drained
+from region_broker.wire.cooperative_yield import Pieces, drained
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)

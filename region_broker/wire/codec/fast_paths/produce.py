@@ -30,7 +30,7 @@ from region_broker.wire.codec.bounded import (
     write_uvarint,
 )
 from region_broker.wire.codec.guard import pass_tags
-from region_broker.wire.codec.pieces import Pieces, drained
+from region_broker.wire.cooperative_yield import Pieces, drained
 
 KEY: Final = 0
 VERSIONS: Final = range(3, 14)

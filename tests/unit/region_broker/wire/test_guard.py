@@ -7,7 +7,7 @@ import pytest
 
 from region_broker.wire.codec.bounded import DecodeRefused, write_uvarint
 from region_broker.wire.codec.entities import entity_pieces, read_entity
-from region_broker.wire.codec.pieces import drained
+from region_broker.wire.cooperative_yield import drained
 
 # One topic: nil id, name "t", no tags; auto creation, no authorised operations, no tags.
 TOPIC = bytes(16) + b"\x02t\x00"

@@ -16,8 +16,8 @@ from region_broker.wire.codec.answers import (
     response_pieces,
 )
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
-from region_broker.wire.codec.pieces import Pieces
 from region_broker.wire.codec.requests import decode_request, request_pieces
+from region_broker.wire.cooperative_yield import Pieces
 from tests.fixtures.kafka_port import body_of, build, parse_answer, schema
 
 MANY = 2 * ELEMENTS_AT_ONCE_MAX
