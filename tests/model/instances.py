@@ -120,6 +120,12 @@ INSTANCES: Final = {
             _takeover(takeover.Size(writes=2, takeovers=2)),
         ),
         Named(
+            "takeover in steps",
+            "three regions, one record, a region that may crash while it cuts its logs",
+            _takeover(takeover.Size(writes=1, takeovers=1, steps=True)),
+            _takeover(takeover.Size(writes=1, takeovers=2, steps=True)),
+        ),
+        Named(
             "mirror",
             "two partitions, a transaction over both and one in front of it, two tidemarks, a mirror that copies",
             _mirror(mirror.Size(txns=(mirror.Txn(1), mirror.Txn(2, writes=(1,))))),
@@ -215,6 +221,7 @@ MUTANTS: Final = (
     Mutant("T16 what was copied counts", "mirror crash", "bytes lost"),
     Mutant("T17 the last stable offset is the log's", "mirror", "taken back", "H10"),
     Mutant("T17 each log is shown by itself", "mirror", "by halves"),
+    Mutant("T18 it is noted before it is done", "takeover in steps", "foreign tail"),
     Mutant("T19 epochs are counted", "two candidates", "one epoch twice", "H18"),
     Mutant("T20 tidemarks are not cut", "takeover", "foreign tail", "H17"),
     Mutant("T21 no round of its own", "adoption", "stuck"),

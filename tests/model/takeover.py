@@ -111,6 +111,8 @@ class Size:
     regions: int = 3
     writes: int = 2
     takeovers: int = 2
+    steps: bool = False
+    """A region may crash between cutting a log, cutting its tidemarks, and noting that both are cut."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class Takeover:
             elif now.phase is Phase.FENCING:
                 yield from self._fence(state, at, now)
             elif now.phase in {Phase.CUTTING, Phase.RETURNING}:
-                yield Move(("{} cuts its logs", NAMES[at]), partial(self._cut, state, at))
+                yield from self._cuts(state, at)
             elif now.phase is Phase.ADOPTING and self._may_adopt(state, now):
                 yield Move(("{} acts", NAMES[at]), partial(self._adopt, state, at))
             stands = now.phase in {Phase.MIRRORING, Phase.FENCED}
@@ -289,6 +291,33 @@ class Takeover:
         chosen_state = _with(state, at, region)._replace(entries=entries)
         return _record(chosen_state, at, CutChosen(EntryRecord.of(real_entry(entry))))
 
+    def _cuts(self, state: State, at: int) -> Iterator[Move]:
+        if not self.size.steps:
+            yield Move(("{} cuts its logs", NAMES[at]), partial(self._cut, state, at))
+            return
+        region, now = state.regions[at], state_of(state.regions[at])
+        effect = failover.next_effect(now)
+        assert isinstance(effect, CutLogs), effect
+        log = region.log[: effect.cut.position_of(DATA)]
+        tides = region.tides[: effect.cut.position_of(TIDES)]
+        if log != region.log:
+            cut = _with(state, at, region._replace(log=log))
+            yield Move(("{} cuts its log", NAMES[at]), partial(cut._replace))
+        if tides != region.tides:
+            cut = _with(state, at, region._replace(tides=tides))
+            yield Move(("{} cuts its tidemarks", NAMES[at]), partial(cut._replace))
+        early = "T18 it is noted before it is done" in self.mutants
+        if early or (log, tides) == (region.log, region.tides):
+            noted = partial(self._noted, state, at, region, effect)
+            yield Move(("{} notes that its logs are cut", NAMES[at]), noted)
+
+    def _noted(self, state: State, at: int, kept: Region, effect: CutLogs) -> State:
+        returns = state_of(kept).phase is Phase.RETURNING
+        point = effect.cut.point
+        kept = kept._replace(reached=min(kept.reached, point) if returns else point)
+        event = (Returned if returns else LogsCut)(effect.lineage_epoch)
+        return _record(_with(state, at, kept), at, event)
+
     def _cut(self, state: State, at: int) -> State:
         region, now = state.regions[at], state_of(state.regions[at])
         effect = failover.next_effect(now)
@@ -300,9 +329,7 @@ class Takeover:
             kept = kept._replace(log=region.log[: cut.position_of(DATA)])
         if "T20 tidemarks are not cut" not in self.mutants:
             kept = kept._replace(tides=region.tides[: cut.position_of(TIDES)])
-        kept = kept._replace(reached=min(region.reached, cut.point) if returns else cut.point)
-        event = (Returned if returns else LogsCut)(effect.lineage_epoch)
-        return _record(_with(state, at, kept), at, event)
+        return self._noted(state, at, kept, effect)
 
     def _adopt(self, state: State, at: int) -> State:
         now = state_of(state.regions[at])

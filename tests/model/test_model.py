@@ -10,7 +10,7 @@ LEAST_STATES = 500
 
 
 MIRRORS = ("mirror", "mirror crash", "mirror start", "closed in vain")
-REGIONS = ("takeover", "two candidates")
+REGIONS = ("takeover", "two candidates", "takeover in steps")
 ADOPTIONS = ("adoption", "adoption of transactions v2")
 COMPACTIONS = ("compaction", "compaction for two")
 OTHERS = {*MIRRORS, *REGIONS, *ADOPTIONS, *COMPACTIONS, "topics"}
