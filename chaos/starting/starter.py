@@ -11,13 +11,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, Self
 
 import msgspec
 
-from region_broker.workbench.local_cluster import NodeProcess
+from region_broker.workbench.local_cluster import NodeProcess, StartsProcess
 
 REQUEST_BYTES: Final = 1 << 16
 _REPLY_S: Final = 60.0
@@ -130,3 +133,13 @@ def start_by(path: Path, command: Sequence[str], errors: IO[bytes]) -> NodeProce
         process = ForkedProcess(connection, stdin, stdout)
         undo.pop_all()  # they are the process's now
         return process
+
+
+@contextmanager
+def forked_starts() -> Iterator[StartsProcess]:
+    """Yield a way to start nodes as forks, for `LocalCluster.start_by`; the cluster is to be left first."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-starter-") as own,
+        Starter(Path(own) / "starter") as starter,
+    ):
+        yield partial(start_by, starter.path)
