@@ -17,7 +17,10 @@ from enum import IntEnum, unique
 from typing import Final
 from uuid import UUID
 
+from typing_extensions import override
+
 from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
+from region_broker.groups.field_reader import FieldReader
 
 OFFSET_KEY_VERSION: Final = 1
 OFFSET_VALUE_VERSION: Final = 3
@@ -151,35 +154,20 @@ def flexible_bytes(raw: bytes) -> bytes:
     return varint(len(raw) + 1) + raw
 
 
-class Reader:
+class Reader(FieldReader):
     """Reads one key or value in order; every failure is a `LedgerRecordError`."""
 
-    __slots__ = ("_buffer", "_position", "_what")
+    __slots__ = ("_what",)
 
     def __init__(self, buffer: bytes, what: str) -> None:
-        self._buffer = buffer
-        self._position = 0
+        super().__init__(buffer)
         self._what = what
 
-    def take(self, size_bytes: int) -> bytes:
-        end = self._position + size_bytes
-        if size_bytes < 0 or end > len(self._buffer):
-            raise LedgerRecordError(
-                f"{self._what}: {size_bytes} bytes wanted at {self._position} of "
-                f"{len(self._buffer)}; the record is damaged: restore this partition from a mirror"
-            )
-        taken = self._buffer[self._position : end]
-        self._position = end
-        return taken
-
-    def i16(self) -> int:
-        return int(_I16.unpack(self.take(2))[0])
-
-    def i32(self) -> int:
-        return int(_I32.unpack(self.take(4))[0])
-
-    def i64(self) -> int:
-        return int(_I64.unpack(self.take(8))[0])
+    @override
+    def _short(self, text: str) -> ValueError:
+        return LedgerRecordError(
+            f"{self._what}: {text}; the record is damaged: restore this partition from a mirror"
+        )
 
     def nullable_string(self) -> str | None:
         size_bytes = self.i16()
@@ -241,8 +229,8 @@ class Reader:
         return found
 
     def end(self) -> None:
-        if self._position != len(self._buffer):
-            raise LedgerRecordError(f"{self._what}: {len(self._buffer)} bytes, too many")
+        if self._position != len(self._raw):
+            raise LedgerRecordError(f"{self._what}: {len(self._raw)} bytes, too many")
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:

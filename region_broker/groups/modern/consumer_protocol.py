@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from typing_extensions import override
+
+from region_broker.groups.field_reader import FieldReader
 from region_broker.groups.modern.assignors.assignment import merged
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -34,26 +37,14 @@ class Subscription:
     rack_id: str | None = None
 
 
-class _Cursor:
-    """Reads big-endian fields; running out of bytes is a `MalformedProtocol`."""
+class _Cursor(FieldReader):
+    """Running out of bytes is a `MalformedProtocol`."""
 
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-        self._position = 0
+    __slots__ = ()
 
-    def take(self, size_bytes: int) -> bytes:
-        end = self._position + size_bytes
-        if size_bytes < 0 or end > len(self._raw):
-            raise MalformedProtocol(f"{size_bytes} bytes wanted, {len(self._raw)} in all")
-        taken = self._raw[self._position : end]
-        self._position = end
-        return taken
-
-    def i16(self) -> int:
-        return int(_I16.unpack(self.take(2))[0])
-
-    def i32(self) -> int:
-        return int(_I32.unpack(self.take(4))[0])
+    @override
+    def _short(self, text: str) -> ValueError:
+        return MalformedProtocol(text)
 
     def string(self) -> str | None:
         size_bytes = self.i16()

@@ -4,11 +4,12 @@ Every `GroupVerdict` has exactly one number (checked at import).
 Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from datetime import timedelta
 from typing import Any, Final
 
 from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
+from region_broker.controller.metadata_image import TopicImage
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.operations import GROUP_OPERATIONS, NOT_ASKED
@@ -67,10 +68,10 @@ def duration_ms(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
-def is_known(ctx: RequestContext, tp: TopicPartition) -> bool:
-    """Return whether the partition exists."""
+def topic_of(ctx: RequestContext, tp: TopicPartition) -> TopicImage | None:
+    """Return the topic of a partition, None where the partition does not exist."""
     topic = ctx.services.metadata.image.topics.get(tp.topic)
-    return topic is not None and 0 <= tp.partition < topic.partition_count
+    return topic if topic is not None and 0 <= tp.partition < topic.partition_count else None
 
 
 async def offsets_of(
@@ -87,8 +88,8 @@ async def offsets_of(
             assert name is not None
             await yielding.row()
             tp = TopicPartition(name, part.partition_index)
-            known = ctx.services.metadata.image.topics.get(name)
-            if known is None or not 0 <= tp.partition < known.partition_count:
+            known = topic_of(ctx, tp)
+            if known is None:
                 unknown.add(tp)
                 continue
             epoch = LeaderEpoch(getattr(part, "committed_leader_epoch", -1))
@@ -98,22 +99,3 @@ async def offsets_of(
                 )
             )
     return tuple(offsets), unknown
-
-
-class ByTopic:
-    """The answer of TxnOffsetCommit: one error per partition, each topic once."""
-
-    def __init__(self) -> None:
-        """Begin without partitions."""
-        self._topics: dict[str, list[Mapping[str, int]]] = {}
-
-    def add(self, tp: TopicPartition, error_code: int) -> None:
-        """Take the error of one partition."""
-        row = {"partition_index": tp.partition, "error_code": error_code}
-        self._topics.setdefault(tp.topic, []).append(row)
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        """Return the answer."""
-        rows = [{"name": name, "partitions": parts} for name, parts in self._topics.items()]
-        return {"topics": rows}

@@ -10,7 +10,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
     ERROR_OF,
     UNKNOWN_TOPIC_OR_PARTITION,
-    is_known,
+    topic_of,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -29,7 +29,7 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
     known: list[TopicPartition] = []
     for tp in asked:
         await yielding.row()
-        if is_known(ctx, tp):
+        if topic_of(ctx, tp) is not None:
             known.append(tp)
     verdict, verdicts = await ctx.services.groups.delete_offsets(request.group_id, known)
     topics: dict[str, list[Fields]] = {}

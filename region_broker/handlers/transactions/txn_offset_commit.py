@@ -7,7 +7,7 @@ INV-HTO1  offsets are staged in the transaction that was open when they came: ve
           by a guard that a marker in between ends (P4, INV-G1)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from idempotency.identity import NO_SEQUENCE, TopicName, TopicPartition
@@ -23,7 +23,6 @@ from region_broker.handlers.groups.errors import (
     ERROR_OF,
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
-    ByTopic,
     offsets_of,
 )
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -124,7 +123,7 @@ async def _staged(
         outcome = await groups.txn_commit_offsets(commit, sender, verify)
     except _NotInTransaction as refused:
         return _on_error(ctx, request, _txn_error(ctx, refused.verdict))
-    yielding, rows = CooperativeYield(), ByTopic()
+    yielding, rows = CooperativeYield(), _ByTopic()
     for topic in request.topics:
         for part in topic.partitions:
             await yielding.row()
@@ -161,11 +160,30 @@ def _loading(ctx: RequestContext) -> int:
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
-    rows = ByTopic()
+    rows = _ByTopic()
     for topic in request.topics:
         for part in topic.partitions:
             rows.add(TopicPartition(TopicName(topic.name), part.partition_index), error_code)
     return rows.fields
+
+
+class _ByTopic:
+    """The answer: one error per partition, each topic once."""
+
+    def __init__(self) -> None:
+        """Begin without partitions."""
+        self._topics: dict[str, list[Mapping[str, int]]] = {}
+
+    def add(self, tp: TopicPartition, error_code: int) -> None:
+        """Take the error of one partition."""
+        row = {"partition_index": tp.partition, "error_code": error_code}
+        self._topics.setdefault(tp.topic, []).append(row)
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return the answer."""
+        rows = [{"name": name, "partitions": parts} for name, parts in self._topics.items()]
+        return {"topics": rows}
 
 
 API: Final = Api(
