@@ -51,6 +51,9 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_start(self, incarnation: str) -> "Chain":
         """Return the chain with one more start."""
+        kept = min(self.count, INCARNATIONS_KEPT)
+        assert len(self.newest) == kept, f"INV-FX3: {len(self.newest)} of {self.count} starts"
+        assert incarnation not in self.newest, f"INV-FX3: {incarnation} was drawn before"
         return Chain(
             newest=(*self.newest, incarnation)[-INCARNATIONS_KEPT:],
             count=self.count + 1,
@@ -78,6 +81,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def history(self) -> Birth | None:
         """Return the history that this folder holds or copies, None for a folder without (INV-FX1)."""
+        assert self.born is None or self.joined is None, f"INV-FX1: {self.born}, {self.joined}"
         return self.born or self.joined
 
 

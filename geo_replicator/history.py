@@ -90,12 +90,14 @@ def difference_of(shown: ShownLog, held: HeldLog | None) -> HistoryDifference | 
         return _difference(shown, 0, "it is not there, and no deletion of it is known")
     if held.end_offset < shown.cut_offset:
         agreed = min(held.end_offset, _common_end(shown, held))
+        assert agreed < shown.cut_offset, f"INV-HI1: {agreed} of {shown}"
         return _difference(shown, agreed, f"it ends at {held.end_offset}")
     if not _is_comparable(shown, held):
         return None
     if held.last != shown.last:
         reason = f"{_words(held.last)} ends at {shown.cut_offset}, and not {_words(shown.last)}"
         return _difference(shown, min(_common_end(shown, held), shown.cut_offset), reason)
+    assert held.end_offset >= shown.cut_offset, f"INV-HI1: {held} holds {shown}"
     return None
 
 
@@ -120,6 +122,7 @@ def _common_end(shown: ShownLog, held: HeldLog) -> int:
 
 
 def _difference(shown: ShownLog, agreed_end: int, reason: str) -> HistoryDifference:
+    assert shown.cut_offset > 0, f"INV-HI1: nothing of {shown.key} was shown"
     agreed = max(0, min(agreed_end, shown.cut_offset))
     return HistoryDifference(shown.key, agreed, shown.cut_offset, shown.end_offset, reason)
 

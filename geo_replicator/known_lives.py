@@ -96,10 +96,13 @@ class KnownLives:
             if is_handshake:
                 known.aside_ms = now_ms if shown.aside else None
             _note(known, shown, now_ms, at_address=at_address)
+            assert known.last_ms == now_ms, "INV-KL4: it was heard just now"
             return Standing.KNOWN
         newer = _newer_of(known, shown, now_ms)
+        assert newer.refused <= (known.last_ms is not None), "INV-KL2: refused for one not heard"
         if _has_ended(known, newer, now_ms, at_address=at_address):
             self._known[region] = _Known(shown, now_ms)
+            assert not self.is_contested(region), f"INV-KL1: {region}"
             return Standing.KNOWN
         return Standing.REFUSED if newer.refused else Standing.UNDECIDED
 

@@ -154,5 +154,8 @@ def plan_cut(logs: Iterable[LogExtent], cut: Cut) -> list[LogCut]:
         position = max(cut.position_of(log.key), log.start_offset)
         named = log.key in cut.positions
         lacks = named and cut.position_of(log.key) < log.start_offset
-        plan.append(LogCut(log, position if named else log.start_offset, lacks))
+        planned = LogCut(log, position if named else log.start_offset, lacks)
+        assert planned.position >= log.start_offset, f"INV-Q3: {planned}"
+        assert not named or planned.position >= cut.position_of(log.key), f"INV-Q3: {planned}"
+        plan.append(planned)
     return plan

@@ -1,6 +1,7 @@
 """Reading `__tidemarks` back: from the last full vector that is not above a given tidemark.
 
 INV-TR1  reading starts at a full record and takes every record from there, so vectors are complete
+INV-TR2  what is held is never above what was asked for; each step back goes to an older full record
 A tidemark counts as held only if every log that it names ends at or beyond its position (T16). The walk back costs one
 record per full vector, not one per tidemark.
 
@@ -63,6 +64,7 @@ def read_book(
         return read
     target = newest.newest.point if floor is None else min(floor, newest.newest.point)
     read.book.raise_floor(target)
+    assert all(each.point > target for each in read.above) or floor is None, f"INV-TR2: {target}"
     return read
 
 
@@ -100,6 +102,7 @@ def held_point(
     while start is not None:
         held = _held_from(records, ledgers, start, floor, end_of)
         if held is not None:
+            assert held <= floor, f"INV-TR2: {held} above {floor}"
             return held
         full = _record_at(records, start)
         if not isinstance(full, Tidemark) or full.previous_at == NOWHERE:
@@ -107,7 +110,8 @@ def held_point(
         floor = TidemarkPoint(full.region_epoch, full.number - 1)
         previous = _record_at(records, full.previous_at)
         is_full = isinstance(previous, Tidemark) and previous.full
-        start = full.previous_at if is_full else previous.full_at
+        before, start = start, full.previous_at if is_full else previous.full_at
+        assert start < before, f"INV-TR2: back from {before} to {start}"
         start = None if start == NOWHERE else start
     return BEFORE_ALL
 

@@ -2,6 +2,8 @@
 
 Everything that is copied is keyed by topic id; names are for people and for clients.
 
+INV-TY1  a topic is in one list of a difference only, apart from its configs; what goes is not in the registry
+
 Not here: where regions are met (addresses, the node's configuration), who acts (`lineage`, `directory`).
 """
 
@@ -72,7 +74,7 @@ def topic_difference(
     have = {topic.topic_id: topic for topic in mirrored}
     want = {topic.topic_id: topic for topic in registry}
     by_name = sorted(want.values(), key=lambda topic: topic.name)
-    return TopicDifference(
+    found = TopicDifference(
         created=tuple(topic for topic in by_name if topic.topic_id not in have),
         reconfigured=tuple(
             topic
@@ -88,6 +90,10 @@ def topic_difference(
         shrunk=tuple(topic for topic in by_name if _growth(topic, have.get(topic.topic_id)) < 0),
         before=tuple(have.values()),
     )
+    assert not any(topic.topic_id in want for topic in found.gone), f"INV-TY1: {found.gone}"
+    moved = [t.topic_id for t in (*found.created, *found.gone, *found.grown, *found.shrunk)]
+    assert len(set(moved)) == len(moved), f"INV-TY1: {found}"
+    return found
 
 
 def unnamed_absences(

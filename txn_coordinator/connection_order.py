@@ -71,6 +71,8 @@ class ConnectionOrder:
             self._pair = pair
             self._floors.clear()
             self._forget_abort()
+            assert not self._floors, f"INV-TO2: known before {pair} was in force"
+            assert not self._suspect, f"INV-TO2: suspected before {pair} was in force"
         return self
 
     def admit(self, sender: Sender) -> bool:
@@ -82,10 +84,13 @@ class ConnectionOrder:
         self._floors[sender.origin] = sender.number
         if len(self._floors) > _ORIGINS_MAX:
             del self._floors[next(iter(self._floors))]
+        assert self._floors[sender.origin] == sender.number, f"INV-TO1: {sender}, {self._floors}"
+        assert len(self._floors) <= _ORIGINS_MAX, f"INV-TO5: {len(self._floors)}"
         return True
 
     def aborting(self, sender: Sender) -> None:
         """Note that an abort was asked for: data on its way up to now belongs to what is aborted."""
+        assert sender.number <= sender.newest, f"INV-TO3: {sender}"
         self._forget_abort()
         self._suspect[sender.origin] = sender.newest
         # What comes behind the abort on its own connection was sent behind it.
@@ -104,10 +109,12 @@ class ConnectionOrder:
             if len(self._challenged) >= _CHALLENGED_MAX:
                 self._challenged.clear()
             self._challenged.add(key)
+            assert len(self._challenged) <= _CHALLENGED_MAX, f"INV-TO5: {len(self._challenged)}"
             return False
         if len(self._proven) >= _PROVEN_MAX:
             self._proven.clear()
         self._proven.add(connection)
+        assert len(self._proven) <= _PROVEN_MAX, f"INV-TO5: {len(self._proven)}"
         return True
 
     def _forget_abort(self) -> None:

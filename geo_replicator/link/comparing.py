@@ -8,6 +8,9 @@ of what both share is found by halving: a question for each doubling of the log.
 the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the same
 offsets: leader epochs and ends agree, the bytes do not.
 
+INV-CG1  what both share grows, the bound of it falls, and they never pass each other; so the search ends
+INV-CG2  no log is said to be shared beyond where it ends here
+
 Not here: what follows from a difference (`core`), reading batches (`ports.MirrorLogs`).
 """
 
@@ -84,6 +87,7 @@ async def compared(
     if not differing:
         return answers
     shared = await _shared_ends(session, logs, differing)
+    assert all(end <= asked[key] for key, end in shared.items()), f"INV-CG2: {shared}"
     corrected = {
         key: PrimaryLogEnd(ends[key].leader_epoch, end, answers[key].log_start_offset)
         for key, end in shared.items()
@@ -135,4 +139,6 @@ async def _shared_ends(
             if key in missed:
                 searches[key].bound = max(searches[key].agreed, bases[key])
             else:
+                assert end > searches[key].agreed, f"INV-CG1: {searches[key]}, {end}"
                 searches[key].agreed = end
+            assert searches[key].agreed <= searches[key].bound, f"INV-CG1: {searches[key]}"

@@ -70,6 +70,7 @@ class LagBook:
     def total(self, *, now_ms: int) -> Lag:
         """Return records and bytes summed, ms of the log that is furthest behind."""
         lags = [self.of(key, now_ms=now_ms) for key in self._behind]
+        assert all(lag.records > 0 for lag in lags), "INV-LG3: a log is counted that is not behind"
         return Lag(
             sum(lag.records for lag in lags),
             sum(lag.bytes for lag in lags),

@@ -46,6 +46,9 @@ class TopicChanges:
             drop = self._drops.get(topic.topic_id)
             if drop is not None and drop.keeps < topic.partition_count:
                 del self._drops[topic.topic_id]
+        counts = {topic.topic_id: topic.partition_count for topic in registry}
+        kept = self._drops.values()
+        assert all(drop.keeps >= counts.get(drop.topic.topic_id, 0) for drop in kept), "INV-TH3"
 
     def delete(self, topics: Iterable[MirrorTopic], metadata_version: int) -> None:
         """The primary's registry of that version does not have these topics."""
@@ -58,6 +61,7 @@ class TopicChanges:
         """The primary's registry of that version has these topics with fewer partitions than the mirror."""
         for topic in topics:
             drop = Drop(topic, topic.partition_count, metadata_version)
+            assert drop.keeps > 0, f"INV-TH2: {topic.name} would be deleted, not shrunk"
             known = self._drops.get(topic.topic_id)
             if known is None or known.keeps > drop.keeps:
                 self._drops[topic.topic_id] = drop

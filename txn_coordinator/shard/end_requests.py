@@ -67,6 +67,7 @@ class EndRequests:
             # No client was ever given this epoch (C16).
             self._step.answer(request, TxnVerdict.FENCED)
         elif action is EndAction.PREPARE:
+            assert not self._decisions.is_foreign(record), f"INV-TC7: {record}"
             target = self._decisions.end(record, commit=request.commit, tv=request.tv)
             answer = Answer(request.request_id, TxnVerdict.OK, *_pair_to_answer(target, request))
             self._progress.prepare(entry, target, (answer,))
@@ -120,7 +121,9 @@ class EndRequests:
             # No client was ever given this epoch (C16).
             self._step.answer(request, TxnVerdict.FENCED)
         else:
+            assert self._decisions.is_foreign(record), f"INV-TC7: {record}"
             target = self._decisions.new_producer(record, request.producer_epoch)
+            assert target.next_producer_id != record.producer_id, f"INV-TC7: {target}"
             answer = Answer(request.request_id, TxnVerdict.OK, *tr.pair_for_next(target))
             self._progress.prepare(entry, target, (answer,))
 

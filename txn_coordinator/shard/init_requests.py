@@ -1,5 +1,7 @@
 """InitProducerId at one ledger shard: who gets which pair of producer id and epoch (KIP-98, KIP-360).
 
+INV-TC12  a pair that is given is new: another producer id, or a greater epoch of the same one; nothing is open then
+
 Not here: producers without a transactional id (the driver), the records (`decisions`).
 """
 
@@ -71,6 +73,7 @@ class InitRequests:
             return
         keep_last = match is PairMatch.CURRENT
         self._progress.prepare(entry, self._decisions.fence(entry.record, keep_last=keep_last))
+        assert entry.is_busy, "INV-TC12: the request waits for the abort, and nothing is under way"
         self._step.park(entry, request)
 
     def _give_pair(
@@ -86,4 +89,10 @@ class InitRequests:
         else:
             target = self._decisions.bump(record, timeout_ms=timeout_ms, keep_last=same_producer)
         pair = (target.producer_id, target.producer_epoch)
+        is_new = (
+            target.producer_id != record.producer_id
+            or target.producer_epoch > record.producer_epoch
+        )
+        assert is_new, f"INV-TC12: {pair} is in force"
+        assert target.status is TxnStatus.EMPTY, f"INV-TC12: {target.status}"
         self._progress.prepare(entry, target, (Answer(request.request_id, TxnVerdict.OK, *pair),))

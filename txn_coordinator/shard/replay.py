@@ -66,6 +66,8 @@ class LedgerReplay:
         entry.decision = record.decision
         if record.status in PREPARED and record.decision is None:
             entry.decision = self._own_decision(position, record)
+            assert entry.decision.offset == position.offset, f"INV-TC9: {entry.decision}"
+        assert entry.decision is not None or record.status not in PREPARED, f"INV-TC9: {record}"
 
     def _own_decision(self, position: LedgerPosition, record: TransactionRecord) -> DecisionId:
         """Return the decision id of a PREPARE record: its own position (T6)."""

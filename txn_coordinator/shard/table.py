@@ -1,6 +1,8 @@
 """The table of one ledger shard: every transactional id's entry, and indexes over them.
 
 INV-TC1  at most one transition of an entry is pending (C14)
+INV-TC10  a producer id is of one transactional id, and is found by it as long as that one has it
+INV-TC13  what is open, or decided and not complete, is not forgotten; the index of open ones holds those and no others
 `record` is what the ledger holds below the high watermark, except COMPLETE_*, which is applied when appended (see
 `progress.Progress`).
 
@@ -112,6 +114,8 @@ class TransactionTable:
         if entry.record.producer_id != record.producer_id:
             self._unindex(entry.record)
         if not name.startswith(tr.ORPHAN_PREFIX):
+            owner = self._by_producer_id.get(record.producer_id, name)
+            assert owner == name, f"INV-TC10: {record.producer_id} of {owner!r} and of {name!r}"
             self._by_producer_id[record.producer_id] = name
         entry.record = record
         if record.status is TxnStatus.ONGOING:
@@ -122,8 +126,10 @@ class TransactionTable:
     def forget(self, entry: Entry) -> None:
         """Remove the entry."""
         name = entry.record.transactional_id
+        assert self.is_in(entry), f"INV-TC13: {name!r} is forgotten twice"
+        assert not entry.record.status.is_prepared, f"INV-TC13: {name!r} is {entry.record.status}"
+        assert name not in self._ongoing, f"INV-TC13: {name!r} is open"
         self._unindex(entry.record)
-        self._ongoing.pop(name, None)
         del self.entries[name]
 
     def _unindex(self, record: TransactionRecord) -> None:
