@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from chaos.judges.excuse import Excuse
-from chaos.shuffle.story import Sighting
+from chaos.story import Sighting
 
 
 @dataclass(frozen=True, slots=True)

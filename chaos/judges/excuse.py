@@ -5,7 +5,7 @@ Not here: the answer (`chaos.shuffle.judge.covered`).
 
 from collections.abc import Callable, Sequence
 
-from chaos.shuffle.story import Sighting
+from chaos.story import Sighting
 
 Excuse = Callable[[Sighting, Sequence[Sighting]], bool]
 """Whether what was acknowledged or shown may be gone; the second are all sightings that say the same or more."""

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 from chaos.history import Outcome
 from chaos.judges.excuse import Excuse
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 
 NEVER = float("inf")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from chaos.judges.excuse import Excuse
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 
 START = "log start"
 

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from chaos.history import Attempt, Outcome, record_value
 from chaos.plain_producers import PLAIN_PARTITIONS, PLAIN_TOPIC, PlainJournal, PlainProducer
 from chaos.readers import read_committed_consumer
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from chaos.transfers import ACCOUNTS, Journal, Teller
 from chaos.transfers import TOPIC as ACCOUNTS_TOPIC
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from chaos.shuffle.story import Gone, Place, Refusal, Separation, Sighting, Story, Word
 from chaos.soak_judge import few
+from chaos.story import Gone, Place, Refusal, Separation, Sighting, Story, Word
 
 NEWS_TAKES_S: Final = 5.0
 LASTS_S: Final = 6.0

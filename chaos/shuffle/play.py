@@ -22,8 +22,8 @@ from chaos.shuffle.plan import Action, draw
 from chaos.shuffle.readiness import ReadinessWatch
 from chaos.shuffle.settling import settle
 from chaos.shuffle.stage import Stage
-from chaos.shuffle.story import Gone, Place
 from chaos.soak_judge import few
+from chaos.story import Gone, Place
 from chaos.transfers import TOPIC as ACCOUNTS_TOPIC
 from region_broker.workbench import stage as demo_stage
 from region_broker.workbench.local_cluster import StartsProcess

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from chaos.shuffle.story import Refusal
+from chaos.story import Refusal
 
 _ASK_EVERY_S: Final = 0.25
 _TIMEOUT_S: Final = 2.0

@@ -1,8 +1,7 @@
 """The regions of a sequence, the links between them, their folders, and an operator who is asked.
 
-INV-SHS3  no folder is emptied or wound back that alone knows what clients saw: nothing can be shown by it. So another region
-          must have a folder that is whole, or has become so by mirroring; one that acts is not emptied while another acts
-          out of its reach; and one that was alone since before its copy was made is not wound back to it
+A folder is emptied or wound back only where others know what it knows (`chaos.judges.knowledge`), and none that was alone
+since before its copy was made.
 Only processes of its own cluster are ever signalled. A folder is touched only while its region does not run, or stands
 still. Damage to a folder counts from when the clients of its region have noticed that it is down. Every explicit word
 of the operator is noted, from when it is given; an order that is accepted counts.
@@ -19,11 +18,13 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from chaos.judges.contacts import NEVER, Contacts
+from chaos.judges.knowledge import Knowledge
 from chaos.shuffle.folders import Folders
 from chaos.shuffle.links import PeerLinks
 from chaos.shuffle.plan import Action, Kind, Part
-from chaos.shuffle.story import Damage, Separation, Story, Word
 from chaos.soak_stage import ClusterStage
+from chaos.story import Damage, Story, Word
 from region_broker.workbench.local_cluster import START_TIMEOUT_S
 from region_broker.workbench.node_http import ApiError, request
 
@@ -31,7 +32,6 @@ ACT_ALONE_S: Final = 20.0
 ORDER_S: Final = 15.0
 QUIET_S: Final = 0.5
 _ASK_S: Final = 0.1
-_NOT_YET: Final = float("inf")
 
 
 class Stage(ClusterStage):
@@ -46,10 +46,9 @@ class Stage(ClusterStage):
         self.folders = Folders(folder, self.chance)
         self.story = Story()
         self._cut: set[frozenset[str]] = set()
-        self._apart_since_s: dict[frozenset[str], float] = {}
+        self._contacts = Contacts(self.names, self.story.separations)
+        self._knowledge = Knowledge()
         self._swapped: tuple[str, str] | None = None
-        self._acted: set[str] = set()
-        self._damaged: set[str] = set()
 
     def set_up(self) -> None:
         """Start all regions, dialling each other through the links."""
@@ -82,7 +81,7 @@ class Stage(ClusterStage):
     def kill(self, name: str) -> None:
         """SIGKILL it if it runs."""
         if self.up(name):
-            self._note_who_acts([name])
+            self._knowledge.note_who_acts({name: self.view(name)})
             self.cluster.kill(name)
             self._note_contacts()
 
@@ -148,46 +147,14 @@ class Stage(ClusterStage):
         self._damage(name, time.monotonic())
 
     def _damage(self, name: str, at_s: float) -> None:
-        self._damaged.add(name)
+        self._knowledge.damaged.add(name)
         self.story.damages.append(Damage(at_s, name))
 
     def _others_know(self, name: str) -> bool:
         """Return whether another region, up and whole, shows tidemarks, and none acts out of reach (INV-SHS3)."""
         views = {each: view for each in self.names if (view := self.view(each)) is not None}
-        self._note_who_acts(list(views), views)
-        self._note_who_is_whole(views)
-        alone = self._alone_since_s(name) < _NOT_YET
-        if alone and name in self._acted and self._acted & (views.keys() - {name}):
-            return False
-        return any(
-            view["phase"] != "unborn" and view["tidemark"]["number"] > 0
-            for other, view in views.items()
-            if other != name and other not in self._damaged
-        )
-
-    def _note_who_acts(
-        self, names: Sequence[str], views: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> None:
-        for name in names:
-            view = self.view(name) if views is None else views[name]
-            if view is not None:
-                (self._acted.add if view["acting"] else self._acted.discard)(name)
-
-    def _note_who_is_whole(self, views: Mapping[str, Mapping[str, Any]]) -> None:
-        """A region that acts and those that have reached what it published know the same."""
-        for name, acting in views.items():
-            mark = acting["tidemark"]
-            if acting["acting"] and mark["number"] > 0:
-                alike = {name} | {
-                    other
-                    for other in views.keys() - {name}
-                    if (view := self.view(other)) is not None
-                    and view["role"] == "mirror"
-                    and view["tidemark"]["region_epoch"] == mark["region_epoch"]
-                    and view["tidemark"]["number"] >= mark["number"]
-                }
-                if alike - self._damaged:
-                    self._damaged -= alike
+        alone = self._contacts.alone_since_s(name) < NEVER
+        return self._knowledge.others_know(name, views, self.view, alone=alone)
 
     def order(self, kind: str, name: str) -> str:
         """Order what makes region `name` act; return why it did not work, empty if it did."""
@@ -206,7 +173,7 @@ class Stage(ClusterStage):
             return str(error)
         number = len(self.story.words)
         if kind != "switch":
-            self.story.words.append(Word(kind, name, given_s, _NOT_YET))
+            self.story.words.append(Word(kind, name, given_s, NEVER))
         failure = self._follow(url, operation)
         if not failure and kind != "switch":
             self.story.words[number] = Word(kind, name, given_s, time.monotonic())
@@ -243,25 +210,13 @@ class Stage(ClusterStage):
 
     def end_separations(self) -> None:
         """Close the books: whoever is apart now is so to the end."""
-        for pair, since_s in self._apart_since_s.items():
-            self.story.separations.append(Separation(since_s, _NOT_YET, *sorted(pair)))
+        self._contacts.end()
 
     def _note_contacts(self) -> None:
-        now_s = time.monotonic()
-        for number, one in enumerate(self.names):
-            for other in self.names[number + 1 :]:
-                pair = frozenset((one, other))
-                apart = pair in self._cut or not self.up(one) or not self.up(other)
-                if apart:
-                    self._apart_since_s.setdefault(pair, now_s)
-                elif pair in self._apart_since_s:
-                    since_s = self._apart_since_s.pop(pair)
-                    self.story.separations.append(Separation(since_s, now_s, *sorted(pair)))
+        self._contacts.note(time.monotonic(), self._are_apart)
 
-    def _alone_since_s(self, name: str) -> float:
-        """Return since when it could talk to no other one, `inf` if it can."""
-        pairs = [frozenset((name, other)) for other in self.names if other != name]
-        return max(self._apart_since_s.get(pair, _NOT_YET) for pair in pairs)
+    def _are_apart(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._cut or not self.up(one) or not self.up(other)
 
     # One method per kind of action.
 
@@ -293,7 +248,7 @@ class Stage(ClusterStage):
     def play_restore(self, action: Action) -> None:
         if not self.folders.copies(action.region) or self._swapped is not None:
             return
-        copies = self.folders.copies(action.region, self._alone_since_s(action.region))
+        copies = self.folders.copies(action.region, self._contacts.alone_since_s(action.region))
         if not copies or not self._others_know(action.region):
             self.tell("  not done: nobody else knows what it did since its copy was made")
             return

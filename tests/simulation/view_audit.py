@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from chaos.history import Attempt, Outcome, Seen, seen
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from geo_replicator.failover import Phase
 from region_broker.partitions.partition import Partition
 from tests.simulation.bank import ACCOUNTS, TOPIC

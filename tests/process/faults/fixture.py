@@ -18,9 +18,9 @@ from typing import Any, Final
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, Message, Producer
 
+from chaos.judges.operator import settled
 from chaos.readers import read_all
 from chaos.shuffle.readiness import reasons
-from chaos.shuffle.settling import settled
 from chaos.shuffle.stage import Stage
 from region_broker.cli.main import main as tidemark_command
 from region_broker.ports.system.clock import SystemClock

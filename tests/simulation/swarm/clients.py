@@ -15,7 +15,7 @@ from typing import Final
 from typing_extensions import override
 
 from chaos.history import Attempt, Outcome, record_value
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from tests.simulation.bank import ACCOUNTS, Bank, Teller
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused

@@ -16,7 +16,7 @@ from chaos.checker import Kind as Fault
 from chaos.checker import check
 from chaos.history import History, seen
 from chaos.shuffle.judge import judge
-from chaos.shuffle.story import Gone, Place
+from chaos.story import Gone, Place
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated

@@ -10,7 +10,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from tests.simulation.bank import Regions
 from tests.simulation.pipeliner import Pipeliner
 

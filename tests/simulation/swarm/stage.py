@@ -1,6 +1,6 @@
 """The regions of one life, what is done to them, and an operator who is asked: on simulated time, disk and network.
 
-INV-SWS1  no folder is emptied or wound back that alone knows what clients saw (as INV-SHS3)
+No folder is emptied or wound back that alone knows what clients saw (INV-SHS3, `chaos.judges.knowledge`).
 Every explicit word of the operator is noted, from when it is given; an order that is accepted counts.
 
 Not here: which actions (`rates`), clients (`clients`), the judgement (`chaos.shuffle.judge`).
@@ -14,8 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.judges.contacts import NEVER, Contacts
+from chaos.judges.knowledge import Knowledge
+from chaos.judges.operator import Stand, stand_of
 from chaos.shuffle.plan import Action, Kind, Part
-from chaos.shuffle.story import Damage, Separation, Story, Word
+from chaos.story import Damage, Story, Word
 from region_broker.controller.metadata_store import MetadataUnreadable
 from region_broker.node.storage import NodeRefused
 from region_broker.region.birth.identity_file import IdentityDamaged
@@ -40,17 +43,8 @@ ORDER_S: Final = 15.0
 ASK_S: Final = 0.1
 QUIET_S: Final = 0.5
 TOPIC_ID_DIGITS: Final = 32
-NEVER: Final = float("inf")
 REFUSALS: Final = (NodeRefused, IdentityDamaged, MetadataUnreadable)
 RETENTION_CHECK_MS: Final = 1_000
-Stand = tuple[int, int]
-"""Region epoch and number of a tidemark."""
-
-
-def stand_of(view: Mapping[str, Any]) -> Stand:
-    """Return the tidemark that a region has reached, or published last."""
-    mark = view["tidemark"]
-    return mark["region_epoch"], mark["number"]
 
 
 class Stage:
@@ -83,7 +77,8 @@ class Stage:
         self._apart: Counter[frozenset[str]] = Counter()
         self.played: list[tuple[str, str, float]] = []
         """What was done, by number: its kind, and when."""
-        self._apart_since_s: dict[frozenset[str], float] = {}
+        self._contacts = Contacts(self.names, self.story.separations)
+        self._knowledge = Knowledge()
         self._swapped: tuple[str, str] | None = None
         self._missing: dict[str, FolderCopy] = {}
         self.disk_failed: set[str] = set()
@@ -92,8 +87,6 @@ class Stage:
         """Whether a region's clock was so wrong that clients' timestamps are refused, as in Kafka."""
         self.on_kill: Callable[[str], None] = lambda _: None
         """Told before a region that is up is killed."""
-        self._acted: set[str] = set()
-        self._damaged: set[str] = set()
 
     def _region(self, name: str) -> Region:
         region = Region(
@@ -182,7 +175,7 @@ class Stage:
         """End it as SIGKILL does, or as a power cut (None: by chance), if it runs."""
         if not self.up(name):
             return
-        self._note_who_acts([name])
+        self._knowledge.note_who_acts({name: self.view(name)})
         self.on_kill(name)
         self._up.discard(name)
         self.disk_failed.discard(name)
@@ -264,50 +257,23 @@ class Stage:
         self._damage(name, self.now_s())
 
     def _damage(self, name: str, at_s: float) -> None:
-        self._damaged.add(name)
+        self._knowledge.damaged.add(name)
         self.story.damages.append(Damage(at_s, name))
 
     def _others_know(self, name: str) -> bool:
-        """Return whether another region, up and whole, shows tidemarks, and none acts out of reach (INV-SWS1)."""
+        """Return whether another region, up and whole, shows tidemarks, and none acts out of reach (INV-SHS3)."""
         self.check_ends()  # one that has just ended knows nothing
         views = {each: view for each in self.names if (view := self.view(each)) is not None}
-        self._note_who_acts(list(views))
-        self._note_who_is_whole(views)
-        alone = self._alone_since_s(name) < NEVER
-        if alone and name in self._acted and self._acted & (views.keys() - {name}):
-            return False
-        return any(
-            view["phase"] != "unborn" and view["tidemark"]["number"] > 0
-            for other, view in views.items()
-            if other != name and other not in self._damaged
-        )
+        alone = self._contacts.alone_since_s(name) < NEVER
+        return self._knowledge.others_know(name, views, views.get, alone=alone)
 
     def _stands(self, *, without: str = "") -> list[Stand]:
         """Return the tidemarks that regions stand at, those that are up and whole."""
         self.check_ends()
-        names = [each for each in self.names if each != without and each not in self._damaged]
+        names = [
+            each for each in self.names if each != without and each not in self._knowledge.damaged
+        ]
         return [stand_of(view) for each in names if (view := self.view(each)) is not None]
-
-    def _note_who_acts(self, names: Sequence[str]) -> None:
-        for name in names:
-            view = self.view(name)
-            if view is not None:
-                (self._acted.add if view["acting"] else self._acted.discard)(name)
-
-    def _note_who_is_whole(self, views: Mapping[str, Mapping[str, Any]]) -> None:
-        for name, acting in views.items():
-            mark = acting["tidemark"]
-            if acting["acting"] and mark["number"] > 0:
-                alike = {name} | {
-                    other
-                    for other, view in views.items()
-                    if other != name
-                    and view["role"] == "mirror"
-                    and view["tidemark"]["region_epoch"] == mark["region_epoch"]
-                    and view["tidemark"]["number"] >= mark["number"]
-                }
-                if alike - self._damaged:
-                    self._damaged -= alike
 
     async def order(self, kind: str, name: str) -> str:
         """Order what makes region `name` act; return why it did not work, empty if it did."""
@@ -377,23 +343,15 @@ class Stage:
 
     def end_separations(self) -> None:
         """Close the books: whoever is apart now is so to the end."""
-        for pair, since_s in self._apart_since_s.items():
-            self.story.separations.append(Separation(since_s, NEVER, *sorted(pair)))
+        self._contacts.end()
 
     def _note_contacts(self) -> None:
-        now_s = self.now_s()
-        for number, one in enumerate(self.names):
-            for other in self.names[number + 1 :]:
-                pair = frozenset((one, other))
-                if pair in self._cut or self._apart[pair] or not self.up(one) or not self.up(other):
-                    self._apart_since_s.setdefault(pair, now_s)
-                elif pair in self._apart_since_s:
-                    since_s = self._apart_since_s.pop(pair)
-                    self.story.separations.append(Separation(since_s, now_s, *sorted(pair)))
+        self._contacts.note(self.now_s(), self._are_apart)
 
-    def _alone_since_s(self, name: str) -> float:
-        pairs = [frozenset((name, other)) for other in self.names if other != name]
-        return max(self._apart_since_s.get(pair, NEVER) for pair in pairs)
+    def _are_apart(self, one: str, other: str) -> bool:
+        pair = frozenset((one, other))
+        is_parted = pair in self._cut or self._apart[pair] > 0
+        return is_parted or not self.up(one) or not self.up(other)
 
     # One method per kind of action.
 
@@ -420,7 +378,7 @@ class Stage:
 
     async def play_restore(self, action: Action) -> None:
         # Another region has reached a tidemark since: it can tell that the copy is an older one (T33).
-        alone_s = self._alone_since_s(action.region)
+        alone_s = self._contacts.alone_since_s(action.region)
         known = max(self._stands(without=action.region), default=(0, 0))
         copies = [
             copy

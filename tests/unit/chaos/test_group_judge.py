@@ -7,7 +7,7 @@ import pytest
 
 from chaos.judges.excuse import nothing_is_excused
 from chaos.judges.groups import GroupCommit, GroupHistory, OffsetSeen, Tenure, judge_group
-from chaos.shuffle.story import Sighting
+from chaos.story import Sighting
 
 LOG = [(0, 0, "x"), (0, 1, "y"), (0, 2, "z")]
 FIRST, SECOND = GroupCommit("a", 0, 1, 2.0, 2.1, "eu"), GroupCommit("b", 0, 2, 6.0, 6.1, "us")

@@ -9,7 +9,7 @@ import pytest
 from chaos.history import Outcome
 from chaos.judges.excuse import nothing_is_excused
 from chaos.judges.lists import NEVER, Append, ListHistory, ListRead, ListTxn, judge_lists
-from chaos.shuffle.story import Sighting
+from chaos.story import Sighting
 
 
 def txn(

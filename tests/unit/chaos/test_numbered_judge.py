@@ -6,7 +6,7 @@ import pytest
 
 from chaos.judges.excuse import nothing_is_excused
 from chaos.judges.numbered import NumberedHistory, judge_numbered
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 
 
 def place(offset: int, number: int, partition: int = 0) -> Place:

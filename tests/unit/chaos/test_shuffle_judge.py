@@ -6,16 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.shuffle.judge import LASTS_S, NEWS_TAKES_S, judge
-from chaos.shuffle.story import (
-    Damage,
-    Gone,
-    Place,
-    Refusal,
-    Separation,
-    Sighting,
-    Story,
-    Word,
-)
+from chaos.story import Damage, Gone, Place, Refusal, Separation, Sighting, Story, Word
 
 KEPT = Place("plain", 0, 0, "0.1 1")
 LOST = Place("plain", 0, 1, "0.1 2")

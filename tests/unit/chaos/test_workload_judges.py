@@ -9,7 +9,7 @@ from chaos.judges.compaction import Compaction, KeyedRecord, KeyedWrite, judge_c
 from chaos.judges.excuse import nothing_is_excused
 from chaos.judges.growth import Growth, judge_growth
 from chaos.judges.trims import Deletion, Reading, Trims, judge_trims
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 
 TOPIC = "t"
 

@@ -10,7 +10,7 @@ from typing import Final
 from typing_extensions import override
 
 from chaos.judges.compaction import Compaction, KeyedRecord, KeyedWrite, judge_compaction
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from idempotency.identity import ProducerPair, SequenceNumber
 from region_broker.node import Node
 from region_broker.partitions.cleaner import Cleaner

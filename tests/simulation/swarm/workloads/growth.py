@@ -6,7 +6,7 @@ from typing import Final
 from typing_extensions import override
 
 from chaos.judges.growth import Growth, judge_growth
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from tests.simulation.kafka_client import Connection, Refused
 from tests.simulation.swarm.plain_writer import PlainWriter
 from tests.simulation.swarm.workloads.setting import (

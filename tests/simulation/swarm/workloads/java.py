@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
 from chaos.judges.numbered import NumberedHistory, judge_numbered
-from chaos.shuffle.story import Place, Sighting
+from chaos.story import Place, Sighting
 from idempotency.identity import ProducerEpoch, ProducerPair
 from tests.simulation.kafka_client import PRODUCE, Connection, Refused, batch_of, produce_request
 from tests.simulation.pipeliner import RETRIED, VERSION

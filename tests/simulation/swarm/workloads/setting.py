@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from typing_extensions import override
 
 from chaos.shuffle.judge import covered
-from chaos.shuffle.story import Place, Sighting, Story
+from chaos.story import Place, Sighting, Story
 from region_broker.wire.batches import Record
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.network import Fabric
