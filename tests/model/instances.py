@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.model import adoption, compaction, mirror, takeover, topics
+from tests.model import adoption, compaction, groups, mirror, takeover, topics
 from tests.model.explore import Instance
 from tests.model.primary import Primary
 from tests.model.primary_states import Size, Txn
@@ -63,6 +63,10 @@ def _compaction(size: compaction.Size) -> Made:
 
 def _topics(size: topics.Size) -> Made:
     return lambda mutants: topics.Topics(size, mutants)
+
+
+def _groups(size: groups.Size) -> Made:
+    return lambda mutants: groups.Groups(size, mutants)
 
 
 THREE: Final = ((0, 1), (1,), (0, 1))
@@ -174,6 +178,12 @@ INSTANCES: Final = {
             _compaction(compaction.Size(writes=4, mirrors=2, losses=1)),
         ),
         Named(
+            "groups",
+            "two records in each of two regions, a group with a member in each, a new region that starts again",
+            _groups(groups.Size()),
+            _groups(groups.Size(writes=4, crashes=2)),
+        ),
+        Named(
             "topics",
             "a topic that is made and grows, another one that is deleted with its record, two tidemarks, a mirror",
             _topics(topics.Size()),
@@ -235,4 +245,7 @@ MUTANTS: Final = (
     Mutant("T24 a lower epoch than promised is followed", "two candidates", "sync lost", "H14"),
     Mutant("T25 the directory takes any entry", "two candidates", "taken back", "H15"),
     Mutant("T25 nothing is void", "two candidates", "taken back", "H15"),
+    Mutant("T26 nothing is clamped", "groups", "skipped"),
+    Mutant("T26 it is clamped in memory", "groups", "skipped"),
+    Mutant("T26 generations go on", "groups", "skipped"),
 )

@@ -13,7 +13,7 @@ MIRRORS = ("mirror", "mirror crash", "mirror start", "closed in vain")
 REGIONS = ("takeover", "two candidates", "takeover in steps")
 ADOPTIONS = ("adoption", "adoption of transactions v2")
 COMPACTIONS = ("compaction", "compaction for two")
-OTHERS = {*MIRRORS, *REGIONS, *ADOPTIONS, *COMPACTIONS, "topics"}
+OTHERS = {*MIRRORS, *REGIONS, *ADOPTIONS, *COMPACTIONS, "topics", "groups"}
 ROUNDS = tuple(name for name in INSTANCES if name not in OTHERS)
 
 
@@ -50,6 +50,10 @@ def test_T13_holds_in_every_state_of_a_compacted_log(name: str) -> None:
 
 def test_T15_holds_in_every_state_of_topics_that_change() -> None:
     look_at("topics")
+
+
+def test_T26_holds_in_every_state_of_a_group_over_a_takeover() -> None:
+    look_at("groups")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
