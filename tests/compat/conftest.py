@@ -12,14 +12,24 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.workbench.local_cluster import LocalCluster
+from chaos.starting.starter import forked_starts
+from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
 
 _NUMBERS = itertools.count()
 
 
+@pytest.fixture(scope="session")
+def starts() -> Iterator[StartsProcess]:
+    """Return what starts nodes as forks of one process: they share its imports."""
+    with forked_starts() as found:
+        yield found
+
+
 @pytest.fixture(scope="session", params=["one-region", "mirror-of-two"])
 def bootstrap(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    starts: StartsProcess,
 ) -> Iterator[str]:
     """Return the bootstrap address of a running broker."""
     count = 1 if request.param == "one-region" else 2
@@ -27,6 +37,7 @@ def bootstrap(
     with LocalCluster.open(
         folder, region_count=count, port=0, new_cluster_id=UUID(int=count)
     ) as cluster:
+        cluster.start_by(starts)
         cluster.start()
         yield cluster.plan.regions[-1].bootstrap
         assert cluster.dead() == {}

@@ -26,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
 from region_broker.workbench.stage import wait_mirrored
 from tests.process.client_fixture import fail_over
 
@@ -47,11 +47,14 @@ SETTINGS = {
 
 
 @pytest.fixture(params=["one-region", "mirror-of-two"])
-def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def bootstrap(
+    request: pytest.FixtureRequest, tmp_path: Path, starts: StartsProcess
+) -> Iterator[str]:
     count = 1 if request.param == "one-region" else 2
     with LocalCluster.open(
         tmp_path, region_count=count, port=0, new_cluster_id=UUID(int=count), settings=SETTINGS
     ) as cluster:
+        cluster.start_by(starts)
         cluster.start()
         address = cluster.plan.regions[-1].bootstrap
         create(address, "orders", "out")
@@ -319,10 +322,13 @@ def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
     pace.close()
 
 
-def test_T26_members_go_on_in_the_region_that_takes_over(tmp_path: Path) -> None:
+def test_T26_members_go_on_in_the_region_that_takes_over(
+    tmp_path: Path, starts: StartsProcess
+) -> None:
     with LocalCluster.open(
         tmp_path, region_count=2, port=0, new_cluster_id=UUID(int=3), settings=SETTINGS
     ) as cluster:
+        cluster.start_by(starts)
         cluster.start()
         primary, mirror = (place.name for place in cluster.plan.regions)
         address = cluster.place(mirror).bootstrap

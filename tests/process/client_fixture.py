@@ -8,8 +8,8 @@ import asyncio
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from chaos.starting.starter import forked_starts
 from region_broker.workbench.local_cluster import LocalCluster
 
 CALL_S = 20.0
@@ -27,13 +28,19 @@ CALL_S = 20.0
 BEHIND = "127.0.0.2"
 
 
+@contextmanager
 def open_cluster(
     folder: Path, region_count: int, settings: Mapping[str, Any] | None = None
-) -> LocalCluster:
-    """Return a cluster on free ports, not started yet."""
-    return LocalCluster.open(
-        folder, region_count=region_count, port=0, new_cluster_id=UUID(int=7), settings=settings
-    )
+) -> Iterator[LocalCluster]:
+    """Yield a cluster on free ports, not started yet."""
+    with (
+        forked_starts() as starts,
+        LocalCluster.open(
+            folder, region_count=region_count, port=0, new_cluster_id=UUID(int=7), settings=settings
+        ) as cluster,
+    ):
+        cluster.start_by(starts)
+        yield cluster
 
 
 def fail_over(cluster: LocalCluster, target: str) -> None:
@@ -181,18 +188,18 @@ class ProxiedRegions:
 @asynccontextmanager
 async def proxied_regions(folder: Path, region_count: int) -> AsyncIterator[ProxiedRegions]:
     """Start regions that are reached through proxies only."""
-    cluster = open_cluster(folder, region_count, settings={"listen_host": BEHIND})
-    places = cluster.plan.regions
-    kafka = {each.name: Proxy(each.kafka_port, kafka=True) for each in places}
-    peer = {each.name: Proxy(each.peer_port, kafka=False) for each in places}
-    http = [Proxy(each.http_port, kafka=False) for each in places]
-    proxies = [*kafka.values(), *peer.values(), *http]
-    for proxy in proxies:
-        await proxy.start()
-    try:
-        await asyncio.to_thread(cluster.start)
-        yield ProxiedRegions(cluster, kafka, peer)
-    finally:
-        await asyncio.to_thread(cluster.stop)
+    with open_cluster(folder, region_count, settings={"listen_host": BEHIND}) as cluster:
+        places = cluster.plan.regions
+        kafka = {each.name: Proxy(each.kafka_port, kafka=True) for each in places}
+        peer = {each.name: Proxy(each.peer_port, kafka=False) for each in places}
+        http = [Proxy(each.http_port, kafka=False) for each in places]
+        proxies = [*kafka.values(), *peer.values(), *http]
         for proxy in proxies:
-            proxy.stop()
+            await proxy.start()
+        try:
+            await asyncio.to_thread(cluster.start)
+            yield ProxiedRegions(cluster, kafka, peer)
+        finally:
+            await asyncio.to_thread(cluster.stop)
+            for proxy in proxies:
+                proxy.stop()
