@@ -7,7 +7,7 @@ compared before anything is read or changed.
 
 Needs `run()` to be running: timers and the completion of generations live in its task group, so
 that a client that goes away cannot take a rebalance with it.
-Not here: members of classic groups (`classic.coordinator`) and of the new protocol (`modern.coordinator`), offsets
+Not here: members of classic groups (`classic_groups`) and of the new protocol (`modern_groups`), offsets
 (`offset_service`), Kafka's numbers (`handlers`).
 """
 
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from idempotency.identity import ProducerId, RegionEpoch, TopicPartition
 from idempotency.java_hash import ledger_shard
 from region_broker.groups.census import GroupCensus
-from region_broker.groups.classic.coordinator import ClassicGroups
 from region_broker.groups.classic.states import GroupState
+from region_broker.groups.classic_groups import ClassicGroups
 from region_broker.groups.deletion import (
     deletion_records,
     judge_deletion,
@@ -40,23 +40,24 @@ from region_broker.groups.messages import (
     SyncOutcome,
     SyncRequest,
 )
-from region_broker.groups.modern.coordinator import ModernGroups
 from region_broker.groups.modern.messages import (
     HeartbeatOutcome,
     HeartbeatRequest,
     ModernDescription,
 )
+from region_broker.groups.modern_groups import ModernGroups
 from region_broker.groups.offset_service import (
     ADMINISTRATOR,
     Asker,
     FetchRequest,
     OffsetService,
 )
-from region_broker.groups.offsets import LedgerMarker, OffsetTable
+from region_broker.groups.offsets import OffsetTable
 from region_broker.groups.ports import (
     GroupPorts,
     KeyValue,
     LedgerFailed,
+    LedgerMarker,
     TxnProducer,
 )
 from region_broker.groups.records import (

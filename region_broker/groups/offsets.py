@@ -24,6 +24,7 @@ from uuid import UUID
 from idempotency.identity import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
 from region_broker.groups.modern.records import decode_value
 from region_broker.groups.modern.state import ConsumerGroup
+from region_broker.groups.ports import LedgerEntry, LedgerMarker, LedgerRecord
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -35,28 +36,6 @@ from region_broker.groups.records import (
     decode_key,
     decode_offset_value,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRecord:
-    """One record of the shard; `producer_id` is -1 outside transactions. `timestamp_ms`: when it was written (wall)."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    producer_id: ProducerId = NO_PRODUCER_ID
-    timestamp_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerMarker:
-    """The end of `producer_id`'s transaction in the shard."""
-
-    producer_id: ProducerId
-    commit: bool
-
-
-LedgerEntry = LedgerRecord | LedgerMarker
 
 
 class Identified(Protocol):

@@ -10,11 +10,38 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
+from idempotency.identity import (
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 from idempotency.ports import Chance, Clock
-from region_broker.groups.offsets import LedgerEntry
 
 KeyValue = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """One record of the shard; `producer_id` is -1 outside transactions. `timestamp_ms`: when it was written (wall)."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    producer_id: ProducerId = NO_PRODUCER_ID
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMarker:
+    """The end of `producer_id`'s transaction in the shard."""
+
+    producer_id: ProducerId
+    commit: bool
+
+
+LedgerEntry = LedgerRecord | LedgerMarker
 
 
 class LedgerFailed(Exception):

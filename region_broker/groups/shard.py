@@ -22,14 +22,16 @@ from region_broker.groups.classic.states import GroupState
 from region_broker.groups.messages import ClampedOffset, ClampReport, Effect
 from region_broker.groups.modern.records import GroupEpoch, encode_value
 from region_broker.groups.modern.state import ConsumerGroup
-from region_broker.groups.offsets import (
-    CommittedOffset,
+from region_broker.groups.offsets import CommittedOffset, OffsetsToPut, OffsetTable
+from region_broker.groups.ports import (
+    KeyValue,
+    LedgerBatch,
     LedgerMarker,
     LedgerRecord,
-    OffsetsToPut,
-    OffsetTable,
+    OffsetsLog,
+    Topic,
+    TxnProducer,
 )
-from region_broker.groups.ports import KeyValue, LedgerBatch, OffsetsLog, Topic, TxnProducer
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,

@@ -22,12 +22,14 @@ from idempotency.record_batch import (
     read_marker,
 )
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
-from region_broker.groups.offsets import LedgerEntry, LedgerMarker, LedgerRecord
 from region_broker.groups.ports import (
     Appended,
     KeyValue,
     LedgerBatch,
+    LedgerEntry,
     LedgerFailed,
+    LedgerMarker,
+    LedgerRecord,
     LedgerSlice,
     TxnProducer,
 )

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from idempotency.fencing import region_epoch
 from idempotency.identity import NO_LEADER_EPOCH, TopicName, TopicPartition
-from region_broker.groups.offsets import LedgerRecord
+from region_broker.groups.ports import LedgerRecord
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,

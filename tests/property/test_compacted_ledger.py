@@ -32,8 +32,8 @@ from region_broker.groups.modern.records import (
     TargetEpoch,
     encode_value,
 )
-from region_broker.groups.offsets import LedgerMarker, LedgerRecord, OffsetTable
-from region_broker.groups.ports import KeyValue, TxnProducer
+from region_broker.groups.offsets import OffsetTable
+from region_broker.groups.ports import KeyValue, LedgerMarker, LedgerRecord, TxnProducer
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,

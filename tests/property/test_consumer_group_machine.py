@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from region_broker.groups.modern.assignors.assignment import NOTHING, Partitions
-from region_broker.groups.modern.coordinator import encoded
 from region_broker.groups.modern.heartbeat import beat, fence, leave, patterns_needed
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest, Refused
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import MemberState, ModernState
 from region_broker.groups.modern.target import Change, TopicView
+from region_broker.groups.modern_groups import encoded
 from region_broker.groups.shard import Shard, ShardStatus
 from region_broker.groups.verdicts import GroupVerdict
 from tests.unit.region_broker.groups.fakes import MemoryLedger, Topics

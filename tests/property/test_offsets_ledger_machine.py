@@ -18,8 +18,8 @@ from idempotency.identity import (
     ProducerId,
     TopicPartition,
 )
-from region_broker.groups.offsets import LedgerMarker, OffsetsToPut, OffsetTable
-from region_broker.groups.ports import TxnProducer
+from region_broker.groups.offsets import OffsetsToPut, OffsetTable
+from region_broker.groups.ports import LedgerMarker, TxnProducer
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,

@@ -29,7 +29,6 @@ JOINTS: Final = frozenset({"region_broker.node.node", "region_broker.handlers.ap
 KNOWN_CIRCLES: Final = {
     ("geo_replicator", ("link", "ports")),
     ("geo_replicator.reconciliation", ("evidence", "plan", "scanner", "sidecar")),
-    ("region_broker.groups", ("classic", "modern", "offsets", "ports", "shard")),
     ("region_broker.log", ("indexes", "segment")),
     ("region_broker.log", ("journal", "sync_job")),
 }

@@ -1,5 +1,5 @@
 """Consumer groups of the classic protocol: the leader assigns, all rejoin.
 
-Begin in `group`, a pure machine; `coordinator` is its shell, with futures and the ledger. May import what stands in
-`groups`.
+Begin in `group`, a pure machine; its shell, with futures and the ledger, is `classic_groups` beside this folder.
+May import of `groups` what says names, settings and verdicts; no shell.
 """

@@ -9,7 +9,7 @@ lose its session, except a new one after `new_member_join_timeout_ms`.
 After Kafka's GroupCoordinator / ClassicGroup; KIP-62 (rebalance time-out), KIP-134 (initial
 delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-814 (skip assignment).
 Assignments and subscriptions are opaque bytes: any client-side assignor works, cooperative too.
-Not here: who may join, sync, leave and commit (`judgements`), how long joins are waited for (`join_phase`), futures, ledger, clock (`coordinator`), offsets (`offsets`).
+Not here: who may join, sync, leave and commit (`judgements`), how long joins are waited for (`join_phase`), futures, ledger, clock (`classic_groups`), offsets (`offsets`).
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ when the group's epoch is not its own.
 
 To a classic member its epoch is the generation; nobody leads, since the coordinator assigns. What it
 has given up is what its subscription does not name as owned (KIP-848, "Online migration").
-Not here: waiting for durability and time (`coordinator`), the classic group (`groups.classic`).
+Not here: waiting for durability and time (`modern_groups`), the classic group (`groups.classic`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -8,7 +8,7 @@ A refused heartbeat writes nothing. The assignment is told when the member says 
 
 Order of a heartbeat, as Kafka's GroupMetadataManager: member, subscription, group epoch, target,
 reconciliation. All of it is one batch of records.
-Not here: time (`sessions`), the ledger and who waits (`coordinator`).
+Not here: time (`sessions`), the ledger and who waits (`modern_groups`).
 """
 
 from collections.abc import Iterable

@@ -16,13 +16,16 @@ from region_broker.groups.messages import (
     SyncOutcome,
     SyncRequest,
 )
-from region_broker.groups.offsets import LedgerEntry, LedgerMarker, LedgerRecord, OffsetTable
+from region_broker.groups.offsets import OffsetTable
 from region_broker.groups.ports import (
     Appended,
     GroupPorts,
     KeyValue,
     LedgerBatch,
+    LedgerEntry,
     LedgerFailed,
+    LedgerMarker,
+    LedgerRecord,
     LedgerSlice,
     TxnProducer,
 )

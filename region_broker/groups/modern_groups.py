@@ -7,7 +7,7 @@ A request is judged and its records appended without an `await` between; they ar
 shard's term is compared before anything is read or changed.
 
 `GroupCoordinator` owns shards and timers and calls this for what concerns the new protocol.
-Not here: rules (`heartbeat`, `classic_members`), Kafka's numbers and shapes (`handlers`).
+Not here: rules (`modern.heartbeat`, `modern.classic_members`), Kafka's numbers and shapes (`handlers`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,8 @@ A request is judged and its records appended without an `await` between. An answ
 whose client has gone is answered into nothing, and no rebalance ends with it.
 
 `GroupCoordinator` owns shards and timers and calls this for what concerns classic groups, as it calls
-`modern.coordinator` for the others.
-Not here: rules of one group (`group`), Kafka's numbers and shapes (`handlers`).
+`modern_groups` for the others.
+Not here: rules of one group (`classic.group`), Kafka's numbers and shapes (`handlers`).
 """
 
 import asyncio
