@@ -22,10 +22,11 @@ from idempotency.record_batch import (
     read_marker,
 )
 from region_broker.log.failures import LogDamaged
+from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
 from region_broker.log.indexes.producer_snapshots import load_newest, write_snapshot
-from region_broker.log.segment import ABORTED_SUFFIX, Segment
+from region_broker.log.segment import Segment
 
 logger: Final = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from idempotency.record_batch import HEADER_BYTES, BatchError, BatchHeader, read_header
 from idempotency.visibility import AbortedTxn
 from region_broker.log.failures import ColdRange, LogDamaged
+from region_broker.log.file_names import INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.indexes.sparse_index import (
     NO_TIMESTAMP_MS,
@@ -30,17 +31,8 @@ from region_broker.ports.disk import Buffer, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
 
-LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-ABORTED_SUFFIX: Final = ".txnindex"
-SNAPSHOT_SUFFIX: Final = ".snapshot"
 WALK_WINDOW_BYTES: Final = 16_384
 SEGMENT_CACHE_ENTRIES: Final = 64
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    """Return the name of a segment's file: the base offset in 20 digits, as Kafka has it."""
-    return f"{base_offset:020d}{suffix}"
 
 
 class SealedCache:

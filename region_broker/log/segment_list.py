@@ -14,17 +14,11 @@ from typing import Final
 
 from idempotency.partition_state import AbortedTxn
 from region_broker.log.failures import NotABatchBoundary
+from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import decode_aborted, overlapping
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.replay import write_aborted_file
-from region_broker.log.segment import (
-    ABORTED_SUFFIX,
-    BatchAtTime,
-    ReadSlice,
-    SealedCache,
-    Segment,
-    read_log_index,
-)
+from region_broker.log.segment import BatchAtTime, ReadSlice, SealedCache, Segment, read_log_index
 
 logger: Final = logging.getLogger(__name__)
 

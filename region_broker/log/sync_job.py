@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
+from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CheckpointFile
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
@@ -24,7 +25,7 @@ from region_broker.log.indexes.recovery_checkpoint import (
     RecoveryCheckpointDraft,
 )
 from region_broker.log.journal.blocks import Piece
-from region_broker.log.segment import ABORTED_SUFFIX, Segment
+from region_broker.log.segment import Segment
 from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)

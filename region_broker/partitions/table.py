@@ -35,6 +35,7 @@ from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogDamaged, LogError, NewerFormat, UnsupportedConfig
+from region_broker.log.file_names import LOG_SUFFIX
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.indexes.log_manifest import LogEntry, LogManifest
@@ -51,7 +52,7 @@ from region_broker.log.partition_log import PartitionLog
 from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletions
 from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
-from region_broker.log.segment import LOG_SUFFIX, SealedCache
+from region_broker.log.segment import SealedCache
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
 from region_broker.wire.caps.disk_room import DiskRoom

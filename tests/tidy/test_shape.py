@@ -29,7 +29,6 @@ JOINTS: Final = frozenset({"region_broker.node.node", "region_broker.handlers.ap
 KNOWN_CIRCLES: Final = {
     ("geo_replicator", ("link", "ports")),
     ("geo_replicator.reconciliation", ("evidence", "plan", "scanner", "sidecar")),
-    ("region_broker.log", ("indexes", "segment")),
     ("region_broker.log", ("journal", "sync_job")),
 }
 """Rooms that are parts of what stands beside them: no module is in a circle, but their folder is. Only gets shorter."""

@@ -28,7 +28,7 @@ from idempotency.record_batch import (
 )
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, fail, output_option, printable
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
-from region_broker.log.segment import LOG_SUFFIX, file_name
+from region_broker.log.file_names import LOG_SUFFIX, file_name
 from region_broker.partitions.table import TOPIC_FILE_NAME
 from region_broker.wire.batches import Record, RecordsError, iter_records
 from region_broker.wire.compression import Codec

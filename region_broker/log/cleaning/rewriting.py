@@ -42,15 +42,11 @@ from region_broker.log.cleaning.key_map import KeyMap
 from region_broker.log.cleaning.state import Swap, cleaned_path
 from region_broker.log.cleaning.transactions import CleanedTransactions
 from region_broker.log.failures import LogDamaged
+from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX
 from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.indexes.sparse_index import SegmentSummary, SparseIndex
 from region_broker.log.log_config import LogConfig
-from region_broker.log.segment import (
-    ABORTED_SUFFIX,
-    INDEX_SUFFIX,
-    SealedCache,
-    Segment,
-)
+from region_broker.log.segment import SealedCache, Segment
 from region_broker.ports.disk import DiskFile
 from region_broker.wire.batches import RecordsError
 

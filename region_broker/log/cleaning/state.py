@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Final
 
 from region_broker.log.failures import CutIntoCleaned
-from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
-from region_broker.log.indexes.producer_snapshots import remove_below
-from region_broker.log.segment import (
+from region_broker.log.file_names import (
     ABORTED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     file_name,
 )
+from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
+from region_broker.log.indexes.producer_snapshots import remove_below
 from region_broker.ports.disk import Disk
 
 SWAP_NAME: Final = "swap"

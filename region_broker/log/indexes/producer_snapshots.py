@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import PartitionState, SnapshotError
-from region_broker.log.segment import SNAPSHOT_SUFFIX, file_name
+from region_broker.log.file_names import SNAPSHOT_SUFFIX, file_name
 from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from region_broker.log.file_names import LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import Checkpoint, FrameError
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.log.journal.blocks import (
@@ -30,7 +31,6 @@ from region_broker.log.journal.blocks import (
     read_blocks,
 )
 from region_broker.log.journal.writer import Journal
-from region_broker.log.segment import LOG_SUFFIX, file_name
 from region_broker.ports.disk import Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)

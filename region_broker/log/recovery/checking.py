@@ -16,6 +16,7 @@ from typing import Final
 from idempotency.partition_state import PartitionState
 from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.failures import LogDamaged
+from region_broker.log.file_names import LOG_SUFFIX, file_name
 from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.indexes.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
@@ -33,13 +34,7 @@ from region_broker.log.replay import (
     read_on,
     rebuild_state,
 )
-from region_broker.log.segment import (
-    LOG_SUFFIX,
-    SealedCache,
-    Segment,
-    file_name,
-    remove_segment_files,
-)
+from region_broker.log.segment import SealedCache, Segment, remove_segment_files
 from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)

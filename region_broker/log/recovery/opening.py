@@ -20,6 +20,7 @@ from region_broker.log.cleaning.state import (
     read_mark,
 )
 from region_broker.log.failures import LogDamaged
+from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
@@ -30,14 +31,7 @@ from region_broker.log.log_config import LogConfig
 from region_broker.log.recovery.checking import Check, Found, LogAsLeft
 from region_broker.log.recovery.settling import make_durable
 from region_broker.log.replay import write_aborted_file
-from region_broker.log.segment import (
-    ABORTED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SealedCache,
-    Segment,
-    file_name,
-)
+from region_broker.log.segment import SealedCache, Segment
 from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk
 
 logger: Final = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ The open segment has no index file: what a cut or an unfinished seal left would 
 Not here: what is kept (`recovery.checking`).
 """
 
+from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX
 from region_broker.log.indexes.checked_file import Checkpoint
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME
@@ -16,7 +17,7 @@ from region_broker.log.indexes.producer_snapshots import remove_outside, write_s
 from region_broker.log.indexes.recovery_checkpoint import RECOVERY_CHECKPOINT_SUFFIX
 from region_broker.log.recovery.checking import Found, LogAsLeft
 from region_broker.log.replay import SCAN_WINDOW_BYTES
-from region_broker.log.segment import ABORTED_SUFFIX, INDEX_SUFFIX, Segment
+from region_broker.log.segment import Segment
 from region_broker.ports.disk import DiskFile
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch
 from region_broker.log.failures import LogDamaged
-from region_broker.log.segment import file_name
+from region_broker.log.file_names import file_name
 from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.node_logs import LEADER_EPOCH, TOPIC_ID, Fixture, all_bytes, batch, fixture
 from tests.simulation.disk import Crashed, SimulatedDisk

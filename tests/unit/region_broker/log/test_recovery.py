@@ -9,9 +9,9 @@ import pytest
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
 from region_broker.log.failures import NewerFormat, PartitionFailed
+from region_broker.log.file_names import file_name
 from region_broker.log.indexes.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
 from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
-from region_broker.log.segment import file_name
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin

@@ -13,10 +13,10 @@ from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
 from region_broker.log import recovery_checkpoints, replay
 from region_broker.log.failures import CorruptRange
+from region_broker.log.file_names import file_name
 from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
-from region_broker.log.segment import file_name
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.batches import Origin
 from tests.fixtures.node_logs import Fixture, all_bytes, batch, fixture, with_markers
