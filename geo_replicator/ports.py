@@ -13,10 +13,10 @@ from uuid import UUID
 from geo_replicator.effects import Diverged
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import HistoryDifference, ShownLog
+from geo_replicator.lag import Lag
 from geo_replicator.lineage import Cut, Lineage, LogKey, TidemarkPoint
-from geo_replicator.link.lag import Lag
-from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.topology import LedgerTopics, MirrorTopic
+from geo_replicator.whole_ends import View, WholeEnds
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance, Clock
 

@@ -48,11 +48,11 @@ from geo_replicator.events import (
     TopicsApplied,
 )
 from geo_replicator.history import in_pieces
+from geo_replicator.lag import Lag, LagBook
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.comparing import compared
 from geo_replicator.link.core import LinkCore, LinkState
 from geo_replicator.link.cursor import CursorBroken
-from geo_replicator.link.lag import Lag, LagBook
 from geo_replicator.link.reaching import Reaching
 from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import (

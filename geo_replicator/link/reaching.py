@@ -16,13 +16,13 @@ from typing import Final
 
 from geo_replicator.frontier import Frontier
 from geo_replicator.history import NAMED_MAX
+from geo_replicator.lag import LagBook
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
-from geo_replicator.link.lag import LagBook
 from geo_replicator.link.topic_changes import TopicChanges
-from geo_replicator.link.whole_ends import NOTHING_WHOLE, View
 from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts
 from geo_replicator.reading import Shortfall, held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
+from geo_replicator.whole_ends import NOTHING_WHOLE, View
 
 _log: Final = logging.getLogger("tidemark.link")
 

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from idempotency.ports import Clock
+from region_broker.log.journal.sync_job import DirtyLog, SyncJob
 from region_broker.log.journal.writer import BLOCK_BYTES_MAX, Journal, JournalBlock
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.log.sync_job import DirtyLog, SyncJob
 
 logger: Final = logging.getLogger(__name__)
 

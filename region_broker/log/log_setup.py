@@ -9,9 +9,9 @@ from pathlib import Path
 
 from region_broker.log.indexes.checked_file import NO_MARK, JournalMark
 from region_broker.log.journal.blocks import LogId
+from region_broker.log.journal.sync_job import DirtyLog, RecoveryCheckpointTarget
 from region_broker.log.log_config import FlushPolicy, LogConfig
 from region_broker.log.segment import SealedCache
-from region_broker.log.sync_job import DirtyLog, RecoveryCheckpointTarget
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from region_broker.log.sync_job import RecoveryCheckpointOutcome, RecoveryCheckpointTarget
+from region_broker.log.journal.sync_job import RecoveryCheckpointOutcome, RecoveryCheckpointTarget
 
 logger: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from chaos.history import Seen, seen
-from geo_replicator.link.whole_ends import View
+from geo_replicator.whole_ends import View
 from idempotency.record_batch import ControlType
 from region_broker.partitions.partition import Partition
 from region_broker.region.mirror.mirror_view import MirrorView

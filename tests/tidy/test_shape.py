@@ -27,9 +27,7 @@ FAN_OUT_MAX: Final = 30
 """Modules of ours that a module may know. Who joins the parts together knows all of them."""
 JOINTS: Final = frozenset({"region_broker.node.node", "region_broker.handlers.apis"})
 KNOWN_CIRCLES: Final = {
-    ("geo_replicator", ("link", "ports")),
     ("geo_replicator.reconciliation", ("evidence", "plan", "scanner", "sidecar")),
-    ("region_broker.log", ("journal", "sync_job")),
 }
 """Rooms that are parts of what stands beside them: no module is in a circle, but their folder is. Only gets shorter."""
 FILE_LINES_MAX: Final = 1_000

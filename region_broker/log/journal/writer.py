@@ -26,7 +26,7 @@ from region_broker.log.journal.blocks import (
     encode_block,
     has_look_alikes,
 )
-from region_broker.log.sync_job import SyncTarget
+from region_broker.log.journal.sync_job import SyncTarget
 from region_broker.ports.disk import DiskFile
 
 logger: Final = logging.getLogger(__name__)

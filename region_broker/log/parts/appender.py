@@ -11,12 +11,12 @@ from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import FRONT_BYTES, BatchHeader, Buffer, MarkerFacts, stamped_front
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.aborted_index import encode_aborted
+from region_broker.log.journal.sync_job import Seal
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
 from region_broker.log.replay import aborted_with_marker_in
 from region_broker.log.segment import Room, Segment
-from region_broker.log.sync_job import Seal
 from region_broker.ports.disk import NO_DESCRIPTORS
 
 

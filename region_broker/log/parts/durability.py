@@ -18,10 +18,7 @@ from typing import Final
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.producer_snapshots import remove_between
 from region_broker.log.journal.blocks import LogId
-from region_broker.log.journal.tail import LogTail
-from region_broker.log.log_config import FlushPolicy
-from region_broker.log.parts.content import LogContent
-from region_broker.log.sync_job import (
+from region_broker.log.journal.sync_job import (
     FileSync,
     RecoveryCheckpointJob,
     RecoveryCheckpointOutcome,
@@ -30,6 +27,9 @@ from region_broker.log.sync_job import (
     draft_recovery_checkpoint,
     write_recovery_checkpoint,
 )
+from region_broker.log.journal.tail import LogTail
+from region_broker.log.log_config import FlushPolicy
+from region_broker.log.parts.content import LogContent
 
 
 class LogDurability:

@@ -18,12 +18,12 @@ from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.indexes.producer_snapshots import remove_outside
+from region_broker.log.journal.sync_job import remove_recovery_checkpoint
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
 from region_broker.log.replay import keep_state_at, rebuild_state
 from region_broker.log.segment import Segment, expired_count, remove_segment_files
 from region_broker.log.segment_list import SegmentList
-from region_broker.log.sync_job import remove_recovery_checkpoint
 
 
 class LogTrimmer:

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.history import NAMED_MAX, HistoryDifference, ShownLog, in_pieces
+from geo_replicator.lag import Lag
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
-from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, LinkFailed, MirrorLogs, Primary, PrimarySession
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import LeaderEpoch

@@ -8,7 +8,7 @@ INV-MG3  what is not known is None, never 0: of a mirror that has not come since
 INV-MG5  silence of a mirror is counted from when this region began to act at the earliest: before that it had none
 Nothing is done per record: positions are kept per answer, times per tidemark, sums are made when they are asked for.
 
-Not here: what a mirror says of itself (`geo_replicator.link.lag`), answering it (`primary_side`).
+Not here: what a mirror says of itself (`geo_replicator.lag`), answering it (`primary_side`).
 """
 
 from collections import deque

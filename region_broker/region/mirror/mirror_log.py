@@ -19,10 +19,10 @@ from msgspec import structs
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import ShownLog
 from geo_replicator.lineage import Cut, LogKey
-from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics, MirrorTopic
+from geo_replicator.whole_ends import View, WholeEnds
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import BatchError, iter_headers
 from region_broker.controller.metadata_commands import (

@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Final
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.link.whole_ends import Unlisted, View, WholeEnds
 from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
+from geo_replicator.whole_ends import Unlisted, View, WholeEnds
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.partitions.partition import Partition

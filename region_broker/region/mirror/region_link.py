@@ -17,8 +17,8 @@ import msgspec
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
 from geo_replicator.failover_events import EntryRecord
 from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
+from geo_replicator.lag import Lag
 from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
-from geo_replicator.link.lag import Lag
 from geo_replicator.ports import FetchAnswer, LinkFailed, PrimarySession, SentSlice
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch

@@ -10,7 +10,7 @@ counts ([ADR 41](docs/adr/0041-ends-beside-the-reached-tidemark.md)):
     region epoch q | number q | unlisted logs B | n I | n times: topic id 16 bytes, partition i, whole end q
 
 Version 1 ended before `unlisted`; it is read.
-Not here: which tidemark is reached (`geo_replicator.frontier`), what the ends mean (`geo_replicator.link.whole_ends`).
+Not here: which tidemark is reached (`geo_replicator.frontier`), what the ends mean (`geo_replicator.whole_ends`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Final, Self
 from uuid import UUID
 
 from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
-from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
+from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from region_broker.log.indexes.checked_file import (
     FrameError,
     frame_bytes,

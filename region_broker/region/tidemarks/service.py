@@ -17,12 +17,12 @@ from geo_replicator.history import HistoryDifference, ShownLog
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.driver import Link
 from geo_replicator.link.reaching import lost_text
-from geo_replicator.link.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from geo_replicator.loss import UndoneChange
 from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts, Primary
 from geo_replicator.reading import held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
+from geo_replicator.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.fencing import region_ordinal_of
 from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance, Clock

@@ -18,9 +18,9 @@ from geo_replicator.effects import EnterRound, PublishTidemark, ReleaseRound, Ro
 from geo_replicator.events import RoundEvent, ShardEntered
 from geo_replicator.failover_events import Event
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.link.whole_ends import View, WholeEnds
 from geo_replicator.tidemark import Tidemark
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
+from geo_replicator.whole_ends import View, WholeEnds
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.tidemarks.reached_store import ReachedFile

@@ -17,9 +17,9 @@ from geo_replicator.history import HeldLog, HistoryDifference, LastBatch, ShownL
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from geo_replicator.link.core import LinkState
 from geo_replicator.link.topic_changes import TopicChanges
-from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import MirrorTopic
+from geo_replicator.whole_ends import WholeEnds
 from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.controller.metadata_commands import Command

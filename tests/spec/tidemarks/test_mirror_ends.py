@@ -7,7 +7,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import LogKey, TidemarkPoint
-from geo_replicator.link.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
+from geo_replicator.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.decision import DecisionId
 from idempotency.identity import (
     LeaderEpoch,

@@ -34,10 +34,10 @@ from geo_replicator.events import (
     RegistryRead,
     TopicsApplied,
 )
+from geo_replicator.lag import Lag, LagBook
 from geo_replicator.lineage import LogKey
 from geo_replicator.link.core import BACKOFF_MS_MAX, LinkCore, LinkState
 from geo_replicator.link.cursor import Cursor, CursorBroken
-from geo_replicator.link.lag import Lag, LagBook
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 

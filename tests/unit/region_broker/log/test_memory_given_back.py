@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.log.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
+from region_broker.log.journal.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
 from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.node_logs import Fixture, batch, fixture
 from tests.fixtures.page_cache import drop_pages, tells_cached

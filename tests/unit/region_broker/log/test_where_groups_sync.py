@@ -18,7 +18,7 @@ from region_broker.log.group_commit import (
     SyncPace,
 )
 from region_broker.log.indexes.checked_file import Checkpoint
-from region_broker.log.sync_job import Seal, SyncJob
+from region_broker.log.journal.sync_job import Seal, SyncJob
 from region_broker.ports.disk import DiskFile
 from region_broker.ports.system import disk as disk_module
 from region_broker.ports.system.clock import SystemClock

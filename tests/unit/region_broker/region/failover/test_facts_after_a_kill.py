@@ -8,7 +8,7 @@ import pytest
 
 from geo_replicator.failover_events import Born
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.link.whole_ends import NOTHING_WHOLE
+from geo_replicator.whole_ends import NOTHING_WHOLE
 from idempotency.identity import RegionEpoch
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.tidemarks.reached_store import ReachedFile

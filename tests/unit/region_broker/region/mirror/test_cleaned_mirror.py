@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.lineage import Cut, TidemarkPoint
-from geo_replicator.link.whole_ends import WholeEnds
 from geo_replicator.reconciliation.findings import Severity
 from geo_replicator.reconciliation.job import LocalEngine, Region, Request, reconcile_all
+from geo_replicator.whole_ends import WholeEnds
 from idempotency.identity import (
     NO_LEADER_EPOCH,
     ProducerEpoch,

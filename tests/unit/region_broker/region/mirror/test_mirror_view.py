@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
+from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round, SequenceNumber
 from idempotency.record_batch import ControlType

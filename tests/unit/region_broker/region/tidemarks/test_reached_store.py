@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
-from geo_replicator.link.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
+from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.identity import RegionEpoch
 from region_broker.log.indexes.checked_file import pack_frame
 from region_broker.ports.system.disk import RealDisk
