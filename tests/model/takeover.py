@@ -2,9 +2,9 @@
 
 Real, called at each move: the failover fold and its effects (`geo_replicator.failover`), region epochs and promises
 (`geo_replicator.directory`), void tidemarks, claims and bases (`geo_replicator.lineage`). Plain: copying, a record at a
-time from whoever says that it acts; cutting, at once; the directory, which takes an entry only above all that it has.
-Nobody has to hear anything: a region that is cut off, dead or slow is one that does not move. A transaction that waits
-for one mirror is answered as soon as that could be known at its primary.
+time from whoever says that it acts; cutting, at once or a log at a time; the directory, which takes an entry only above
+all that it has. Nobody has to hear anything: a region that is cut off, dead or slow is one that does not move. A
+transaction that waits for one mirror is answered as soon as that could be known at its primary.
 """
 
 from collections.abc import Iterator
