@@ -9,6 +9,7 @@ import time
 
 import click
 
+from tests.simulation.mutants.lives import LIVES
 from tests.simulation.mutants.named import MUTANTS, Mutant, caught, clean, played
 from tests.simulation.mutants.scenes import SCENES
 
@@ -31,13 +32,13 @@ def main(only: str, scene: str, *, without: bool, verbose: bool) -> None:
     say = click.echo if verbose else None
     failed: list[str] = []
     if without:
-        for name in (each for each in SCENES if scene in each):
+        for name in (each for each in (*SCENES, *LIVES) if scene in each):
             began_s = time.process_time()
             said = clean(name, say)
             failed += [name] * bool(said)
             click.echo(f"{name}: {time.process_time() - began_s:.1f} s of CPU, {said or 'clean'}")
     for mutant in () if without else (each for each in MUTANTS if only in each.name):
-        scenes = [each for each in SCENES if scene in each] if scene else [mutant.scene]
+        scenes = [each for each in (*SCENES, *LIVES) if scene in each] if scene else [mutant.scene]
         failed += [mutant.name] * (not any(_noticed(mutant, each) for each in scenes))
     click.echo(f"not as they should be: {failed}")
     sys.exit(1 if failed else 0)

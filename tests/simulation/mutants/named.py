@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from tests.simulation.mutants.lives import LIVES, play_lives
 from tests.simulation.mutants.patch import Edit, edited
 from tests.simulation.mutants.scenes import SCENES, play_scene
 
@@ -27,7 +28,7 @@ class Mutant:
 def played(mutant: Mutant, scene: str = "") -> tuple[str, ...]:
     """Return what the judges say of a mutant in its scene; raises DoesNotApply, and whatever is no judgement."""
     with edited(mutant.edits):
-        return play_scene(SCENES[scene or mutant.scene]).violations
+        return _said_in(scene or mutant.scene)
 
 
 def caught(mutant: Mutant, said: tuple[str, ...]) -> bool:
@@ -38,7 +39,11 @@ def caught(mutant: Mutant, said: tuple[str, ...]) -> bool:
 @cache
 def clean(scene: str, say: Callable[[str], None] | None = None) -> tuple[str, ...]:
     """Return what the judges say of a scene without an edit: nothing."""
-    return play_scene(SCENES[scene], say).violations
+    return _said_in(scene, say)
+
+
+def _said_in(scene: str, say: Callable[[str], None] | None = None) -> tuple[str, ...]:
+    return play_lives(scene) if scene in LIVES else play_scene(SCENES[scene], say).violations
 
 
 def _mutant(
@@ -207,6 +212,330 @@ MUTANTS: Final = (
             "region_broker.log.replay:_read_window",
             "state.apply(header, marker)",
             "state._end_offset = header.next_offset",
+        ),
+    ),
+    _mutant(
+        "the-journal-is-not-synced",
+        "INV-DK2",
+        "power goes",
+        "a log is not opened: the journal",
+        ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
+    ),
+    _mutant(
+        "nothing-is-synced",
+        "INV-DK2",
+        "killed",
+        "it lacks|out of range",
+        ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
+        ("region_broker.log.sync_job:FileSync._run", "file.fdatasync()", "pass"),
+    ),
+    _mutant(
+        "decided-markers-are-not-sent-again",
+        "C22",
+        "power goes",
+        "all clients get on although all is well",
+        ("txn_coordinator.shard.progress:Progress.resume_all", "self._resume(entry)", "pass"),
+    ),
+    _mutant(
+        "readers-see-what-is-not-durable",
+        "INV-PT1",
+        "power goes",
+        "INV-IVE1",
+        (
+            "region_broker.partitions.parts.sight:Sight.visible_end",
+            "if self.is_leader:\n        return high_watermark",
+            "if self.is_leader:\n        return self._content.end_offset",
+        ),
+    ),
+    _mutant(
+        "read-committed-reads-all",
+        "C37",
+        "power goes",
+        "gone without a word",
+        (
+            "region_broker.partitions.parts.sight:Sight.readable_end",
+            "return self.last_stable_offset",
+            "return self.visible_end",
+        ),
+    ),
+    _mutant(
+        "deleted-records-come-back",
+        "INV-PT7",
+        "killed",
+        "trimmed-0 .* started at",
+        (
+            "region_broker.log.indexes.log_start:LogStart._write",
+            "self._disk.write_file_atomic(self._path, data)",
+            "pass",
+        ),
+    ),
+    _mutant(
+        "an-epoch-is-not-bumped",
+        "C15",
+        "power goes",
+        "gone without a word",
+        (
+            "txn_coordinator.transitions:bump_epoch",
+            "producer_epoch=record.producer_epoch + 1,",
+            "producer_epoch=record.producer_epoch,",
+        ),
+    ),
+    _mutant(
+        "committed-offsets-are-not-loaded",
+        "C43",
+        "power goes",
+        "doubled",
+        (
+            "region_broker.groups.offsets:OffsetTable._put",
+            "self._places(key.group_id, record.producer_id)[key.tp] = place",
+            "pass",
+        ),
+    ),
+    _mutant(
+        "producers-expire-at-once",
+        "C8",
+        "power goes",
+        "INV-IVE5",
+        (
+            "idempotency.producer_state:ProducerTable.expire",
+            "elif monotonic_ms - entry.idle_since_ms >= retention_ms:",
+            "else:",
+        ),
+    ),
+    _mutant(
+        "an-aborted-transaction-is-forgotten",
+        "C38",
+        "power goes",
+        "has too much",
+        ("idempotency.visibility:Visibility.complete", "if not ended.committed:", "if False:"),
+    ),
+    _mutant(
+        "the-first-aborted-transaction-is-not-named",
+        "C38",
+        "power goes",
+        "has too much",
+        (
+            "idempotency.visibility:Visibility.aborted_in",
+            "if entry.first_offset < end:",
+            "if entry.first_offset < end and found:",
+        ),
+    ),
+    _mutant(
+        "a-transaction-is-not-seen-to-begin",
+        "C36",
+        "power goes",
+        "ABORTED_READ",
+        (
+            "idempotency.partition_state:PartitionState._apply_data",
+            "if not entry.in_transaction:",
+            "if not entry.in_transaction and header.base_sequence % 2:",
+        ),
+    ),
+    _mutant(
+        "an-answer-names-the-next-offset",
+        "INV-HPW1",
+        "power goes",
+        "gone without a word",
+        (
+            "region_broker.handlers.produce.wait:Item.row",
+            "outcome.base_offset,",
+            "outcome.base_offset + 1,",
+        ),
+    ),
+    _mutant(
+        "reached-is-not-durable",
+        "T16",
+        "both restart",
+        "INV-IVA2",
+        (
+            "region_broker.region.tidemarks.reached_store:ReachedFile._write",
+            "file.fdatasync()",
+            "pass",
+        ),
+    ),
+    _mutant(
+        "partitions-that-joined-first-get-no-marker",
+        "C28",
+        "power goes",
+        "all clients get on",
+        (
+            "txn_coordinator.transitions:join_partitions",
+            "partitions=record.partitions + partitions,",
+            "partitions=partitions,",
+        ),
+    ),
+    _mutant(
+        "a-decision-forgets-its-partitions",
+        "C28",
+        "power goes",
+        "all clients get on although all is well",
+        (
+            "txn_coordinator.transitions:prepare_end",
+            "partitions=record.partitions if record.status is TxnStatus.ONGOING else (),",
+            "partitions=record.partitions[:1] if record.status is TxnStatus.ONGOING else (),",
+        ),
+    ),
+    _mutant(
+        "every-decision-is-a-commit",
+        "C17",
+        "power goes",
+        "ABORTED_READ",
+        (
+            "txn_coordinator.transitions:prepare_end",
+            "TxnStatus.PREPARE_COMMIT if decision.commit else TxnStatus.PREPARE_ABORT",
+            "TxnStatus.PREPARE_COMMIT",
+        ),
+    ),
+    _mutant(
+        "a-fence-commits",
+        "C24",
+        "killed",
+        "ABORTED_READ",
+        (
+            "txn_coordinator.transitions:prepare_fence",
+            "status=TxnStatus.PREPARE_ABORT,",
+            "status=TxnStatus.PREPARE_COMMIT,",
+        ),
+    ),
+    _mutant(
+        "a-mirror-shows-what-it-copies",
+        "T17",
+        "the primary lost",
+        "gone without a word",
+        (
+            "region_broker.partitions.parts.sight:Sight.show_up_to",
+            "self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)",
+            "self.shown_cut_offset = 1 << 60",
+        ),
+    ),
+    _mutant(
+        "a-cut-is-where-the-logs-end",
+        "T3, T7",
+        "transfers",
+        "TidemarkPoint",
+        (
+            "txn_coordinator.rounds:RoundGate.is_free",
+            "return stamp < self.current or stamp <= self.released",
+            "return True",
+        ),
+        (
+            "idempotency.cut_index:CutIndex.first_commit_marker",
+            "return self._offsets[at] if at < len(self._offsets) else None",
+            "return None",
+        ),
+        (
+            "txn_coordinator.serving.ledger_rounds:LedgerRounds.enter_round",
+            "return entered",
+            "await __import__('asyncio').sleep(0.005)\n    return entered",
+        ),
+    ),
+    _mutant(
+        "a-candidate-cuts-nothing",
+        "T20",
+        "transfers",
+        "loss.statement",
+        (
+            "region_broker.region.failover.log_surgery:cut_logs",
+            "by_key = {key_of(log): log for log in logs}",
+            "return []",
+        ),
+    ),
+    _mutant(
+        "producers-expire-by-event-times",
+        "C8",
+        "pipelined",
+        "twice, or out of order",
+        (
+            "idempotency.producer_state:ProducerTable.expire",
+            "if entry.idle_since_ms is None:",
+            "if entry.last_timestamp_ms <= 1_700_000_000_000 + __import__('asyncio').get_running_loop().time() * 1000 - retention_ms:\n            expired.append(entry.producer_id)\n        elif entry.idle_since_ms is None:",
+        ),
+    ),
+    _mutant(
+        "a-failed-produce-is-overtaken",
+        "INV-HD4",
+        "pipelined",
+        "refused_for_good",
+        (
+            "region_broker.handlers.dispatch.dispatcher:Dispatcher._forward",
+            "ctx.connection_state.produce_broken = True",
+            "pass",
+        ),
+        (
+            "region_broker.handlers.dispatch.dispatcher:Dispatcher._forward",
+            'raise CloseConnection(f"a produce request failed: {error}", answer=answer) from error',
+            "return answer",
+        ),
+        (
+            "region_broker.handlers.dispatch.dispatcher:_check_order",
+            "if state.produce_broken or others:",
+            "if False:",
+        ),
+    ),
+    _mutant(
+        "answers-before-the-sync",
+        "INV-PT2",
+        "power goes",
+        "T11: L of shard",
+        (
+            "region_broker.log.parts.durability:LogDurability.stable_offset",
+            "self.synced_offset if self._waits_for_sync else self._content.end_offset",
+            "self._content.end_offset",
+        ),
+    ),
+    _mutant(
+        "a-region-forgets-what-was-decided",
+        "C22",
+        "power goes",
+        "all is decided",
+        (
+            "txn_coordinator.shard.replay:LedgerReplay._take_value",
+            "record = lr.decode_transaction_value(name, value)",
+            "record = lr.decode_transaction_value(name, value)\n    if record.status in PREPARED:\n        return",
+        ),
+    ),
+    _mutant(
+        "a-region-forgets-producer-epochs",
+        "C22",
+        "power goes",
+        "gone without a word",
+        (
+            "txn_coordinator.shard.replay:LedgerReplay._take_value",
+            "self._table.install(entry, record)",
+            "self._table.install(entry, record.__class__(**{**{f: getattr(record, f) for f in record.__struct_fields__}, 'producer_epoch': 0}))",
+        ),
+    ),
+    _mutant(
+        "producer-ids-are-given-out-twice",
+        "C14",
+        "power goes",
+        "gone without a word",
+        (
+            "txn_coordinator.shard.decisions:SpareIds.take",
+            "return self._ids.popleft()",
+            "return self._ids[0]",
+        ),
+    ),
+    _mutant(
+        "a-duplicate-gets-another-offset",
+        "C2",
+        "power goes",
+        "gone without a word",
+        (
+            "idempotency.partition_state:PartitionState._judge_known",
+            "return Judgement(Verdict.DUPLICATE, original.base_offset, original.timestamp_ms)",
+            "return Judgement(Verdict.DUPLICATE, original.base_offset + 1, original.timestamp_ms)",
+        ),
+    ),
+    _mutant(
+        "groups-miss-the-markers-at-a-start",
+        "C35",
+        "power goes",
+        "all clients get on although all is well",
+        (
+            "region_broker.groups.offsets:OffsetTable.apply",
+            "self._end_transaction(producer_id, commit=commit)",
+            "pass",
         ),
     ),
 )

@@ -7,15 +7,19 @@ A scene is what random seeds meet too seldom: load, a fault in the middle of it,
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chaos.shuffle.plan import Action, Kind, Part
+from region_broker.log.failures import LogDamaged
 from tests.simulation.simulated_loop import run_simulated
 from tests.simulation.swarm.life import Life, Outcome
 from tests.simulation.swarm.plan import Plan
 from tests.simulation.swarm.stage import NAMES
+from tests.simulation.swarm.workloads.drawn import LOADS
+from tests.simulation.swarm.workloads.setting import Reach, Setting
 from tests.simulation.trace import Trace
 from tests.simulation.view_audit import LOOK_S
 
@@ -38,6 +42,8 @@ class Scene:
     delay_ms_max: float = 0.5
     job_s_max: float = 0.002
     cold_chance: float = 0.0
+    loads: tuple[str, ...] = ()
+    """Further workloads (`swarm.workloads.drawn`)."""
 
 
 def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcome:
@@ -50,10 +56,17 @@ def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcom
     )  # fmt: skip
 
     async def trouble(life: Life) -> bool:
-        await scene.play(life)
+        try:
+            await scene.play(life)
+        except LogDamaged as error:  # nothing here damages a disk
+            life.stage.blame(f"a log is not opened: {error}")
+            return False
         return await life.settled()
 
     life = Life(plan, scene.regions, trouble, say=say, trace=Trace())
+    for load in scene.loads:
+        reach, chance = Reach(life.stage.fabric, life.stage.regions), random.Random(load)
+        life.clients.workloads[load] = LOADS[load](Setting(reach, chance, PACE_S))
     life.progress_s = life.stage.settle_s = PATIENCE_S
     life.stage.hasty, life.stage.stays_s = True, STAYS_S
     return run_simulated(life.run(), scene.name)
@@ -95,6 +108,15 @@ async def power_goes(life: Life) -> None:
         await _burst(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)
+
+
+async def killed(life: Life) -> None:
+    """The only region is killed twice under load, and loses power once."""
+    for power in (False, True, False):
+        await _load(life)
+        await life.stage.kill(EU, power=power)
+        await life.stage.start(EU)
+    await _load(life)
 
 
 async def primary_lost(life: Life) -> None:
@@ -214,6 +236,7 @@ SCENES: Final = {
     scene.name: scene
     for scene in (
         Scene("power goes", power_goes, regions=1, job_s_max=0.05),
+        Scene("killed", killed, regions=1, loads=("java producers", "lists", "trims")),
         Scene("the primary lost", primary_lost, tidemark_interval_ms=300, job_s_max=0.01),
         Scene("cut off", cut_off, tidemark_interval_ms=100),
         Scene("switches", switches),

@@ -75,7 +75,8 @@ class Watch:
     def look_whole(self, name: str) -> None:
         """Look at all of a region that is up, its logs and quarantine as well."""
         region = self._stage.regions[name]
-        partitions = [p for p in region.node.storage.partitions if p.failed is None]
+        logs = region.node.storage.partitions
+        partitions = [p for p in logs if p.failed is None and not p.log.content.closed]
         for partition in partitions:
             where = f"{name} {partition.tp}"
             epochs = partition.log.epochs.entries()
