@@ -35,6 +35,7 @@ def test_INV_SWN1_what_is_left_out_changes_no_other() -> None:
     for left_out in (Choice(frozenset(FAULTS)), Choice(only=("2",))):
         less = Plan(7, NAMES, left_out)
         assert [less.action(n, "eu") for n in range(9)] == [whole.action(n, "eu") for n in range(9)]
+        assert [less.disaster(n) for n in range(9)] == [whole.disaster(n) for n in range(9)]
         for ours, theirs, _ in zip(less.weather(2), whole.weather(2), range(9), strict=False):
             assert (ours.label, ours.kind, ours.gap_s) == (theirs.label, theirs.kind, theirs.gap_s)
 

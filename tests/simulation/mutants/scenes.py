@@ -15,17 +15,15 @@ from typing import Any, Final
 from chaos.shuffle.plan import Action, Kind, Part
 from region_broker.log.failures import LogDamaged
 from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.swarm.disasters import LOAD_S, burst, load
 from tests.simulation.swarm.life import Life, Outcome
 from tests.simulation.swarm.plan import Plan
 from tests.simulation.swarm.stage import NAMES
 from tests.simulation.swarm.workloads.drawn import LOADS
 from tests.simulation.swarm.workloads.setting import Reach, Setting
 from tests.simulation.trace import Trace
-from tests.simulation.view_audit import LOOK_S
 
-LOAD_S: Final = 0.4
 PACE_S: Final = 0.05
-BURST_S: Final = 0.2
 STAYS_S: Final = 0.7
 PATIENCE_S: Final = 25.0
 EU, US, AP = "eu", "us", "ap"
@@ -72,28 +70,6 @@ def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcom
     return run_simulated(life.run(), scene.name)
 
 
-async def _load(life: Life, duration_s: float = LOAD_S) -> None:
-    await asyncio.sleep(life.stage.chance.uniform(0.5, 1.5) * duration_s)
-
-
-async def _burst(life: Life) -> None:
-    """Let all write and look as fast as they can for a moment: what follows strikes in the middle of it."""
-    await _load(life)
-    _hurry(life, 0.002)
-    await asyncio.sleep(life.stage.chance.uniform(0.5, 1.5) * BURST_S)
-    _hurry(life, None)
-
-
-def _hurry(life: Life, rest_s: float | None) -> None:
-    pace_s = PACE_S if rest_s is None else rest_s
-    for writer in life.clients.writers:
-        writer.producer.pace_s = writer.pace_s = pace_s
-    for bank in life.clients.banks:
-        bank.teller.think_s = pace_s
-    for auditor in life.auditors:
-        auditor.rest_s = LOOK_S if rest_s is None else rest_s
-
-
 async def _fail_over(life: Life, target: str) -> None:
     refused = await life.stage.order("failover", target)
     assert not refused, refused
@@ -105,7 +81,7 @@ async def power_goes(life: Life) -> None:
     What is below a high watermark survives (INV-PT2): clients were told of it.
     """
     for power in (True, False, True, True, True, True):
-        await _burst(life)
+        await burst(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)
 
@@ -122,62 +98,62 @@ async def killed(life: Life) -> None:
 async def primary_lost(life: Life) -> None:
     """The primary is killed under load and the mirror told to act at once; then the same the other way round."""
     for lost, candidate in ((EU, US), (US, EU)):
-        await _burst(life)
+        await burst(life)
         await life.stage.kill(lost)
         await _fail_over(life, candidate)
-        await _load(life)
+        await load(life)
         await life.settled()
 
 
 async def cut_off(life: Life) -> None:
     """The primary cannot be reached and goes on, the mirror takes over: both act, until they meet."""
     for cut, candidate in ((EU, US), (US, EU)):
-        await _load(life)
+        await load(life)
         life.stage.part(EU, US, silent=cut == EU)
-        await _burst(life)
+        await burst(life)
         await _fail_over(life, candidate)
-        await _load(life)
+        await load(life)
         life.stage.heal(EU, US)
-        await _load(life)
+        await load(life)
         await life.settled()
 
 
 async def switches(life: Life) -> None:
     """Planned switches under load, there and back: nobody may lose anything."""
     for candidate in (US, EU):
-        await _load(life)
+        await load(life)
         refused = await life.stage.order("switch", candidate)
         assert not refused, refused
-        await _load(life)
+        await load(life)
 
 
 async def mirror_restarts(life: Life) -> None:
     """The mirror is killed, loses power and its link breaks, under load: nothing is lost by that."""
     for power in (False, True):
-        await _load(life)
+        await load(life)
         await life.stage.kill(US, power=power)
-        await _load(life)
+        await load(life)
         await life.stage.start(US)
-        await _load(life)
+        await load(life)
         life.stage.fabric.drop(EU, US)
     life.stage.part(EU, US, silent=False)
-    await _load(life)
+    await load(life)
     life.stage.heal(EU, US)
-    await _load(life)
+    await load(life)
 
 
 async def both_restart(life: Life) -> None:
     """The primary loses power and returns, nobody takes over: what was acknowledged or shown anywhere is there."""
     for power in (True, False):
-        await _load(life)
+        await load(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)
-        await _load(life)
+        await load(life)
         await life.stage.kill(US, power=power)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)
         await life.stage.start(US)
-    await _load(life)
+    await load(life)
 
 
 def _action(kind: Kind, region: str, other: str) -> Action:
@@ -186,19 +162,19 @@ def _action(kind: Kind, region: str, other: str) -> Action:
 
 async def older_primary(life: Life) -> None:
     """The primary is wound back to an older copy of its folder."""
-    await _load(life)
+    await load(life)
     await life.stage.play(_action(Kind.COPY, EU, US))
-    await _load(life, 1.0)
+    await load(life, 1.0)
     await life.stage.kill(EU)
     await life.stage.play(_action(Kind.RESTORE, EU, US))
-    await _load(life)
+    await load(life)
 
 
 async def empty_primary(life: Life) -> None:
     """The primary's folder is emptied; then half of the mirror's."""
-    await _load(life, 1.0)
+    await load(life, 1.0)
     await life.stage.play(_action(Kind.WIPE, EU, US))
-    await _load(life)
+    await load(life)
     await life.settled()
     await life.stage.play(_action(Kind.HALF, US, EU))
 
@@ -209,15 +185,15 @@ async def behind(life: Life) -> None:
     stage = life.stage
     for other in (EU, US):
         stage.part(other, AP, silent=False)
-    await _load(life)
+    await load(life)
     await stage.kill(EU)
     stage.heal(US, AP)
     await _fail_over(life, AP)
-    await _load(life)
+    await load(life)
     stage.heal(EU, AP)
     await stage.start(EU)
     await life.settled()
-    await _load(life)
+    await load(life)
     await stage.kill(AP)
     order = life.spawn(_order(life, US))
     await asyncio.sleep(0.02)
@@ -225,7 +201,7 @@ async def behind(life: Life) -> None:
     order.cancel()
     await stage.start(US)
     await _fail_over(life, EU)
-    await _load(life)
+    await load(life)
 
 
 async def _order(life: Life, target: str) -> None:

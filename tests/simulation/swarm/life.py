@@ -21,6 +21,7 @@ from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 from tests.simulation.swarm.clients import Clients
+from tests.simulation.swarm.disasters import strike
 from tests.simulation.swarm.invariants.watch import Watch
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
 from tests.simulation.swarm.plan import Choice, Plan
@@ -388,11 +389,15 @@ async def _act(life: Life, number: int, until_s: float) -> int:
     while stage.now_s() < until_s:
         number += 1
         primary = next(iter(stage.acting()), primary)
-        action = life.plan.action(number, primary)
-        if life.plan.choice.has(str(number), action.kind.value):
+        action, disaster = life.plan.action(number, primary), life.plan.disaster(number)
+        kind = action.kind.value if disaster is None else disaster.value
+        if life.plan.choice.has(str(number), kind):
             stage.chance = life.plan.stream("of action", number)
-            stage.note_played(str(number), action.kind.value)
-            await stage.play(action)
+            stage.note_played(str(number), kind)
+            if disaster is None:
+                await stage.play(action)
+            else:
+                await strike(life, disaster, action, primary)
         else:
             await asyncio.sleep(action.pause_s)
     return number

@@ -14,11 +14,13 @@ from random import Random
 from typing import Final
 
 from chaos.shuffle.plan import Action, Kind, Part
-from tests.simulation.swarm.rates import FAULTS, Rates, Weather, draw_rates
+from tests.simulation.swarm.rates import FAULTS, Disaster, Rates, Weather, draw_rates
 
 PAUSE_S: Final = (0.2, 4.0)
 LASTS_S: Final = (0.05, 6.0)
 PRIMARY_SHARE: Final = 0.5
+DISASTER_SHARES: Final = (0.0, 0.0, 0.1, 0.4)
+"""How many of the actions are disasters; none in half of the seeds."""
 _RANGE: Final = re.compile(r"(\d+)-(\d+)")
 
 
@@ -105,6 +107,12 @@ class Plan:
             kind, region, other, round(chance.uniform(*PAUSE_S), 1), chance.choice(list(Part)),
             put_back=chance.random() < 0.5,
         )  # fmt: skip
+
+    def disaster(self, number: int) -> Disaster | None:
+        """Return the disaster that action `number` is, if it is one: a share of all, which the seed draws."""
+        share = self.stream("disasters").choice(DISASTER_SHARES)
+        chance = self.stream("disaster", number)
+        return chance.choice(list(Disaster)) if chance.random() < share else None
 
     def weather(self, spell: int) -> Iterator[Gust]:
         """Yield the weather of a spell, without end."""

@@ -45,6 +45,17 @@ class Weather(Enum):
     """What it sends to another region does not arrive, what that one sends does."""
 
 
+class Disaster(Enum):
+    """What strikes in the middle of load, with an operator who acts at once (`disasters`)."""
+
+    POWER_GOES = "power-goes"
+    """Who acts loses power, and is started."""
+    PRIMARY_LOST = "primary-lost"
+    """Who acts is killed, another region takes over at once, and it returns."""
+    CUT_OFF = "cut-off"
+    """Who acts cannot be reached and goes on, another region takes over, and they meet."""
+
+
 _NOTHING: Final[dict[str, dict[str, Any]]] = {
     "power": {"power_share": 0.0},
     "delay": {"delay_ms_max": 0.0},
@@ -54,7 +65,7 @@ _NOTHING: Final[dict[str, dict[str, Any]]] = {
 }
 """The faults that are there all the time, and how none of each is said."""
 LASTING: Final = tuple(_NOTHING)
-FAULTS: Final = (*(kind.value for kind in Kind), *(kind.value for kind in Weather), *LASTING)
+FAULTS: Final = (*(kind.value for each in (Kind, Weather, Disaster) for kind in each), *LASTING)
 assert len(FAULTS) == len(set(FAULTS)), "a name stands for two faults"
 
 
