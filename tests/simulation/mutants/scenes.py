@@ -62,9 +62,9 @@ def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcom
         return await life.settled()
 
     life = Life(plan, scene.regions, trouble, say=say, trace=Trace())
-    for load in scene.loads:
-        reach, chance = Reach(life.stage.fabric, life.stage.regions), random.Random(load)
-        life.clients.workloads[load] = LOADS[load](Setting(reach, chance, PACE_S))
+    for kind in scene.loads:
+        reach, chance = Reach(life.stage.fabric, life.stage.regions), random.Random(kind)
+        life.clients.workloads[kind] = LOADS[kind](Setting(reach, chance, PACE_S))
     life.progress_s = life.stage.settle_s = PATIENCE_S
     life.stage.hasty, life.stage.stays_s = True, STAYS_S
     return run_simulated(life.run(), scene.name)
@@ -89,10 +89,10 @@ async def power_goes(life: Life) -> None:
 async def killed(life: Life) -> None:
     """The only region is killed twice under load, and loses power once."""
     for power in (False, True, False):
-        await _load(life)
+        await load(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)
-    await _load(life)
+    await load(life)
 
 
 async def primary_lost(life: Life) -> None:
