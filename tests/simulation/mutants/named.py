@@ -119,7 +119,7 @@ MUTANTS: Final = (
         "mirror-shows-its-high-watermark",
         "T17",
         "the primary lost",
-        "gone without a word.*plain",
+        "gone without a word.*plain|INV-IVA5",
         (
             "region_broker.partitions.parts.sight:Sight.visible_end",
             "return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)",
@@ -129,7 +129,7 @@ MUTANTS: Final = (
     _mutant(
         "mirror-shows-each-log-by-itself",
         "T17",
-        "mirror restarts",
+        "both restart",
         "torn in the view of mirror",
         (
             "region_broker.region.mirror.mirror_view:MirrorView._whole_ends",
@@ -225,9 +225,9 @@ MUTANTS: Final = (
         "nothing-is-synced",
         "INV-DK2",
         "killed",
-        "it lacks|out of range",
+        "it lacks|out of range|a log is not opened",
         ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
-        ("region_broker.log.sync_job:FileSync._run", "file.fdatasync()", "pass"),
+        ("region_broker.log.journal.sync_job:FileSync._run", "file.fdatasync()", "pass"),
     ),
     _mutant(
         "decided-markers-are-not-sent-again",
@@ -389,7 +389,7 @@ MUTANTS: Final = (
     _mutant(
         "a-fence-commits",
         "C24",
-        "killed",
+        "power goes",
         "ABORTED_READ",
         (
             "txn_coordinator.transitions:prepare_fence",
