@@ -71,11 +71,10 @@ def test_INV_IVE4_a_window_that_is_not_of_this_log_is_seen() -> None:
     assert said(wrong_producers([producer(one, other)], 13)) == []
     assert said(wrong_producers([producer(one, other)], 12)) == ["INV-IVE4"]
     assert said(wrong_producers([producer(other, one)], 13)) == ["INV-IVE4"]
-    assert said(
-        wrong_producers(
-            [producer(one, SentBatch(SequenceNumber(3), SequenceNumber(3), 12, 12, 0))], 13
-        )
-    ) == ["INV-IVE4"]
+    with_gap = producer(one, SentBatch(SequenceNumber(3), SequenceNumber(3), 12, 12, 0))
+    assert said(wrong_producers([with_gap], 13)) == ["INV-IVE4"]
+    assert said(wrong_producers([with_gap], 13, holes_below=11)) == ["INV-IVE4"]
+    assert said(wrong_producers([with_gap], 13, holes_below=12)) == []
     wraps = (
         SentBatch(SequenceNumber((1 << 31) - 1), SequenceNumber((1 << 31) - 1), 10, 10, 0),
         SentBatch(SequenceNumber(0), SequenceNumber(0), 11, 11, 0),

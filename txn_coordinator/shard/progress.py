@@ -58,6 +58,9 @@ class Progress:
         assert record is not None, event
         entry.pending = None
         if record.status is TxnStatus.DEAD:
+            status = entry.record.status
+            ended = not status.is_prepared and status is not TxnStatus.ONGOING
+            assert ended, f"INV-TC13: {event.transactional_id!r} is {status}"
             self._table.forget(entry)
         else:
             self._apply(entry, record, event)

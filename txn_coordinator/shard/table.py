@@ -124,11 +124,10 @@ class TransactionTable:
             self._ongoing.pop(name, None)
 
     def forget(self, entry: Entry) -> None:
-        """Remove the entry."""
+        """Remove the entry; a ledger that is read back may say so of an open one, this shard never decides it."""
         name = entry.record.transactional_id
         assert self.is_in(entry), f"INV-TC13: {name!r} is forgotten twice"
-        assert not entry.record.status.is_prepared, f"INV-TC13: {name!r} is {entry.record.status}"
-        assert name not in self._ongoing, f"INV-TC13: {name!r} is open"
+        self._ongoing.pop(name, None)
         self._unindex(entry.record)
         del self.entries[name]
 

@@ -367,8 +367,17 @@ class FailoverDriver:
         )
 
     def cut_is_owed(self) -> bool:
-        """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20)."""
-        return self.state.phase is Phase.CUTTING
+        """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20).
+
+        One of them may have stopped as the others were cut, and be readable again after a start: what it holds beyond
+        the base is another history's.
+        """
+        state = self.state
+        if state.phase is Phase.ADOPTING and state.entry is not None:
+            return self.steps.owes_cuts(state.entry.region_epoch)
+        return state.phase is Phase.CUTTING or (
+            state.phase.acts and self.steps.owes_cuts(state.region_epoch)
+        )
 
     def doubt(self) -> str:
         """Return what is known against the history here: a dispute, or lost logs (T33, T36); empty where nothing is."""

@@ -45,7 +45,11 @@ def main(only: str, scene: str, *, without: bool, verbose: bool) -> None:
 
 
 def _noticed(mutant: Mutant, scene: str) -> bool:
-    said = played(mutant, scene)
+    try:
+        said = played(mutant, scene)
+    except Exception as error:  # noqa: BLE001 - whatever it is, this mutant only crashes, and the next one is played
+        click.echo(f"{mutant.name} ({mutant.rule}), {scene}: CRASHED, {error!r}")
+        return False
     noticed = caught(mutant, said) and not clean(scene)
     click.echo(f"{mutant.name} ({mutant.rule}), {scene}: {'' if noticed else 'NOT NOTICED, '}"
                f"{(*said, 'nothing')[0][:200]}")  # fmt: skip

@@ -506,17 +506,6 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "producer-ids-are-given-out-twice",
-        "C14",
-        "power goes",
-        "gone without a word",
-        (
-            "txn_coordinator.shard.decisions:SpareIds.take",
-            "return self._ids.popleft()",
-            "return self._ids[0]",
-        ),
-    ),
-    _mutant(
         "a-duplicate-gets-another-offset",
         "C2",
         "power goes",

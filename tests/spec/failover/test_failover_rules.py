@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -30,7 +31,7 @@ from geo_replicator.lineage import (
     lowest_base,
 )
 from geo_replicator.ports import LogHalted
-from geo_replicator.quarantine import CutCause
+from geo_replicator.quarantine import CutCause, Provenance
 from idempotency.identity import (
     ProducerEpoch,
     ProducerId,
@@ -43,8 +44,12 @@ from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.ports.system.disk import RealDisk
+from region_broker.region.failover import log_surgery
 from region_broker.region.failover.log_surgery import DivergedLogs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.steps import effects
+from region_broker.region.failover.steps.effects import FailoverSteps
+from region_broker.region.ports import RegionLog, Term
 from region_broker.wire.batches import Origin, Record, build_batch
 from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
 from tests.fixtures.waiting import until
@@ -233,6 +238,40 @@ async def test_T20_nobody_copies_from_a_region_that_has_not_cut_its_own_logs_yet
     await until(lambda: "cuts its logs to where" in caplog.text or shard.log_end_offset > cut_end)
     assert shard.log_end_offset == cut_end
     all_answered.set()
+    await pair.us.until(Phase.ACTING)
+    await pair.us.write("second")
+    await pair.eu.shows("second")
+
+
+# Holds INV-LS4.
+async def test_T20_nobody_copies_a_log_that_is_cut_late(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had stopped as the others were cut, and can be read again when the region goes on."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    caplog.set_level(logging.INFO)
+    late, cut_logs, own_term = asyncio.Event(), log_surgery.cut_logs, FailoverSteps._own_term
+    uncut = pair.us.ledger.shard(0)
+
+    async def all_but_one(logs: Iterable[RegionLog], *others: Any) -> list[Provenance]:
+        chosen = [log for log in logs if late.is_set() or log is not uncut]
+        return await cut_logs(chosen, *others)
+
+    async def held(steps: FailoverSteps, region_epoch: RegionEpoch) -> Term:
+        await late.wait()
+        return await own_term(steps, region_epoch)
+
+    monkeypatch.setattr(effects, "cut_logs", all_but_one)
+    monkeypatch.setattr(FailoverSteps, "_own_term", held)
+    begin(pair.us)
+    await pair.us.until(Phase.ADOPTING)
+    await pair.eu.until(Phase.MIRRORING)
+    shard, cut_end = pair.eu.ledger.shard(0), pair.eu.ledger.shard(0).log_end_offset
+    assert cut_end < uncut.log_end_offset
+    await until(lambda: "cuts its logs to where" in caplog.text or shard.log_end_offset > cut_end)
+    assert shard.log_end_offset == cut_end
+    late.set()
     await pair.us.until(Phase.ACTING)
     await pair.us.write("second")
     await pair.eu.shows("second")

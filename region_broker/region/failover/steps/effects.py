@@ -11,7 +11,7 @@ until it is known who acts (`region.failover.steps.fenced`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -98,6 +98,7 @@ class FailoverSteps:
         self._settings = outlook.settings
         self._current = current
         self.drain_deadline_ms: int | None = None
+        self._finished_cuts_of: RegionEpoch | None = None
         self.first_taken = asyncio.Event()
         """The first step since the start was taken, or left for another: a mirror shows what it had shown."""
         self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
@@ -189,13 +190,23 @@ class FailoverSteps:
 
     async def _finish_cuts(self, region_epoch: RegionEpoch, state: State) -> None:
         """Cut the logs that had stopped when this region took over, and can be read again (INV-LS4)."""
+        for record, late in self._uncut(region_epoch):
+            await self._cut_for(record, lowest_base((record.entry(),)), state, late)
+        self._finished_cuts_of = region_epoch
+
+    def owes_cuts(self, region_epoch: RegionEpoch) -> bool:
+        """Return whether logs that are to be cut late still hold what another region may not copy (INV-LS4)."""
+        return self._finished_cuts_of != region_epoch and any(
+            late for _, late in self._uncut(region_epoch)
+        )
+
+    def _uncut(self, region_epoch: RegionEpoch) -> Iterator[tuple[EntryRecord, list[RegionLog]]]:
+        older_than = fencing.leader_epoch(region_epoch, 0)
         for known in self._outlook.domain.lineage:
             if (known.region_epoch, known.acting_region) == (region_epoch, self._outlook.region):
                 record = EntryRecord(**msgspec.structs.asdict(known))
                 cut = lowest_base((record.entry(),))
-                older_than = fencing.leader_epoch(region_epoch, 0)
-                late = uncut_logs(self._parts.role.logs(), cut, older_than)
-                await self._cut_for(record, cut, state, late)
+                yield record, uncut_logs(self._parts.role.logs(), cut, older_than)
 
     async def _own_term(self, region_epoch: RegionEpoch) -> Term:
         """Take the next leader epoch of `region_epoch`, durably.

@@ -83,8 +83,9 @@ class Watch:
             self._blame(where, wrong_epochs(epochs, partition.log_end_offset))
             state, log_end = partition.state, partition.log_end_offset
             gaps_of = {gap.producer_id for gap in state.accepted_gaps}
-            self._blame(where, wrong_producers(state._producers, log_end, gaps_of))
-            if partition.kept_from == 0 and partition.log.cleaning.holes_below == 0:
+            holes_below = partition.log.cleaning.holes_below
+            self._blame(where, wrong_producers(state._producers, log_end, gaps_of, holes_below))
+            if partition.kept_from == 0 and holes_below == 0:
                 replay = replayed(_bytes_of(region, partition))
                 self._blame(where, wrong_state(state, replay))
         self._look_at_quarantine(name, region)
