@@ -273,7 +273,7 @@ MUTANTS: Final = (
         "an-epoch-is-not-bumped",
         "C15",
         "power goes",
-        "gone without a word",
+        "INV-TC12",
         (
             "txn_coordinator.transitions:bump_epoch",
             "producer_epoch=record.producer_epoch + 1,",

@@ -17,6 +17,7 @@ from chaos.checker import check
 from chaos.history import History, seen
 from chaos.shuffle.judge import judge
 from chaos.story import Gone, Place
+from region_broker.controller.metadata_commands import CommandRefused
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
@@ -31,7 +32,7 @@ from tests.simulation.swarm.stage import NAMES, Stage
 from tests.simulation.swarm.watching import watched
 from tests.simulation.swarm.weather import storm
 from tests.simulation.swarm.workloads.drawn import draw_workloads
-from tests.simulation.swarm.workloads.setting import End, Reach, Workload
+from tests.simulation.swarm.workloads.setting import End, Reach, TopicPlan, Workload
 from tests.simulation.trace import Trace
 from tests.simulation.view_audit import (
     Auditor,
@@ -175,13 +176,16 @@ class Life:
         for auditor in self.auditors:
             _ = self.spawn(auditor.run())
         primary = stage.regions[stage.acting()[0]].node
-        for topic, count in clients.topics.items():
-            await primary.topics.create_topic(topic, count, KEPT)
-        for workload in clients.workloads.values():
-            for plan in workload.topics:
-                await primary.topics.create_topic(
-                    plan.name, plan.partitions, {**KEPT, **plan.configs}
-                )
+        plans = [TopicPlan(name=name, partitions=count) for name, count in clients.topics.items()]
+        plans += [plan for load in clients.workloads.values() for plan in load.topics]
+        for plan in plans:
+            configs = {**KEPT, **plan.configs}
+            try:
+                await primary.topics.create_topic(plan.name, plan.partitions, configs)
+            except CommandRefused as error:  # nothing has happened to it yet
+                stage.check_ends()
+                stage.blame(f"topic {plan.name} is not created: {error}")
+                return
 
     async def _end(self) -> None:
         """Let the clients end, read everything back and judge it."""
