@@ -5,6 +5,7 @@ INV-CO1, INV-FRD2; order of answers by Kafka's protocol guide: a connection's an
 
 import asyncio
 import gc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from region_broker.log.failures import ColdRange
 from region_broker.wire.batches import Record, build_batch
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
-from tests.fixtures.page_cache import drop_pages, load_pages, tells_cached
+from tests.fixtures.page_cache import answered_from_memory, drop_pages, tells_cached
 
 FETCH, API_VERSIONS = 1, 18
 VERSION = 12
@@ -60,14 +61,12 @@ async def test_INV_CO1_a_fetch_of_what_is_not_in_memory_is_read_in_by_a_thread(
         expected = await filled(fixture, count)
         cold_reads = fixture.services.partitions.cold_reads
         client = await fixture.connect()
-        load_pages(tmp_path)
-        assert records_of(await client.call(FETCH, VERSION, request(count))) == expected
-        assert cold_reads.warmed_count == 0
-        can_tell = tells_cached(tmp_path)
+        fetch = partial(client.call, FETCH, VERSION, request(count))
+        assert records_of(await answered_from_memory(tmp_path, cold_reads, fetch)) == expected
+        can_tell, before = tells_cached(tmp_path), cold_reads.warmed_count
         drop_pages(tmp_path)
-        answer = await client.call(FETCH, VERSION, request(count))
-        assert records_of(answer) == expected
-        assert (cold_reads.warmed_count > 0) is can_tell
+        assert records_of(await fetch()) == expected
+        assert (cold_reads.warmed_count > before) is can_tell
         assert cold_reads.waited_count == 0
 
 
