@@ -6,23 +6,24 @@ the smallest that still fails is printed as a command.
 """
 
 import asyncio
-import contextlib
 import logging
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 from typing_extensions import override
 
-from tests.simulation.swarm.minimise import Minimiser, Run
+from tests.simulation.printed_runs import play_and_print, side_by_side
+from tests.simulation.swarm.minimise import Run
 from tests.simulation.swarm.plan import Choice
 
 
 @click.command()
 @click.option("--seed", required=True, type=int, help="What everything is drawn from.")
 @click.option("--seeds", default=1, show_default=True, help="How many seeds, from that one on.")
+@click.option(
+    "--jobs", default=1, show_default=True, type=click.IntRange(1), help="Processes for --seeds."
+)
 @click.option("--minutes", default=1.0, show_default=True, help="Simulated minutes of trouble.")
 @click.option("--regions", default=2, show_default=True, type=click.IntRange(2, 3))
 @click.option(
@@ -38,8 +39,8 @@ from tests.simulation.swarm.plan import Choice
     "--events", type=click.Path(path_type=Path), help="Write every event into a file, a line each."
 )
 def main(
-    seed: int, seeds: int, minutes: float, regions: int, without: str, actions: str | None,
-    *, first: int | None, no_minimise: bool, verbose: bool, events: Path | None,
+    *, seed: int, seeds: int, jobs: int, minutes: float, regions: int, without: str, actions: str | None,
+    first: int | None, no_minimise: bool, verbose: bool, events: Path | None,
 ) -> None:  # fmt: skip
     """Play the lives of some seeds.
 
@@ -50,45 +51,22 @@ def main(
         choice = Choice.of(without, actions)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    say = click.echo if verbose else None
-    failed = [
-        number
-        for number in range(seed, seed + seeds)
-        if not _played(
-            Run(number, minutes, regions, choice, first),
-            say,
-            events,
-            smaller=not (no_minimise or first),
+    if jobs > 1 and (verbose or events):
+        raise click.UsageError(
+            "--verbose and --events tell of one run after another: leave --jobs away"
         )
-    ]
+    numbers = range(seed, seed + seeds)
+    runs = [Run(number, minutes, regions, choice, first) for number in numbers]
+    smaller = not (no_minimise or first)
+    if jobs > 1:
+        played = side_by_side(runs, jobs, smaller=smaller)
+    else:
+        say = click.echo if verbose else None
+        played = (play_and_print(run, say, events, smaller=smaller) for run in runs)
+    failed = [number for number, sound in zip(numbers, played, strict=True) if not sound]
     if seeds > 1:
         click.echo(f"{seeds - len(failed)} of {seeds} seeds without violations; others: {failed}")
     sys.exit(1 if failed else 0)
-
-
-def _played(
-    run: Run, say: Callable[[str], None] | None, events: Path | None, *, smaller: bool
-) -> bool:
-    """Play one seed, print what it came to, and return whether nothing was wrong."""
-    began_s = time.monotonic()
-    with contextlib.ExitStack() as open_files:
-        write = None if events is None else open_files.enter_context(events.open("w")).write
-        outcome = run.play(say=say, write=write)
-    took_s = time.monotonic() - began_s
-    for violation in outcome.violations:
-        click.echo(f"violation: {violation}")
-    click.echo(
-        f"seed {run.seed}: {outcome.simulated_s:.0f} simulated s in {took_s:.1f} s,"
-        f" {outcome.simulated_s / took_s:.0f} times as fast as time"
-    )
-    if outcome.violations:
-        click.echo(f"again: {run} --verbose")
-        if smaller:
-            click.echo(f"smallest: {Minimiser(run, outcome, say=click.echo).smallest()}")
-    click.echo(
-        f"trace {outcome.trace} events {outcome.events} violations {len(outcome.violations)}"
-    )
-    return not outcome.violations
 
 
 class _SimulatedTimes(logging.Formatter):

@@ -195,9 +195,8 @@ class Life:
             lambda: len(self._tasks) == len(clients.watchers) + len(self.auditors),
             ENDING_S, "writers end",
         )  # fmt: skip
-        topics = {topic: clients.topics[topic] for topic in (PLAIN_TOPIC, ACCOUNTS_TOPIC)}
         await self._until(
-            lambda: not any(unstable(each, topics) for each in stage.regions.values()),
+            lambda: not any(unstable(each, clients.topics) for each in stage.regions.values()),
             STABLE_S, "all is decided",
         )  # fmt: skip
         await self._read_back()
