@@ -150,6 +150,13 @@ class StartLogs:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBackStarts:
+    """Let these logs start where the primary's do: what was deleted there by order is not part of its history (T14)."""
+
+    offsets: Mapping[LogKey, int]
+
+
+@dataclass(frozen=True, slots=True)
 class LogsReconciled:
     """These logs were checked under the region epoch of this session: they count for tidemarks (T23)."""
 
@@ -177,6 +184,7 @@ LinkEffect: TypeAlias = (
     | CheckEpochs
     | HandOverDivergence
     | StartLogs
+    | TakeBackStarts
     | LogsReconciled
     | SendFetch
 )

@@ -118,10 +118,14 @@ class TopicsApplied:
 
 @dataclass(frozen=True, slots=True)
 class MirrorLogEnd:
-    """Where a mirror's log ends: its newest leader epoch (-1: empty) and its end offset."""
+    """Where a mirror's log ends: its newest leader epoch (-1: empty) and its end offset.
+
+    `hidden_below`: an order deleted what is below, and bytes of it are still there; 0 where neither holds.
+    """
 
     leader_epoch: LeaderEpoch
     end_offset: int
+    hidden_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)

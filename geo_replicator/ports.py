@@ -144,6 +144,10 @@ class MirrorLogs(Protocol):
         """Let an empty log begin at `offset`; raises `LinkFailed` where it holds records."""
         ...
 
+    def take_back_start(self, key: LogKey, offset: int) -> None:
+        """Let a log start at `offset` again, as far as its bytes reach, durably; raises `LinkFailed`."""
+        ...
+
     def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
         """Show what was shown before: every log up to its D, read-committed readers up to `whole`, which is durable."""
         ...

@@ -36,6 +36,7 @@ from geo_replicator.effects import (
     SendFetch,
     ShowHistory,
     StartLogs,
+    TakeBackStarts,
     WaitBackoff,
 )
 from geo_replicator.events import (
@@ -294,7 +295,14 @@ class LinkCore:
         for key, position in added.items():
             self.cursor.begin(key, position)
             self.waiting.pop(key, None)
+        taken_back = {
+            key: primary.log_start_offset
+            for key, (mirror, primary) in checked.items()
+            if mirror.hidden_below > primary.log_start_offset
+        }
         effects: list[LinkEffect] = [StartLogs(behind)] if behind else []
+        if taken_back:
+            effects.append(TakeBackStarts(taken_back))
         reconciled = LogsReconciled(self.region_epoch, tuple(added))
         return [*effects, reconciled, *self._stream(added)]
 

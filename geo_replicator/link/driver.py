@@ -30,6 +30,7 @@ from geo_replicator.effects import (
     SendFetch,
     ShowHistory,
     StartLogs,
+    TakeBackStarts,
     WaitBackoff,
 )
 from geo_replicator.events import (
@@ -238,6 +239,10 @@ class Link:
                     with self._halting((key,)):
                         self._ports.logs.start_at(key, offset)
                     self.reaching.log_moved(key)
+            case TakeBackStarts(offsets=offsets):
+                for key, offset in offsets.items():
+                    with self._halting((key,)):
+                        self._ports.logs.take_back_start(key, offset)
             case LogsReconciled(region_epoch=region_epoch, keys=keys):
                 self.reaching.frontier.reconciled(keys, region_epoch)
                 self.reaching.changed.set()  # the primary may have been restarted: it knows nothing of this mirror

@@ -1,6 +1,7 @@
 """What goes from a log's two ends: below its start by order or by age, above a cut for good.
 
-INV-PT7  the log start never moves back but by a cut below it; it is durable before anybody is told
+INV-PT7  the log start never moves back but by a cut below it, or to the primary's, where an order that raised it was
+        given above a cut (T14); it is durable before anybody is told
 
 A disk that fails on the way stops the partition. Not here: who may order it, and who is told (`partition`).
 """
@@ -44,6 +45,11 @@ class Trimming:
         """Delete all below `offset`, durably; False, and nothing is deleted, if the log was cut meanwhile."""
         with self.stops_on_disk_errors("moving the log start"):
             return await asyncio.to_thread(self._start.raise_to, offset, self._start.cuts)
+
+    def take_back_start(self, offset: int) -> None:
+        """Void orders to delete what is above `offset`, durably."""
+        with self.stops_on_disk_errors("moving the log start back"):
+            self._start.take_back(offset)
 
     def _cut_start(self, offset: int) -> None:
         with self.stops_on_disk_errors("moving the log start"):

@@ -55,3 +55,39 @@ async def test_T16_a_region_that_has_not_copied_again_what_only_it_had_deleted_c
 
         await pair.until(lambda: later_ones_came() or claims_later(), "it hears of later tidemarks")
         assert not claims_later()
+
+
+async def test_T14_records_that_only_the_lost_had_deleted_are_there_again_when_it_returns(
+    tmp_path: Path,
+) -> None:
+    """DeleteRecords after the last tidemark that arrived, below where the logs are cut: no part of the history."""
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        pair.fabric.cut("eu", "us", silent=False)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await pair.eu.kill()
+        await pair.fail_over()
+        pair.fabric.heal("eu", "us")
+        await pair.eu.start()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.until(
+            lambda: pair.eu.partition(TOPIC, 0).log_start_offset == 0, "it starts as the primary"
+        )
+        await pair.eu.kill()
+        await pair.eu.start()
+        assert pair.eu.partition(TOPIC, 0).log_start_offset == 0, "durably"
+
+
+async def test_T14_what_the_primary_deleted_stays_deleted_over_restarts_of_its_mirror(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await pair.until(
+            lambda: pair.us.partition(TOPIC, 0).log_start_offset == 2, "the mirror follows"
+        )
+        await pair.us.kill()
+        await pair.us.start()
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "it mirrors")
+        assert pair.us.partition(TOPIC, 0).log_start_offset == 2

@@ -71,6 +71,16 @@ class LogStart:
             if self.offset > end_offset:
                 self._write(0)
 
+    def take_back(self, offset: int) -> None:
+        """Move the start down, durably, for the log of another region starts there; a higher one changes nothing.
+
+        Waits for an order that is being written, and voids one under way. Raises OSError.
+        """
+        with self._lock:
+            self.cuts += 1
+            if self.offset > offset:
+                self._write(offset)
+
     def _write(self, offset: int) -> None:
         data = pack_frame(_MAGIC, _VERSION, _OFFSET.pack(offset))
         self._disk.write_file_atomic(self._path, data)

@@ -54,6 +54,12 @@ class Retention:
             self._watchers.notify()
         self._log.trimmer.delete_segments_below(min(offset, self._sight.log_start_offset))
 
+    def take_back_start(self, offset: int) -> None:
+        """Start at `offset` again, as far as bytes reach: the primary has no order to delete them (T14). Raises
+        PartitionFailed."""
+        self._trimming.take_back_start(offset)
+        self._watchers.notify()
+
     def maintain(
         self,
         *,

@@ -146,7 +146,10 @@ class MirrorPartitions(TidemarkLog):
             if empty
             else partition.log.epochs.epoch_at(partition.log_end_offset - 1)
         )
-        return MirrorLogEnd(leader_epoch, partition.log_end_offset)
+        hidden = partition.log_start_offset > partition.kept_from
+        return MirrorLogEnd(
+            leader_epoch, partition.log_end_offset, partition.log_start_offset if hidden else 0
+        )
 
     def high_watermark(self, key: LogKey) -> int:
         """Return below which offset the log is durable; 0 for a log that is not open."""
@@ -210,6 +213,14 @@ class MirrorPartitions(TidemarkLog):
             partition.start_at(offset)
         except LogError as error:
             raise LogHalted(f"{key.encode()} cannot begin at {offset}: {error}") from error
+
+    def take_back_start(self, key: LogKey, offset: int) -> None:
+        """Let a log start at `offset` again, as far as its bytes reach, durably; raises `LinkFailed`."""
+        partition = self._of(key)
+        try:
+            partition.retention.take_back_start(offset)
+        except LogError as error:
+            raise LogHalted(f"{key.encode()} cannot start at {offset} again: {error}") from error
 
     def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
         """Show what was shown before (`MirrorView.show_again`)."""

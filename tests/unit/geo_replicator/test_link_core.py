@@ -17,6 +17,7 @@ from geo_replicator.effects import (
     SendFetch,
     ShowHistory,
     StartLogs,
+    TakeBackStarts,
     WaitBackoff,
 )
 from geo_replicator.events import (
@@ -56,8 +57,8 @@ def syncing() -> LinkCore:
     return core
 
 
-def checking(**ends: tuple[LeaderEpoch, int]) -> LinkCore:
-    """A link that knows where its logs p0 and p1 end: (leader epoch, offset)."""
+def checking(**ends: tuple[LeaderEpoch, int] | tuple[LeaderEpoch, int, int]) -> LinkCore:
+    """A link that knows where its logs p0 and p1 end: (leader epoch, offset, hidden below)."""
     core = syncing()
     core.step(RegistryRead(5, (ORDERS,), (ORDERS,)))
     logs = {P0: MirrorLogEnd(*ends["p0"]), P1: MirrorLogEnd(*ends["p1"])}
@@ -133,6 +134,12 @@ def test_T14_an_empty_log_begins_where_the_primarys_begins() -> None:
     }
     assert core.step(LogsChecked(answers))[0] == StartLogs({P0: 100})
     assert core.cursor.positions == {P0: 100, P1: 0}
+
+
+def test_T14_what_was_deleted_here_and_not_at_the_primary_is_there_again() -> None:
+    core = checking(p0=(EPOCH, 10, 7), p1=(EPOCH, 10, 3))
+    answers = {P0: PrimaryLogEnd(EPOCH, 20, 4), P1: PrimaryLogEnd(EPOCH, 20, 4)}
+    assert core.step(LogsChecked(answers))[0] == TakeBackStarts({P0: 4})
 
 
 def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> None:

@@ -10,6 +10,7 @@ import pytest
 from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import iter_headers
 from region_broker.log.failures import MirrorGap, NotLeader
+from region_broker.log.indexes.log_start import read_log_start
 from region_broker.partitions.parts.sight import Isolation
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
@@ -77,6 +78,22 @@ async def test_INV_LOS3_an_order_that_was_begun_before_a_cut_is_void_behind_it()
     some.partition.truncate_to(3)  # before the order's thread has begun
     assert not start.raise_to(8, cuts)
     assert some.partition.log_start_offset == 0
+
+
+async def test_INV_PT7_a_start_is_taken_back_durably_and_only_down() -> None:
+    made = fixture()
+    for _ in range(10):
+        made.partition.writer.append(batch())
+    made.sync()
+    made.sync_files()
+    assert await made.partition.retention.delete_records(8) == 8
+    told: list[int] = []
+    made.partition.watchers.add(lambda: told.append(made.partition.log_start_offset))
+    made.partition.retention.take_back_start(9)
+    assert made.partition.log_start_offset == 8
+    made.partition.retention.take_back_start(5)
+    assert told[-1] == made.partition.log_start_offset == 5
+    assert read_log_start(made.disk, made.partition.log.content.folder) == 5
 
 
 async def test_an_order_that_a_cut_made_void_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
