@@ -11,7 +11,7 @@ Not here: whether a transition may happen (`states`, `core`).
 """
 
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -134,12 +134,11 @@ def bump_epoch(
     """InitProducerId: same producer id, next epoch; `keep_last` lets the same producer retry."""
     assert not is_exhausted(record.producer_epoch), f"INV-TS3: {record.producer_epoch} is the last"
     return replace(
-        record,
+        _idle(record, stamp),
         producer_epoch=record.producer_epoch + 1,
         last_producer_epoch=record.producer_epoch if keep_last else NO_PRODUCER_EPOCH,
         previous_producer_id=NO_PRODUCER_ID,
         timeout_ms=timeout_ms,
-        **_idle(stamp),
     )
 
 
@@ -157,7 +156,7 @@ def rotate_producer_id(
     """
     assert producer_id >= 0, producer_id
     return replace(
-        record,
+        _idle(record, stamp),
         producer_id=producer_id,
         producer_epoch=0,
         previous_producer_id=record.producer_id
@@ -165,21 +164,21 @@ def rotate_producer_id(
         else NO_PRODUCER_ID,
         last_producer_epoch=retry_epoch,
         timeout_ms=timeout_ms,
-        **_idle(stamp),
     )
 
 
-def _idle(stamp: Stamp) -> dict[str, Any]:
-    return {
-        "next_producer_id": NO_PRODUCER_ID,
-        "status": TxnStatus.EMPTY,
-        "partitions": (),
-        "last_update_ms": stamp.wall_ms,
-        "start_ms": _NO_TIME,
-        "stamp": None,
-        "decision": None,
-        "region_epoch": stamp.region_epoch,
-    }
+def _idle(record: TransactionRecord, stamp: Stamp) -> TransactionRecord:
+    return replace(
+        record,
+        next_producer_id=NO_PRODUCER_ID,
+        status=TxnStatus.EMPTY,
+        partitions=(),
+        last_update_ms=stamp.wall_ms,
+        start_ms=_NO_TIME,
+        stamp=None,
+        decision=None,
+        region_epoch=stamp.region_epoch,
+    )
 
 
 def join_partitions(

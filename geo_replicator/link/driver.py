@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from geo_replicator.effects import (
     ApplyTopics,
@@ -376,7 +376,7 @@ class Link:
         """Return the changes of topics that wait for a tidemark (T15)."""
         return self.reaching.topics.waiting()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return what an operator wants to know, as JSON-able values."""
         now_ms = self._ports.clock.monotonic_ms()
         total = self.lag.total(now_ms=now_ms)

@@ -358,7 +358,7 @@ class Node:
         leader, link = self.tidemarks.cut_leader, self.tidemarks.link
         reason = ""
         if leader is not None:
-            reason = leader.status()["failed"]
+            reason = leader.failed
         elif link is not None:
             reason = (
                 link.reaching.stopped

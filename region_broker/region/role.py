@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch, TopicPartition
@@ -288,7 +288,7 @@ class RegionRole:
             raise RoundFailed(f"not everything that was appended is durable: {error}") from error
         return await self._cut_leader.final_round()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[object, None, None], name: str) -> None:
         assert self._tasks is not None, "run is not running"
         self._running.append(self._tasks.create_task(work, name=name))
 

@@ -79,7 +79,7 @@ class RegionService:
         known = self._driver.parts.metadata.image.regions.get(region)
         return None if known is None else f"http://{known.http_host}:{known.http_port}"
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         """Return role, epochs, tidemark, lag, peers and topics."""
         parts, state = self._driver.parts, self._driver.state
         image = parts.metadata.image
@@ -150,34 +150,34 @@ class RegionService:
             "age_ms": max(0, now_ms - published) if published else -1,
         }
 
-    async def loss_statement(self) -> Mapping[str, Any]:
+    async def loss_statement(self) -> Mapping[str, object]:
         """Return what a failover to this region would lose at most."""
         return _plain(await self._operations.statement())
 
-    def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, Any]:
+    def begin_failover(self, *, confirmed: bool, accept_behind: bool) -> Mapping[str, object]:
         """Begin a failover to this region; raises `OperationRefused`."""
         return _plain(
             self._operations.begin_failover(confirmed=confirmed, accept_behind=accept_behind)
         )
 
-    async def loss_to_accept(self) -> Mapping[str, Any]:
+    async def loss_to_accept(self) -> Mapping[str, object]:
         """Return what accepting the loss here would give up; raises `OperationRefused`."""
         return _plain(await self._operations.loss_to_accept())
 
-    def begin_accept_loss(self, *, confirmed: bool) -> Mapping[str, Any]:
+    def begin_accept_loss(self, *, confirmed: bool) -> Mapping[str, object]:
         """Begin to act with what is held here, in a dispute; raises `OperationRefused`."""
         return _plain(self._operations.begin_accept_loss(confirmed=confirmed))
 
-    def begin_switch(self) -> Mapping[str, Any]:
+    def begin_switch(self) -> Mapping[str, object]:
         """Begin a planned switch to this region; raises `OperationRefused`."""
         return _plain(self._operations.begin_switch())
 
-    def operation(self, operation_id: str) -> Mapping[str, Any] | None:
+    def operation(self, operation_id: str) -> Mapping[str, object] | None:
         """Return an operation and its progress, None if this node knows none of that id."""
         operation = self._operations.operation(operation_id)
         return None if operation is None else _plain(operation)
 
-    async def deleted_topics(self) -> Sequence[Mapping[str, Any]]:
+    async def deleted_topics(self) -> Sequence[Mapping[str, object]]:
         """Return which deletions are kept here, and until when by the wall clock, if the node keeps running."""
         kept = await asyncio.to_thread(self._kept.listed)
         now_ms = self._driver.parts.clock.wall_ms()
@@ -224,14 +224,10 @@ def _waits_for(state: State, lag: Mapping[str, object], nobody_acts: bool) -> st
     return "home_without_shown" if lag.get("refused_history") else ""
 
 
-def _topics(logs: Sequence[RegionLog]) -> list[dict[str, Any]]:
-    topics: dict[str, dict[str, Any]] = {}
+def _topics(logs: Sequence[RegionLog]) -> list[dict[str, object]]:
+    rows: dict[tuple[str, str], list[dict[str, object]]] = {}
     for log in logs:
-        topic = topics.setdefault(
-            str(log.tp.topic),
-            {"topic": str(log.tp.topic), "topic_id": str(log.topic_id), "partitions": []},
-        )
-        topic["partitions"].append(
+        rows.setdefault((str(log.tp.topic), str(log.topic_id)), []).append(
             {
                 "partition": log.tp.partition,
                 "log_start_offset": log.log_start_offset,
@@ -239,4 +235,7 @@ def _topics(logs: Sequence[RegionLog]) -> list[dict[str, Any]]:
                 "failed": log.failed,
             }
         )
-    return [topics[name] for name in sorted(topics)]
+    return [
+        {"topic": topic, "topic_id": topic_id, "partitions": partitions}
+        for (topic, topic_id), partitions in sorted(rows.items())
+    ]

@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +18,8 @@ from region_broker.region.failover import peers as failover_peers
 from region_broker.region.failover.messages import AskPromise
 from region_broker.region.failover.operations import Operation
 from region_broker.region.peers import forwarder
-from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.protocol import Frame, PeerMessage, PeerRefused
+from region_broker.region.peers.server import Handling, PeerSession, Reply
 from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused
@@ -148,16 +148,21 @@ async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_n
 ) -> None:
     async with one_behind(tmp_path, 6) as (pair, ap):
         lost: list[object] = []
-        asked, answer = ap.node.peers.handler_of(AskPromise.__name__)
+        read = ap.node.peers._readers[AskPromise.__name__]
 
-        async def losing(*question: Any) -> Any:
-            promise = await answer(*question)
-            if len(lost) < times:
-                lost.append(promise)
-                raise PeerRefused("lost", "the connection broke")
-            return promise
+        def losing(frame: Frame) -> Handling:
+            handling = read(frame)
 
-        monkeypatch.setitem(ap.node.peers._handlers, AskPromise.__name__, (asked, losing))
+            async def promised(session: PeerSession) -> PeerMessage | Reply:
+                promise = await handling(session)
+                if len(lost) < times:
+                    lost.append(promise)
+                    raise PeerRefused("lost", "the connection broke")
+                return promise
+
+            return promised
+
+        monkeypatch.setitem(ap.node.peers._readers, AskPromise.__name__, losing)
         operation = await pair.fail_over()
         assert operation.statement is not None
         named = "region ap did not say what it has reached" in operation.statement.open_bound

@@ -15,7 +15,7 @@ Not here: what a step does (`steps`), what an operator asks for (`failover.opera
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -101,28 +101,12 @@ from region_broker.region.peers.protocol import (
     NOT_ACTING,
     UNBORN,
     Hello,
-    PeerMessage,
     PeerRefused,
 )
-from region_broker.region.peers.server import PeerSession, Reply
+from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 from region_broker.region.ports import RoundFailed
 
 _log: Final = logging.getLogger("tidemark.failover")
-AnyMessage = TypeVar("AnyMessage", bound=PeerMessage)
-
-
-class HandlerTable(Protocol):
-    """Where handlers of peer messages are registered (`peer_server.PeerServer`)."""
-
-    def register(
-        self,
-        message_type: type[AnyMessage],
-        handler: Callable[
-            [PeerSession, AnyMessage, memoryview], Coroutine[Any, Any, PeerMessage | Reply]
-        ],
-    ) -> None:
-        """Answer `message_type` with what `handler` returns."""
-        ...
 
 
 class FailoverDriver:
@@ -176,7 +160,7 @@ class FailoverDriver:
         await self._journal.append(first)
         return born(first)
 
-    def register(self, table: HandlerTable) -> None:
+    def register(self, table: PeerServer) -> None:
         """Answer the other regions' questions through `table`."""
         table.register(AskStatus, self._on_status)
         table.register(AskHistory, self._on_history)
@@ -270,12 +254,12 @@ class FailoverDriver:
         """Return whether `run` is at work."""
         return self._tasks is not None
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def spawn(self, work: Coroutine[object, None, None], name: str) -> None:
         """Run `work` as long as this driver runs; its errors are the driver's."""
         assert self._tasks is not None, "the driver does not run"
         self._tasks.create_task(work, name=name)
 
-    def _spawn_if_running(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+    def _spawn_if_running(self, work: Coroutine[object, None, None], name: str) -> bool:
         if self._tasks is None:
             work.close()
             return False
@@ -597,7 +581,7 @@ class FailoverDriver:
         return Reply(StatementAnswer(found=found is not None), attached)
 
 
-__all__ = ["FailoverDriver", "HandlerTable", "IllegalTransition"]
+__all__ = ["FailoverDriver", "IllegalTransition"]
 
 
 def _about_to_act(asked: Promise) -> str:

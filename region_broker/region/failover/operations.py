@@ -11,8 +11,8 @@ Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 
 import asyncio
 import logging
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Hashable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -264,7 +264,7 @@ class FailoverOperations:
         self._operations[operation_id] = operation
         return operation
 
-    async def _guard(self, operation: Operation, work: Any) -> None:
+    async def _guard(self, operation: Operation, work: Awaitable[None]) -> None:
         try:
             await work
             operation.status = "succeeded"

@@ -12,7 +12,7 @@ Not here: who the claimant is, and how long to wait for it (`region.failover.ste
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from geo_replicator.events import HandshakeDone, MirrorLogEnd, PrimaryLogEnd
@@ -55,7 +55,7 @@ class _UnderOneVersion:
     def __init__(self, answer: Awaitable[FetchAnswer]) -> None:
         self._answer = answer
 
-    def __await__(self) -> Generator[Any, Any, FetchAnswer]:
+    def __await__(self) -> Generator[object, None, FetchAnswer]:
         return self._renamed().__await__()
 
     async def _renamed(self) -> FetchAnswer:

@@ -25,8 +25,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from geo_replicator.history import HistoryDifference
 from geo_replicator.lineage import LogKey, TidemarkPoint
@@ -72,7 +73,6 @@ ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 10_000
 GATHER_MS: Final = 10
 COLLECT_MS: Final = 2_000
-_STATE: Final = "link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,10 @@ class PrimarySide:
         self._metadata = metadata
         self._identity = identity
         self._clock = clock
-        self._sessions: dict[_FetchSession, None] = {}  # in the order they began
+        self._sessions: dict[
+            _FetchSession, None
+        ] = {}  # those that are open, in the order they began
+        self._fetching: WeakKeyDictionary[PeerSession, _FetchSession] = WeakKeyDictionary()
         self.reports: dict[str, MirrorReport] = {}
         self.lags = MirrorLags(clock.monotonic_ms())
         self._history = ShownHistory(partitions)
@@ -257,10 +260,10 @@ class PrimarySide:
         self, session: PeerSession, message: FetchLogs, _attachment: memoryview
     ) -> Reply:
         self._admit_copy(message.region_epoch, session.hello.region)
-        fetching: _FetchSession | None = session.state.get(_STATE)
+        fetching = self._fetching.get(session)
         if fetching is None:
-            fetching = _FetchSession(self._partitions, self._metadata, self._clock)
-            session.state[_STATE] = opened = fetching
+            opened = fetching = _FetchSession(self._partitions, self._metadata, self._clock)
+            self._fetching[session] = fetching
             self._sessions[fetching] = None
             session.on_close(lambda: self._end(session.hello.region, opened))
             self.lags.began(session.hello.region, fetching.positions, self._clock.monotonic_ms())
@@ -325,7 +328,7 @@ class PrimarySide:
         own = self._identity.hello().region
         return [region for region in self._metadata.image.regions if region != own]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return how far each mirror is, as this region knows it (`mirror_lag`), as JSON-able values."""
         now_ms, waiting_since_ms = self._clock.monotonic_ms(), self.waiting_since_ms()
         return {

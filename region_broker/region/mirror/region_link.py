@@ -9,7 +9,7 @@ Not here: the link's decisions (`geo_replicator.link.core`), the primary's answe
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -108,7 +108,7 @@ class _FetchUnderWay:
     def __init__(self, answer: Awaitable[tuple[FetchedLogs, memoryview]]) -> None:
         self._answer = answer
 
-    def __await__(self) -> Generator[Any, Any, FetchAnswer]:
+    def __await__(self) -> Generator[object, None, FetchAnswer]:
         return self._decoded().__await__()
 
     async def _decoded(self) -> FetchAnswer:

@@ -12,7 +12,7 @@ Not here: back-off (the link driver, the forwarder), what messages mean.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -181,7 +181,7 @@ class _Lazily(Generic[Awaited]):
     def __init__(self, make: Callable[[], Awaitable[Awaited]]) -> None:
         self._make = make
 
-    def __await__(self) -> Generator[Any, Any, Awaited]:
+    def __await__(self) -> Generator[object, None, Awaited]:
         return self._make().__await__()
 
 

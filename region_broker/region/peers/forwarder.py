@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
@@ -48,7 +49,6 @@ _GROUP_WAITS: Final = frozenset({11, 14})
 # After a failed attempt to connect, others fail at once for so long: clients retry by themselves.
 RETRY_PAUSE_MS: Final = 100
 _PRODUCE_KEY: Final = 0
-_STATE: Final = "forwarding"
 _CLOSE: Final = "close-connection"
 _CHANNEL_BITS: Final = 20
 _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
@@ -257,6 +257,7 @@ class ForwardTarget:
         self._dispatcher = dispatcher
         self._region = region
         self._numberings: dict[int, Numbering] = {}
+        self._clients: WeakKeyDictionary[PeerSession, Peer] = WeakKeyDictionary()
 
     def register(self, server: PeerServer) -> None:
         """Answer `Forward` on `server`."""
@@ -265,10 +266,10 @@ class ForwardTarget:
     async def _forward(
         self, session: PeerSession, message: Forward, frame: memoryview
     ) -> Forwarded | Reply:
-        peer: Peer | None = session.state.get(_STATE)
+        peer = self._clients.get(session)
         if peer is None:
             peer = Peer(_number(message), message.client_address, self._numbering(message))
-            session.state[_STATE] = peer
+            self._clients[session] = peer
         peer.numbering.newest = max(
             peer.numbering.newest, message.newest_connection_id << _CHANNEL_BITS | _CHANNEL_MAX
         )

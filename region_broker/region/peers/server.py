@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -74,14 +74,17 @@ class PeerSettings:
 
 
 class PeerSession:
-    """One accepted connection, as handlers see it; `state` is theirs, keyed by handler."""
+    """One accepted connection, as handlers see it.
+
+    What a service keeps of it stands with that service, in a `WeakKeyDictionary`: so it lasts as long as a handler may
+    still be given the session, which is longer than the connection.
+    """
 
     def __init__(self, session_id: int, peer_address: str, hello: Hello) -> None:
         """Describe the connection of the node that made its handshake with `hello`."""
         self.session_id = session_id
         self.peer_address = peer_address
         self.hello = hello
-        self.state: dict[str, Any] = {}
         self._closers: list[Callable[[], None]] = []
 
     def on_close(self, closer: Callable[[], None]) -> None:
@@ -96,6 +99,8 @@ class PeerSession:
 
 
 Handler = Callable[[PeerSession, AnyMessage, memoryview], Awaitable[PeerMessage | Reply]]
+Handling = Callable[[PeerSession], Awaitable[PeerMessage | Reply]]
+"""A request that was read; called with the session that sent it, it is executed."""
 
 
 class PeerServer:
@@ -109,7 +114,7 @@ class PeerServer:
         self._identity = identity
         self.settings: Final = settings
         self.memory: Final = MemoryBudget(settings.memory_bytes)
-        self._handlers: dict[str, tuple[type[PeerMessage], Handler[Any]]] = {}
+        self._readers: dict[str, Callable[[Frame], Handling]] = {}
         self._listener: Listener | None = None
         self._connections: dict[ByteStream, None] = {}  # in the order they came
         self._closing = False
@@ -120,8 +125,13 @@ class PeerServer:
     def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
         """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
         tag = message_type.__name__
-        assert tag not in self._handlers, f"{tag} has a handler already"
-        self._handlers[tag] = (message_type, handler)
+        assert tag not in self._readers, f"{tag} has a handler already"
+
+        def read(frame: Frame) -> Handling:
+            message = decode_message(frame, message_type)
+            return lambda session: handler(session, message, frame.attachment)
+
+        self._readers[tag] = read
 
     async def start(self, host: str, port: int) -> Listener:
         """Bind and serve; raises OSError when the port is not free."""
@@ -177,12 +187,14 @@ class PeerServer:
         handshake = msgspec.structs.replace(ours, answers=True)
         return handshake, PeerSession(self._session_count, stream.peer, theirs)
 
-    def handler_of(self, tag: str) -> tuple[type[PeerMessage], Handler[Any]]:
-        """Return the registered pair; raises `PeerRefused` for a tag that nobody serves."""
-        found = self._handlers.get(tag)
-        if found is None:
-            raise PeerRefused(UNKNOWN_MESSAGE, f"this node does not serve {tag!r} messages")
-        return found
+    def read(self, frame: Frame) -> Handling:
+        """Read a request for its handler; raises `PeerRefused` for a tag that nobody serves, `PeerProtocolError` for
+        bytes that are no such message.
+        """
+        reader = self._readers.get(frame.tag)
+        if reader is None:
+            raise PeerRefused(UNKNOWN_MESSAGE, f"this node does not serve {frame.tag!r} messages")
+        return reader(frame)
 
 
 def _objection(ours: Hello, theirs: Hello) -> tuple[str, str]:
@@ -354,10 +366,9 @@ class _Connection:
 
     async def _handle(self, session: PeerSession, frame: Frame) -> tuple[FrameKind, Reply]:
         try:
-            message_type, handler = self._server.handler_of(frame.tag)
-            message = decode_message(frame, message_type)
+            handling = self._server.read(frame)
             self._admit(session)
-            answer = await handler(session, message, frame.attachment)
+            answer = await handling(session)
         except PeerRefused as refusal:
             return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))
         return FrameKind.ANSWER, answer if isinstance(answer, Reply) else Reply(answer)

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 from uuid import UUID
 
 from geo_replicator.cut_rounds import (
@@ -203,7 +203,12 @@ class CutLeader:
         if self._failed:
             raise RoundFailed(self._failed)
 
-    def status(self) -> dict[str, Any]:
+    @property
+    def failed(self) -> str:
+        """Return why no tidemark is published any more, empty while they are."""
+        return self._failed
+
+    def status(self) -> dict[str, object]:
         """Return the state of the rounds as JSON-able values."""
         return {
             "phase": self.core.phase.name.lower(),

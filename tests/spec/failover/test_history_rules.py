@@ -28,7 +28,8 @@ from region_broker.controller.metadata_store import MetadataStore
 from region_broker.region.failover.log_surgery import key_of
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.peers.history_messages import AskHistory
-from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.protocol import Frame, PeerRefused
+from region_broker.region.peers.server import Handling
 from region_broker.region.ports import Term
 from region_broker.region.role import RegionRole
 from region_broker.region.tidemarks.reached_store import ReachedFile
@@ -170,16 +171,16 @@ async def test_INV_DP1_a_mirror_whose_answer_was_lost_is_asked_again_before_writ
 ) -> None:
     await older_copy(pair)
     opened = openings(monkeypatch)
-    lost: list[object] = []
-    asked, answer = pair.us.server.handler_of(AskHistory.__name__)
+    lost: list[Frame] = []
+    read = pair.us.server._readers[AskHistory.__name__]
 
-    async def first_lost(*question: Any) -> Any:
+    def first_lost(frame: Frame) -> Handling:
         if not lost:
-            lost.append(question)
+            lost.append(frame)
             raise PeerRefused("lost", "the connection broke")
-        return await answer(*question)
+        return read(frame)
 
-    monkeypatch.setitem(pair.us.server._handlers, AskHistory.__name__, (asked, first_lost))
+    monkeypatch.setitem(pair.us.server._readers, AskHistory.__name__, first_lost)
     await pair.eu.start()
     await pair.eu.until(Phase.DISPUTED)
     assert (len(lost), opened) == (1, []), "not for a moment"

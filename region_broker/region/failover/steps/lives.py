@@ -14,7 +14,7 @@ Not here: the judgement (`geo_replicator.known_lives`), who calls at each handsh
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 from geo_replicator.folder_life import HeardLives, Shown
 from geo_replicator.known_lives import KnownLives, Standing
@@ -60,7 +60,7 @@ class Lives:
         self._asking: set[str] = set()
         self._unsure: dict[str, str] = {}
         self._told = asyncio.Event()
-        self.spawn: Callable[[Coroutine[Any, Any, None], str], bool] = _nobody_runs
+        self.spawn: Callable[[Coroutine[object, None, None], str], bool] = _nobody_runs
 
     def twice(self) -> dict[str, str]:
         """Return the other regions that two nodes run as, with what is known of both (INV-FX4)."""
@@ -198,6 +198,6 @@ def _start_of(shown: Shown | None) -> str:
     return shown.incarnations[-1] if shown is not None and shown.incarnations else ""
 
 
-def _nobody_runs(work: Coroutine[Any, Any, None], _name: str) -> bool:
+def _nobody_runs(work: Coroutine[object, None, None], _name: str) -> bool:
     work.close()
     return False

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from typing_extensions import override
 
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.log.cold_reads import ColdReads, Reading, T
 from region_broker.ports.system.disk import RealDisk
 from region_broker.region.mirror.primary_side import COLLECT_MS, GATHER_MS, PrimarySide
-from region_broker.region.peers.protocol import FetchedLogs, FetchLogs, FetchPosition
+from region_broker.region.peers.protocol import (
+    FetchedLogs,
+    FetchLogs,
+    FetchPosition,
+    Frame,
+    FrameKind,
+)
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.linked_regions import REGION_EPOCH, Site
@@ -36,12 +43,13 @@ class Mirror:
 
     async def fetch(self, *begun: str, bytes_max: int = PLENTY) -> dict[str, int]:
         """Fetch, from the start of the topics that are `begun`; return the bytes sent of each topic."""
-        _, handler = self.server.handler_of(FetchLogs.__name__)
         message = FetchLogs(
             region_epoch=REGION_EPOCH, bytes_max=bytes_max, wait_ms_max=1_000,
             positions=tuple(FetchPosition(self.topics[name].topic_id.hex, 0, 0) for name in begun),
         )  # fmt: skip
-        reply = await handler(self.session, message, memoryview(b""))
+        body = memoryview(msgspec.msgpack.encode(message))
+        frame = Frame(FrameKind.REQUEST, 1, FetchLogs.__name__, body, memoryview(b""))
+        reply = await self.server.read(frame)(self.session)
         assert isinstance(reply, Reply)
         assert isinstance(reply.message, FetchedLogs)
         names = {topic.topic_id.hex: name for name, topic in self.topics.items()}
