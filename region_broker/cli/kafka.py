@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -22,6 +22,10 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
 )
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+    from confluent_kafka.admin import AdminClient
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -70,7 +74,7 @@ def quiet() -> logging.Logger:
     return logger
 
 
-def admin_client(bootstrap: str) -> Any:
+def admin_client(bootstrap: str) -> "AdminClient":
     """Return an AdminClient that has reached a broker; ends the command if there is none."""
     from confluent_kafka.admin import AdminClient
 
@@ -80,7 +84,7 @@ def admin_client(bootstrap: str) -> Any:
     return client
 
 
-def tell_if_behind(client: Any) -> bool | None:
+def tell_if_behind(client: "AdminClient") -> bool | None:
     """Say in one line if the region that answers does not act; return whether it acts, None for brokers that do not tell."""
     from confluent_kafka.admin._config import ConfigResource
 
@@ -139,7 +143,7 @@ def _speaks_kafka(host: str, port: int) -> bool:
     return bool(size > 0 and correlation_id == _CORRELATION_ID)
 
 
-def check_topic(client: Any, topic: str) -> list[int]:
+def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list[int]:
     """Return the partitions of `topic`; raises KafkaException if there is none of that name."""
     from confluent_kafka import KafkaError, KafkaException
 
@@ -155,7 +159,7 @@ def check_topic(client: Any, topic: str) -> list[int]:
     return sorted(found.partitions)
 
 
-def bounds_of(reader: Any, topic: str, partition: int) -> tuple[int | None, int | None]:
+def bounds_of(reader: "Consumer", topic: str, partition: int) -> tuple[int | None, int | None]:
     """Return where a log begins and ends for `reader`; None twice, told on stderr, of a partition that serves nothing.
 
     One of many that has stopped does not hide the others. Raises KafkaException where nobody answers.

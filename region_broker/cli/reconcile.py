@@ -21,6 +21,8 @@ from region_broker.cli.doctor import java_major_version
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
 
 if TYPE_CHECKING:
+    from geo_replicator.lineage import TidemarkPoint
+    from geo_replicator.reconciliation.findings import Finding
     from geo_replicator.reconciliation.job import Outcome, Request
     from geo_replicator.reconciliation.plan import Cut, Fork, TopicFacts
     from region_broker.controller.metadata_image import MetadataImage
@@ -248,7 +250,7 @@ def _topics(image: "MetadataImage | None") -> "dict[str, TopicFacts] | None":
     }
 
 
-def _reached(folder: Path) -> Any:
+def _reached(folder: Path) -> "TidemarkPoint | None":
     from region_broker.ports.system.disk import RealDisk
     from region_broker.region.tidemarks.reached_store import ReachedFile
 
@@ -324,7 +326,7 @@ def _print(outcome: "Outcome", output: str) -> None:
     click.echo(f"report: {outcome.run_dir}/report.html")
 
 
-def _row(finding: Any) -> dict[str, Any]:
+def _row(finding: "Finding") -> dict[str, Any]:
     where = finding.topic if finding.partition < 0 else f"{finding.topic}-{finding.partition}"
     return {
         "kind": finding.kind.value,

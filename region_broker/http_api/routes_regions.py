@@ -148,5 +148,4 @@ class _RegionRoutes:
 
 
 def _refused(error: Exception) -> web.Response:
-    code: Any = getattr(error, "code", "refused")
-    return problem(409, str(code), str(error))
+    return problem(409, str(getattr(error, "code", "refused")), str(error))

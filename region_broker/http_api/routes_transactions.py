@@ -18,13 +18,48 @@ from typing import Any, Final, Protocol
 import msgspec
 from aiohttp import web
 
-from idempotency.identity import RegionEpoch
+from idempotency.identity import RegionEpoch, TopicPartition
+from idempotency.ledger_records import TransactionRecord
+from idempotency.partition_state import OpenTxn
 from region_broker.http_api.problems import answer, problem
 
 _JSON: Final = "application/json"
 _HOW_TO_ABORT: Final = (
     'send {"transactional_id": "..."}, or {"topic": "...", "partition": 0, "start_offset": 0}'
 )
+
+
+class Given(Protocol):
+    """A verdict."""
+
+    @property
+    def verdict(self) -> str:
+        """Return committed, aborted, lost or open."""
+        ...
+
+    @property
+    def why(self) -> str:
+        """Return the reason, for people."""
+        ...
+
+
+class Opened(Protocol):
+    """A transaction with data in a partition and no marker."""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Return where it is open."""
+        ...
+
+    @property
+    def found(self) -> OpenTxn:
+        """Return what the partition knows of it."""
+        ...
+
+    @property
+    def transactional_id(self) -> str:
+        """Return whose it is, empty if nobody knows it."""
+        ...
 
 
 class Verdicts(Protocol):
@@ -41,15 +76,15 @@ class Verdicts(Protocol):
 
     async def verdict(
         self, topic: str, partition: int, offset: int, region_epoch: RegionEpoch | None
-    ) -> Any:
-        """Return an object with `verdict` and `why`; raises `refusal`."""
+    ) -> Given:
+        """Say what became of the record at `offset`; raises `refusal`."""
         ...
 
 
 class Transactions(Protocol):
     """The transaction coordinator's listing."""
 
-    def transactions(self) -> Sequence[Any]:
+    def transactions(self) -> Sequence[TransactionRecord]:
         """Return the ledger's records, one per transactional id."""
         ...
 
@@ -57,8 +92,8 @@ class Transactions(Protocol):
 class Desk(Protocol):
     """Open transactions by partition, and ending one (`region.transaction_desk`)."""
 
-    def open_transactions(self) -> Sequence[Any]:
-        """Return objects with `tp`, `found` and `transactional_id`; raises the refusal of `Verdicts`."""
+    def open_transactions(self) -> Sequence[Opened]:
+        """Return what is open in every partition; raises the refusal of `Verdicts`."""
         ...
 
     async def abort_id(self, transactional_id: str) -> None:
@@ -116,7 +151,7 @@ def add_abort_routes(app: web.Application, verdicts: Verdicts, desk: Desk) -> No
     app.router.add_post("/v1/transactions/abort", abort)
 
 
-def _open_row(each: Any) -> dict[str, Any]:
+def _open_row(each: Opened) -> dict[str, Any]:
     return {
         "topic": each.tp.topic,
         "partition": each.tp.partition,
@@ -178,7 +213,7 @@ def _refused(refused: Exception) -> web.Response:
     return problem(status, code, str(refused), **who)
 
 
-def _row(record: Any) -> dict[str, Any]:
+def _row(record: TransactionRecord) -> dict[str, Any]:
     return {
         "transactional_id": record.transactional_id,
         "state": record.status.name.lower(),

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,7 +91,7 @@ def produce_input(bootstrap: str, transfers: Iterable[Transfer], partition_count
     )  # fmt: skip
     failed: list[KafkaError] = []
 
-    def delivered(error: KafkaError | None, _message: Any) -> None:
+    def delivered(error: KafkaError | None, _message: object) -> None:
         if error is not None:
             failed.append(error)
 
@@ -216,7 +216,7 @@ class Worker(threading.Thread):
         self._journal.acknowledge(Ack(row_id, attempt, time.monotonic()))
 
 
-def _until_answered(call: Any, attempt_count: int = 6) -> None:
+def _until_answered(call: Callable[[], object], attempt_count: int = 6) -> None:
     """Repeat a call that librdkafka names retriable: it goes on where it was."""
     for attempt in range(1, attempt_count + 1):
         try:

@@ -7,7 +7,7 @@ Not here: the codecs (`idempotency.ledger_records`), the judgement (`transaction
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from geo_replicator.reconciliation.evidence.batch_table import CRC_COVERS_FROM, BatchTable
 from geo_replicator.reconciliation.plan import SegmentSpec
-from idempotency.decision import DecisionId
 from idempotency.identity import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -169,8 +168,7 @@ class LedgerReader:
     def _fact(
         self, record: TransactionRecord, offset: int, leader_epoch: LeaderEpoch
     ) -> LedgerFact:
-        decision: Any = record.decision
-        assert decision is None or isinstance(decision, DecisionId)
+        decision = record.decision
         return LedgerFact(
             self._side, self._shard, offset, leader_epoch, record.transactional_id,
             record.producer_id, record.previous_producer_id, record.producer_epoch,

@@ -6,7 +6,7 @@ Not here: where offsets go (`offset_plan`), topics (`topic`).
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,6 +42,9 @@ from region_broker.cli.output import (
     print_rows,
 )
 from region_broker.ports.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 Place = tuple[str, int]
 
@@ -120,12 +123,12 @@ def _idle_row(group_id: str, state: str, client_id: str) -> dict[str, Any]:
     return {"group": group_id, "state": state, **empty, "member": client_id}
 
 
-def _described(client: Any, group_id: str) -> Any:
+def _described(client: "AdminClient", group_id: str) -> Any:
     answers = client.describe_consumer_groups([group_id])
     return wait_for(answers[group_id], f"group {group_id} is not described")
 
 
-def _committed(client: Any, group_id: str) -> dict[Place, int]:
+def _committed(client: "AdminClient", group_id: str) -> dict[Place, int]:
     """Return the offsets that a group committed."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -232,7 +235,7 @@ def _target(place: Mapping[str, Any]) -> Target:
             return Target(To.TIME, SystemClock().wall_ms() - parse_duration(value))
 
 
-def _refuse_members(client: Any, group_id: str) -> None:
+def _refuse_members(client: "AdminClient", group_id: str) -> None:
     """End the command if anybody is in the group."""
     state = _described(client, group_id).state.name
     if state not in ("EMPTY", "DEAD"):
@@ -243,7 +246,7 @@ def _refuse_members(client: Any, group_id: str) -> None:
         )
 
 
-def _partitions(client: Any, words: tuple[str, ...]) -> list[Place]:
+def _partitions(client: "AdminClient", words: tuple[str, ...]) -> list[Place]:
     """Return the partitions that `--topic` names; ends the command if one does not exist."""
     topics = client.list_topics(timeout=TIMEOUT_S).topics
     wanted = []
@@ -258,7 +261,7 @@ def _partitions(client: Any, words: tuple[str, ...]) -> list[Place]:
 
 
 def _standings(
-    client: Any, wanted: list[Place], committed: Mapping[Place, int], target: Target
+    client: "AdminClient", wanted: list[Place], committed: Mapping[Place, int], target: Target
 ) -> list[Standing]:
     """Ask where the logs begin and end, and what lies at the target's time."""
     from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -280,7 +283,7 @@ def _standings(
     ]
 
 
-def _listed(client: Any, wanted: list[Place], spec: Any) -> dict[Place, int]:
+def _listed(client: "AdminClient", wanted: list[Place], spec: Any) -> dict[Place, int]:
     """Return one offset of each partition."""
     from confluent_kafka import TopicPartition
 
@@ -295,7 +298,7 @@ def _listed(client: Any, wanted: list[Place], spec: Any) -> dict[Place, int]:
     }
 
 
-def _commit(client: Any, group_id: str, moves: list[Move]) -> None:
+def _commit(client: "AdminClient", group_id: str, moves: list[Move]) -> None:
     """Commit in the group's name; ends the command if an offset was refused."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 

@@ -6,7 +6,7 @@ Not here: what a change comes to (`topic_changes`), groups (`group`).
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,6 +41,9 @@ from region_broker.cli.output import (
 from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
 from region_broker.limits import PARTITION_COUNT_MAX
 from region_broker.workbench.node_http import request
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 
 @click.group(epilog="Example: tidemark topic create orders --partitions 8")
@@ -130,7 +133,7 @@ def topic_alter(
     print_rows(rows, output, title=f"topic {name} {'would be' if dry_run else 'was'} altered")
 
 
-def _settings(client: Any, name: str) -> dict[str, Setting]:
+def _settings(client: "AdminClient", name: str) -> dict[str, Setting]:
     """Return all configs of a topic, as the region that was asked knows them."""
     from confluent_kafka.admin._config import ConfigResource, ConfigSource
 
@@ -157,7 +160,7 @@ def _default_of(key: str) -> str:
     return "" if known is None else known.default
 
 
-def _alter(client: Any, name: str, changes: Changes, *, only_checked: bool) -> None:
+def _alter(client: "AdminClient", name: str, changes: Changes, *, only_checked: bool) -> None:
     """Have the broker change, or only check, configs first and then partitions; ends the command on an error."""
     from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
     from confluent_kafka.cimpl import NewPartitions

@@ -11,12 +11,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Row, Run, ratios
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
+
+if TYPE_CHECKING:
+    from region_broker.cli.bench.stage import Stage
 
 LOADS: Final = ("produce", "requests", "consume", "latency", "transactions")
 PAIR_LOADS: Final = ("catch-up", "idle")
@@ -120,7 +123,7 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pids: t
         print_rows([_readable(row, against) for row in compared], output, title=title)
 
 
-def _other(against: str | None, pids: tuple[int, ...], mark: str) -> list[Any]:
+def _other(against: str | None, pids: tuple[int, ...], mark: str) -> list["Stage"]:
     from region_broker.cli.bench.stage import Stage
 
     if not against:
@@ -141,7 +144,7 @@ def _counts(option: str, text: str, highest: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def _broker(bootstrap: str | None, region_count: int) -> Iterator[Any]:
+def _broker(bootstrap: str | None, region_count: int) -> Iterator["Stage"]:
     """Give the broker to measure, starting one if none is named."""
     from region_broker.cli.bench.stage import Stage
     from region_broker.ports.system.chance import SystemChance
@@ -177,7 +180,7 @@ Measure = Callable[[int], Sequence[Run]]
 """One run, by its number: a `Run` for each thing that it measures."""
 
 
-def _measured(load: str, stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _measured(load: str, stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     match load:
         case "produce":
             yield from _produce(stages, plan)
@@ -198,10 +201,10 @@ def _measured(load: str, stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
                 yield from _transactions(stages, plan, producer_count)
 
 
-def _produce(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _produce(stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.streams import produce_run
 
-    def measure(stage: Any) -> Measure:
+    def measure(stage: "Stage") -> Measure:
         def run(number: int) -> Sequence[Run]:
             # A topic for each run: the disk never holds more than one run's records.
             with stage.topic(f"produce-{number}", plan.partition_count) as topic:
@@ -212,10 +215,10 @@ def _produce(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
     yield from _rows(("produce",), "msg/s", 1, plan, {stage: measure(stage) for stage in stages})
 
 
-def _lone(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _lone(stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.streams import lone_run
 
-    def measure(stage: Any, topic: str) -> Measure:
+    def measure(stage: "Stage", topic: str) -> Measure:
         return lambda _: (lone_run(stage, plan, topic),)
 
     with _topics(stages, "lone", 1) as topics:
@@ -223,10 +226,10 @@ def _lone(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
         yield from _rows(("produce, one at a time",), "msg/s", 1, plan, runs)
 
 
-def _requests(stages: Sequence[Any], plan: Plan, connection_count: int) -> Iterator[Row]:
+def _requests(stages: Sequence["Stage"], plan: Plan, connection_count: int) -> Iterator[Row]:
     from region_broker.cli.bench.requests import requests_run
 
-    def measure(stage: Any, topic: str) -> Measure:
+    def measure(stage: "Stage", topic: str) -> Measure:
         return lambda _: (requests_run(stage, plan, topic, connection_count),)
 
     with _topics(stages, f"requests-{connection_count}", plan.partition_count) as topics:
@@ -234,10 +237,10 @@ def _requests(stages: Sequence[Any], plan: Plan, connection_count: int) -> Itera
         yield from _rows(("produce requests",), "msg/s", connection_count, plan, runs)
 
 
-def _consume(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _consume(stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.streams import consume_run, fill
 
-    def measure(stage: Any, topic: str) -> Measure:
+    def measure(stage: "Stage", topic: str) -> Measure:
         record_count = fill(stage, plan, topic)
         _say(f"consume: {record_count:,} records to read from {stage.name}")
         return lambda _: (consume_run(stage, plan, topic, record_count),)
@@ -247,10 +250,10 @@ def _consume(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
         yield from _rows(("consume",), "msg/s", 1, plan, runs)
 
 
-def _latency(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _latency(stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.open_loop import TXN_RECORDS, open_loop_runs
 
-    def measure(stage: Any, topic: str, reader: str, txn_records: int) -> Measure:
+    def measure(stage: "Stage", topic: str, reader: str, txn_records: int) -> Measure:
         return lambda _: open_loop_runs(stage, plan, topic, reader, txn_records)
 
     for txn_records in (0, TXN_RECORDS):
@@ -268,17 +271,17 @@ def _latency(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
                 yield from _rows(whats, "msg/s", 1, plan, mirrored)
 
 
-def _catch_up(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _catch_up(stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.mirror import catch_up_runs
 
-    def measure(stage: Any) -> Measure:
+    def measure(stage: "Stage") -> Measure:
         return lambda number: catch_up_runs(stage, plan, number)
 
     whats = ("catch-up, cost at the primary", "catch-up, cost at the mirror")
     yield from _rows(whats, "msg/s", 1, plan, {stages[0]: measure(stages[0])})
 
 
-def _idle(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
+def _idle(stages: Sequence["Stage"], plan: Plan) -> Iterator[Row]:
     from region_broker.cli.bench.mirror import idle_runs
 
     for topic_count in plan.topic_counts:
@@ -290,10 +293,10 @@ def _idle(stages: Sequence[Any], plan: Plan) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _transactions(stages: Sequence[Any], plan: Plan, producer_count: int) -> Iterator[Row]:
+def _transactions(stages: Sequence["Stage"], plan: Plan, producer_count: int) -> Iterator[Row]:
     from region_broker.cli.bench.transactions import transactions_run
 
-    def measure(stage: Any, topic: str) -> Measure:
+    def measure(stage: "Stage", topic: str) -> Measure:
         return lambda _: (transactions_run(stage, plan, topic, producer_count),)
 
     with _topics(stages, f"txn-{producer_count}", plan.partition_count) as topics:
@@ -303,8 +306,8 @@ def _transactions(stages: Sequence[Any], plan: Plan, producer_count: int) -> Ite
 
 @contextmanager
 def _topics(
-    stages: Sequence[Any], purpose: str, partition_count: int
-) -> Iterator[list[tuple[Any, str]]]:
+    stages: Sequence["Stage"], purpose: str, partition_count: int
+) -> Iterator[list[tuple["Stage", str]]]:
     """Make a topic at each broker."""
     with ExitStack() as stack:
         yield [
@@ -313,10 +316,10 @@ def _topics(
 
 
 def _rows(
-    whats: Sequence[str], unit: str, producers: int, plan: Plan, measures: Mapping[Any, Measure]
+    whats: Sequence[str], unit: str, producers: int, plan: Plan, measures: Mapping["Stage", Measure]
 ) -> Iterator[Row]:
     """Run in alternation, broker after broker; yield a row for each thing and broker."""
-    runs: dict[Any, list[Sequence[Run]]] = {stage: [] for stage in measures}
+    runs: dict[Stage, list[Sequence[Run]]] = {stage: [] for stage in measures}
     for number in range(1, plan.run_count + 1):
         for stage, measure in measures.items():
             done = measure(number)
@@ -353,7 +356,7 @@ def _readable(row: Mapping[str, Any], against: str | None) -> dict[str, str]:
     return {key: _number(value) for key, value in row.items() if key not in hidden}
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -8,16 +8,18 @@ when its commit is. Every record sent is read back, or the run fails: a slow one
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Run
 from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
 
 _DUE: Final = struct.Struct(">d")
 _POLL_S: Final = 0.05
+Delivered: TypeAlias = Callable[[KafkaError | None, Message], None]
 TXN_RECORDS: Final = 10
 """Records of one transaction, where the load is one of transactions."""
 _AHEAD_S: Final = 0.2
@@ -108,7 +110,7 @@ class _Schedule:
     def due_s(self, number: int) -> float:
         return self.first_s + number / self.plan.rate_per_s
 
-    def send(self, producer: Producer, number: int, on_delivery: Any = None) -> None:
+    def send(self, producer: Producer, number: int, on_delivery: Delivered | None = None) -> None:
         """Wait until the record is due, serving the producer, and hand it over."""
         due_s = self.due_s(number)
         while (left_s := due_s - time.monotonic()) > 0:
@@ -151,8 +153,8 @@ def _send_transactions(
         shared.errors.append(f"a transaction failed: {error.args[0].str()}")
 
 
-def _acked(due_s: float, shared: _Shared) -> Any:
-    def delivered(error: KafkaError | None, _message: Any) -> None:
+def _acked(due_s: float, shared: _Shared) -> Delivered:
+    def delivered(error: KafkaError | None, _message: object) -> None:
         if error is not None:
             shared.errors.append(f"a record was refused: {error.str()}")
         elif due_s >= shared.measured_from_s:

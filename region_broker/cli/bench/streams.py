@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Run
 from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
@@ -99,7 +99,7 @@ class _Flow:
             self._producer.poll(_ROOM_WAIT_S)
         return queued
 
-    def _delivered(self, error: KafkaError | None, _message: Any) -> None:
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
         self._error = self._error or error
 
 
@@ -178,7 +178,7 @@ def consume_run(stage: Stage, plan: Plan, topic: str, record_count: int) -> Run:
     return Run(count=count, seconds=seconds, cost=stage.cost_since(before))
 
 
-def _poll(consumer: Consumer) -> list[Any]:
+def _poll(consumer: Consumer) -> list[Message]:
     """Return at least one record; raises `BenchFailed`."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:

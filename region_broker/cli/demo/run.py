@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -164,7 +164,9 @@ def _half_of_row(value: bytes) -> tuple[str, int]:
     return str(row_id), int(change)
 
 
-def _watch(story: Story, journal: Journal, total: int, timeout_s: float, done: Any) -> None:
+def _watch(
+    story: Story, journal: Journal, total: int, timeout_s: float, done: Callable[[], bool]
+) -> None:
     shown_s = time.monotonic()
 
     def finished() -> bool:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -31,6 +31,9 @@ from region_broker.cli.kafka import (
 )
 from region_broker.cli.output import EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail, printable
 from region_broker.cli.records.lines import to_json
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError
 
 _LOOKS: Final = 5
 _LOOKS_MAX: Final = 60
@@ -151,7 +154,7 @@ def _begin(offset: str | None, from_time: str | None) -> "int | _Time | str":
         fail(f"--offset {offset!r} is neither a number nor {_EARLIEST} or {_LATEST}", EXIT_USAGE)
 
 
-def _chosen(consumer: Any, topic: str, only: Sequence[int]) -> list[int]:
+def _chosen(consumer: "Consumer", topic: str, only: Sequence[int]) -> list[int]:
     there = check_topic(consumer, topic)
     missing = sorted(set(only) - set(there))
     if missing:
@@ -163,7 +166,7 @@ def _chosen(consumer: Any, topic: str, only: Sequence[int]) -> list[int]:
 
 
 def _place(
-    consumer: Any, topic: str, partitions: Sequence[int], group: str | None,
+    consumer: "Consumer", topic: str, partitions: Sequence[int], group: str | None,
     begin: "int | _Time | str",
 ) -> None:  # fmt: skip
     """Join the group, or put the reader where it begins; raises KafkaException."""
@@ -187,7 +190,7 @@ def _place(
     consumer.assign([TopicPartition(topic, index, where) for index in partitions])
 
 
-def _within(consumer: Any, topic: str, partition: int, wanted: int) -> int:
+def _within(consumer: "Consumer", topic: str, partition: int, wanted: int) -> int:
     """Return an offset that is in the log, or at its nearest end; ends the command where the log tells none."""
     low, high = bounds_of(consumer, topic, partition)
     if low is None or high is None:
@@ -197,7 +200,7 @@ def _within(consumer: Any, topic: str, partition: int, wanted: int) -> int:
     return int(min(max(high + wanted if wanted < 0 else wanted, low), high))
 
 
-def _commit(consumer: Any) -> None:
+def _commit(consumer: "Consumer") -> None:
     from confluent_kafka import KafkaError, KafkaException
 
     try:
@@ -207,7 +210,7 @@ def _commit(consumer: Any) -> None:
             raise
 
 
-def _count_as_printed(consumer: Any, message: Any) -> None:
+def _count_as_printed(consumer: "Consumer", message: Any) -> None:
     from confluent_kafka import KafkaError, KafkaException
 
     try:
@@ -220,7 +223,7 @@ def _count_as_printed(consumer: Any, message: Any) -> None:
 
 
 def _messages(
-    consumer: Any, group: str | None, follow: bool, count_max: int | None
+    consumer: "Consumer", group: str | None, follow: bool, count_max: int | None
 ) -> Iterator[Any]:
     from confluent_kafka import KafkaError, KafkaException
 
@@ -228,7 +231,7 @@ def _messages(
     count = 0
     empty_handed = _EmptyHanded(consumer, group, follow)
     while count_max is None or count < count_max:
-        message = consumer.poll(1.0)
+        message: Any = consumer.poll(1.0)
         if message is None:
             empty_handed.look(ended)
             continue
@@ -249,7 +252,7 @@ def _messages(
 class _EmptyHanded:
     """Says once why nothing comes to a member without partitions, and from partitions that are not at their ends."""
 
-    def __init__(self, consumer: Any, group: str | None, follow: bool) -> None:
+    def __init__(self, consumer: "Consumer", group: str | None, follow: bool) -> None:
         self._consumer, self._group, self._follow = consumer, group, follow
         self._looks_without_partitions = 0
         self._silent_looks = 0
@@ -293,7 +296,7 @@ class _EmptyHanded:
             )
 
 
-def _tell_of_silence(error: Any) -> None:
+def _tell_of_silence(error: "KafkaError") -> None:
     from confluent_kafka import KafkaError
 
     if error.code() == KafkaError._ALL_BROKERS_DOWN:

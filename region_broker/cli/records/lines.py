@@ -87,7 +87,7 @@ def from_json(line: bytes) -> Outgoing:
     )
 
 
-def _bytes(name: str, value: Any) -> bytes | None:
+def _bytes(name: str, value: object) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str) and _is_text(value):
@@ -111,7 +111,7 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _headers(listed: Any) -> Headers | None:
+def _headers(listed: object) -> Headers | None:
     if listed is None:
         return None
     if isinstance(listed, dict):
@@ -131,7 +131,7 @@ def _headers(listed: Any) -> Headers | None:
     return headers
 
 
-def _number(name: str, value: Any, lowest: int, highest: int) -> int:
+def _number(name: str, value: object, lowest: int, highest: int) -> int:
     if value is None:
         return lowest
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
@@ -29,6 +29,9 @@ from region_broker.cli.records.lines import (
     from_text,
     parse_header,
 )
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
 
 _PROGRESS_INTERVAL_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 30.0
@@ -167,7 +170,7 @@ class _Sender:
         self._transactional = bool(transactional_id)
         self.handed_over = self.written = 0
         self._stopped = False
-        self._first_error: Any = None
+        self._first_error: KafkaError | None = None
         self._refusal = _Refusals()
         config = client_config(
             bootstrap,
@@ -228,7 +231,7 @@ class _Sender:
             self._producer.poll(0)
             return True
 
-    def _delivered(self, error: Any, _message: Any) -> None:
+    def _delivered(self, error: "KafkaError | None", _message: "Message") -> None:
         if error is None:
             self.written += 1
         elif self._first_error is None:

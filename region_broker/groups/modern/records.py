@@ -12,8 +12,8 @@ Not here: the keys (`groups.records`), what the records mean (`state`).
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from region_broker.groups.modern.assignors.assignment import Partitions
@@ -242,18 +242,18 @@ def _read_metadata(reader: _FlexibleReader) -> PartitionMetadata:
 
 
 def _read_member(reader: _FlexibleReader) -> MemberMetadata:
-    fields: dict[str, Any] = {
-        "instance_id": reader.flexible_text(),
-        "rack_id": reader.flexible_text(),
-        "client_id": reader.flexible_string(),
-        "client_host": reader.flexible_string(),
-        "topic_names": reader.strings(),
-        "topic_regex": reader.flexible_text(),
-        "rebalance_timeout_ms": reader.i32(),
-        "assignor": reader.flexible_text(),
-    }
+    member = MemberMetadata(  # arguments are read in the order of the record's fields
+        instance_id=reader.flexible_text(),
+        rack_id=reader.flexible_text(),
+        client_id=reader.flexible_string(),
+        client_host=reader.flexible_string(),
+        topic_names=reader.strings(),
+        topic_regex=reader.flexible_text(),
+        rebalance_timeout_ms=reader.i32(),
+        assignor=reader.flexible_text(),
+    )
     raw = reader.tags().get(_CLASSIC_TAG)
-    return MemberMetadata(**fields, classic=None if raw is None else _read_classic(raw))
+    return member if raw is None else replace(member, classic=_read_classic(raw))
 
 
 def _read_classic(raw: bytes) -> ClassicMember | None:
