@@ -16,15 +16,15 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from geo_replicator.reconciliation.evidence.batch_table import (
-    RANGE_LEVEL,
-    BatchTable,
-    identity_digests,
-)
 from geo_replicator.reconciliation.evidence.rows import SegmentEvidence
 from geo_replicator.reconciliation.findings import Finding, Kind, Severity, Side, explained
 from geo_replicator.reconciliation.plan import PartitionPlan, Until, region_epoch_of
 from geo_replicator.reconciliation.replica import Replica, judge_alone, read_replica
+from geo_replicator.reconciliation.segments.batch_table import (
+    RANGE_LEVEL,
+    BatchTable,
+    identity_digests,
+)
 from idempotency.identity import LeaderEpoch
 
 _PRECEDENCE: Final = {

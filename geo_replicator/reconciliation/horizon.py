@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.reconciliation.evidence.batch_table import BatchTable
 from geo_replicator.reconciliation.evidence.ledger_facts import iter_records
 from geo_replicator.reconciliation.plan import TIDEMARK_LEDGER, TRANSACTION_LEDGER, Cut, RegionInput
-from geo_replicator.reconciliation.scanner import PartitionFiles, end_offset, scan_segment
+from geo_replicator.reconciliation.segments.batch_table import BatchTable
+from geo_replicator.reconciliation.segments.scanner import PartitionFiles, end_offset, scan_segment
 from geo_replicator.tidemark import Tidemark, TidemarkError, decode
 from idempotency.ledger_bytes import LedgerError
 from idempotency.record_batch import CONTROL_BIT

@@ -23,17 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.reconciliation.by_key import compare_compacted
 from geo_replicator.reconciliation.diff import PartitionResult, check_partition, ranges_to_compare
-from geo_replicator.reconciliation.evidence.batch_table import (
-    DIGEST_VERSION,
-    RANGE_DTYPE,
-    RANGE_LEVEL,
-    BatchTable,
-    differing_ranges,
-    empty_table,
-    fold_ranges,
-)
-from geo_replicator.reconciliation.evidence.by_key import compare_compacted
 from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact
 from geo_replicator.reconciliation.evidence.rows import (
     EVENT_DTYPE,
@@ -68,7 +59,16 @@ from geo_replicator.reconciliation.report import (
     render_html,
     summarise,
 )
-from geo_replicator.reconciliation.scanner import list_region
+from geo_replicator.reconciliation.segments.batch_table import (
+    DIGEST_VERSION,
+    RANGE_DTYPE,
+    RANGE_LEVEL,
+    BatchTable,
+    differing_ranges,
+    empty_table,
+    fold_ranges,
+)
+from geo_replicator.reconciliation.segments.scanner import list_region
 from geo_replicator.reconciliation.transactions.attribution import attribute_transactions
 from geo_replicator.reconciliation.transactions.instances import Extent, Extents
 from geo_replicator.reconciliation.transactions.judging import TransactionResult, check_transactions

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.reconciliation.findings import Finding, Kind, Severity, Side
-from geo_replicator.reconciliation.scanner import PartitionFiles
+from geo_replicator.reconciliation.segments.scanner import PartitionFiles
 from idempotency import identity
 from idempotency.identity import LeaderEpoch, RegionEpoch
 

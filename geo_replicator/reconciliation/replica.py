@@ -21,7 +21,7 @@ import numpy.typing as npt
 from geo_replicator.reconciliation.evidence.rows import RUN_DTYPE, Hole, SegmentEvidence, continues
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, with_rest
 from geo_replicator.reconciliation.plan import PartitionPlan, region_epoch_of
-from geo_replicator.reconciliation.scanner import Stop
+from geo_replicator.reconciliation.segments.scanner import Stop
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId
 
 _SEQUENCE_MASK: Final = 2**31 - 1

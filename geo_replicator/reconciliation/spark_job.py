@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from geo_replicator.reconciliation.diff import PartitionResult, check_partition
-from geo_replicator.reconciliation.evidence.batch_table import BATCH_DTYPE, BatchTable, empty_table
 from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact
 from geo_replicator.reconciliation.evidence.rows import (
     EVENT_DTYPE,
@@ -50,6 +49,7 @@ from geo_replicator.reconciliation.job import (
 )
 from geo_replicator.reconciliation.plan import Plan, pack
 from geo_replicator.reconciliation.report import EngineResult
+from geo_replicator.reconciliation.segments.batch_table import BATCH_DTYPE, BatchTable, empty_table
 from geo_replicator.reconciliation.spark_source import (
     ARROW_SCHEMA,
     FORMAT,

@@ -20,7 +20,7 @@ from typing import Final, Self
 import msgspec
 
 from geo_replicator.folder_life import Birth, FolderIdentity, birth_of_older_folder
-from geo_replicator.reconciliation.sidecar_names import sidecar_path
+from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
 from region_broker.config import NodeConfig
@@ -387,7 +387,7 @@ async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | No
 
 def _write_digest(disk: Disk, segment_path: Path) -> None:
     """Write the digest sidecar of a sealed segment (called in a thread); raises OSError."""
-    from geo_replicator.reconciliation.sidecar import (  # noqa: PLC0415 -- numpy: 14 MB and 0.2 s
+    from geo_replicator.reconciliation.segments.sidecar import (  # noqa: PLC0415 -- numpy: 14 MB and 0.2 s
         write_sidecar,
     )
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from geo_replicator.reconciliation.sidecar import decode
-from geo_replicator.reconciliation.sidecar_names import sidecar_path
+from geo_replicator.reconciliation.segments.sidecar import decode
+from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import ProducerPair
 from region_broker.cli.region import remark

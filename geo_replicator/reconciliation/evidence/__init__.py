@@ -1,4 +1,4 @@
-"""What segments prove, as tables: headers, markers, ledger facts, and the rows that engines move.
+"""What segments prove: ledger facts, and the rows that engines move.
 
-Begin in `rows`. May import `plan`, `scanner` and the kernel's codecs; judges nothing.
+Begin in `rows`. May import `plan`, `segments` and the kernel's codecs; judges nothing.
 """

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.evidence.batch_table import CRC_COVERS_FROM, BatchTable
 from geo_replicator.reconciliation.plan import SegmentSpec
+from geo_replicator.reconciliation.segments.batch_table import CRC_COVERS_FROM, BatchTable
 from idempotency.identity import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -19,16 +19,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.evidence.batch_table import (
+from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact, LedgerReader
+from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan, SegmentSpec
+from geo_replicator.reconciliation.segments.batch_table import (
     NOT_CONTROL,
     BatchTable,
     identity_digests,
     range_digests,
 )
-from geo_replicator.reconciliation.evidence.ledger_facts import LedgerFact, LedgerReader
-from geo_replicator.reconciliation.plan import TRANSACTION_LEDGER, Plan, SegmentSpec
-from geo_replicator.reconciliation.scanner import BatchVisitor, SegmentScan, Stop, scan_segment
-from geo_replicator.reconciliation.sidecar import SidecarError, read_sidecar
+from geo_replicator.reconciliation.segments.scanner import (
+    BatchVisitor,
+    SegmentScan,
+    Stop,
+    scan_segment,
+)
+from geo_replicator.reconciliation.segments.sidecar import SidecarError, read_sidecar
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT
 

@@ -405,5 +405,5 @@ def test_INV_RCR4_keys_that_differ_are_all_counted(
     whole = total(tmp_path / "whole")
     # Of two segments with 25 keys each, the last one of each is left.
     assert whole == 48
-    monkeypatch.setattr("geo_replicator.reconciliation.evidence.by_key._LISTED_MAX", 5)
+    monkeypatch.setattr("geo_replicator.reconciliation.by_key._LISTED_MAX", 5)
     assert total(tmp_path / "short") == whole

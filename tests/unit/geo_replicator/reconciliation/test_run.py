@@ -11,7 +11,7 @@ from geo_replicator.reconciliation import job
 from geo_replicator.reconciliation.findings import Kind, Side
 from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, reconcile_all
 from geo_replicator.reconciliation.plan import Cut, Fork, Options, Plan, SegmentSpec, Until, pack
-from geo_replicator.reconciliation.sidecar import write_sidecar
+from geo_replicator.reconciliation.segments.sidecar import write_sidecar
 from idempotency.identity import RegionEpoch
 from idempotency.record_batch import read_header
 from region_broker.ports.system.disk import RealDisk

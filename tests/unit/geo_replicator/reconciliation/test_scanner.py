@@ -7,9 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from geo_replicator.reconciliation import scanner
-from geo_replicator.reconciliation.evidence.batch_table import HEADER_DTYPE, range_digests
-from geo_replicator.reconciliation.scanner import Stop, end_offset, list_region, scan_segment
+from geo_replicator.reconciliation.segments import scanner
+from geo_replicator.reconciliation.segments.batch_table import HEADER_DTYPE, range_digests
+from geo_replicator.reconciliation.segments.scanner import (
+    Stop,
+    end_offset,
+    list_region,
+    scan_segment,
+)
 from idempotency.decision import DecisionId
 from idempotency.identity import (
     NO_SEQUENCE,

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from geo_replicator.reconciliation.evidence.batch_table import range_digests
-from geo_replicator.reconciliation.scanner import scan_segment
-from geo_replicator.reconciliation.sidecar import (
+from geo_replicator.reconciliation.segments.batch_table import range_digests
+from geo_replicator.reconciliation.segments.scanner import scan_segment
+from geo_replicator.reconciliation.segments.sidecar import (
     SegmentDamaged,
     SidecarError,
     decode,
     read_sidecar,
     write_sidecar,
 )
-from geo_replicator.reconciliation.sidecar_names import sidecar_path
+from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from region_broker.ports.system.disk import RealDisk
 from tests.reconciliation.two_regions import A0, flipped, sound_primary
 from tests.simulation.disk import SimulatedDisk

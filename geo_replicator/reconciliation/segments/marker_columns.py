@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.evidence.batch_table import BatchTable
+from geo_replicator.reconciliation.segments.batch_table import BatchTable
 from idempotency.decision import DecisionId
 from idempotency.identity import CoordinatorEpoch, LeaderEpoch, ProducerEpoch, ProducerId, Round
 from idempotency.record_batch import (

@@ -22,15 +22,15 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from geo_replicator.reconciliation.evidence.batch_table import (
+from geo_replicator.reconciliation.segments.batch_table import (
     BATCH_DTYPE,
     DIGEST_VERSION,
     RANGE_DTYPE,
     BatchTable,
     range_digests,
 )
-from geo_replicator.reconciliation.scanner import SegmentFileBytes, Stop, scan_open_segment
-from geo_replicator.reconciliation.sidecar_names import sidecar_path
+from geo_replicator.reconciliation.segments.scanner import SegmentFileBytes, Stop, scan_open_segment
+from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 
 _FRAME: Final = Struct(">4sBQI")
 _MAGIC: Final = b"TMHD"

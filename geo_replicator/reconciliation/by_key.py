@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from geo_replicator.reconciliation.evidence.batch_table import BatchTable
 from geo_replicator.reconciliation.evidence.ledger_facts import iter_records
 from geo_replicator.reconciliation.findings import Finding, Kind, Side, with_rest
 from geo_replicator.reconciliation.plan import NO_BOUND, PartitionPlan, Plan, SegmentSpec
-from geo_replicator.reconciliation.scanner import cleaned_below, scan_segment
+from geo_replicator.reconciliation.segments.batch_table import BatchTable
+from geo_replicator.reconciliation.segments.scanner import cleaned_below, scan_segment
 from idempotency.identity import ProducerId
 from idempotency.ledger_bytes import LedgerError
 from idempotency.record_batch import (

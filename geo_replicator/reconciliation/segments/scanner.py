@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from geo_replicator.reconciliation.evidence.batch_table import (
+from geo_replicator.reconciliation.segments.batch_table import (
     CONTROL_UNKNOWN,
     CRC_COVERS_FROM,
     DELTA_AT,
@@ -38,7 +38,7 @@ from geo_replicator.reconciliation.evidence.batch_table import (
     empty_table,
     table_of_headers,
 )
-from geo_replicator.reconciliation.evidence.marker_columns import read_markers
+from geo_replicator.reconciliation.segments.marker_columns import read_markers
 from idempotency.record_batch import (
     CONTROL_BIT,
     HEADER_BYTES,
