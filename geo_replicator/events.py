@@ -130,11 +130,15 @@ class MirrorLogEnd:
 
 @dataclass(frozen=True, slots=True)
 class PrimaryLogEnd:
-    """The primary's answer: the largest leader epoch <= the asked one, where it ends, where the log starts."""
+    """The primary's answer: the largest leader epoch <= the asked one, where it ends, where the log's bytes begin.
+
+    `readable_from`: where readers may begin, -1 if it is not known.
+    """
 
     leader_epoch: LeaderEpoch
     end_offset: int
     log_start_offset: int
+    readable_from: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ Not here: what follows from a difference (`core`), reading batches (`ports.Mirro
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from geo_replicator.events import MirrorLogEnd, PrimaryLogEnd
@@ -89,7 +89,7 @@ async def compared(
     shared = await _shared_ends(session, logs, differing)
     assert all(end <= asked[key] for key, end in shared.items()), f"INV-CG2: {shared}"
     corrected = {
-        key: PrimaryLogEnd(ends[key].leader_epoch, end, answers[key].log_start_offset)
+        key: replace(answers[key], leader_epoch=ends[key].leader_epoch, end_offset=end)
         for key, end in shared.items()
     }
     return {**answers, **corrected}

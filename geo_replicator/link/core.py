@@ -296,9 +296,9 @@ class LinkCore:
             self.cursor.begin(key, position)
             self.waiting.pop(key, None)
         taken_back = {
-            key: primary.log_start_offset
+            key: primary.readable_from
             for key, (mirror, primary) in checked.items()
-            if mirror.hidden_below > primary.log_start_offset
+            if 0 <= primary.readable_from < mirror.hidden_below
         }
         effects: list[LinkEffect] = [StartLogs(behind)] if behind else []
         if taken_back:

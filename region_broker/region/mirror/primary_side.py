@@ -252,6 +252,7 @@ class PrimarySide:
                     leader_epoch,
                     end_offset,
                     partition.kept_from,
+                    partition.log_start_offset,
                 )
             )
         return CheckedLogs(logs=tuple(answers))

@@ -208,7 +208,7 @@ class PeerPrimarySession:
         try:
             return {
                 LogKey(UUID(hex=end.topic_id), end.partition): PrimaryLogEnd(
-                    end.leader_epoch, end.end_offset, end.log_start_offset
+                    end.leader_epoch, end.end_offset, end.log_start_offset, end.readable_from
                 )
                 for end in checked.logs
             }

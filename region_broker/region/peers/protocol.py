@@ -266,13 +266,18 @@ class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
 
 
 class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
-    """A log's newest leader epoch and its end: what divergence is judged by (KIP-101)."""
+    """A log's newest leader epoch and its end: what divergence is judged by (KIP-101).
+
+    `log_start_offset`: where its bytes begin. `readable_from`: where readers may begin, -1 from a region that does not
+    tell.
+    """
 
     topic_id: str
     partition: int
     leader_epoch: LeaderEpoch
     end_offset: int
     log_start_offset: int = 0
+    readable_from: int = -1
 
 
 class CheckLogs(PeerMessage, frozen=True, kw_only=True):

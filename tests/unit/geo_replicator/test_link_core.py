@@ -138,8 +138,14 @@ def test_T14_an_empty_log_begins_where_the_primarys_begins() -> None:
 
 def test_T14_what_was_deleted_here_and_not_at_the_primary_is_there_again() -> None:
     core = checking(p0=(EPOCH, 10, 7), p1=(EPOCH, 10, 3))
-    answers = {P0: PrimaryLogEnd(EPOCH, 20, 4), P1: PrimaryLogEnd(EPOCH, 20, 4)}
+    answers = {P0: PrimaryLogEnd(EPOCH, 20, 0, 4), P1: PrimaryLogEnd(EPOCH, 20, 0, 4)}
     assert core.step(LogsChecked(answers))[0] == TakeBackStarts({P0: 4})
+
+
+def test_T14_a_primary_that_does_not_tell_where_readers_begin_takes_nothing_back() -> None:
+    core = checking(p0=(EPOCH, 10, 7), p1=(EPOCH, 10, 3))
+    answers = {P0: PrimaryLogEnd(EPOCH, 20, 0), P1: PrimaryLogEnd(EPOCH, 20, 0)}
+    assert isinstance(core.step(LogsChecked(answers))[0], LogsReconciled)
 
 
 def test_T14_a_log_that_retention_has_passed_is_not_continued_with_a_gap() -> None:
