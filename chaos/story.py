@@ -3,9 +3,9 @@
 Not here: what is wrong with it (`chaos.shuffle.judge`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
@@ -84,3 +84,17 @@ class Story:
     gone: Sequence[Gone] = ()
     listed_all: bool = True
     final: Mapping[str, frozenset[Place]] = field(default_factory=dict)
+
+    def note_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
+        """Note what the regions list as lost, each entry as `/v1/region/losses` has it."""
+        listed = list(losses)
+        self.gone = [
+            Gone(r["topic"], r["partition"], r["first_offset"], r["last_offset"])
+            for loss in listed
+            for r in loss["records"]
+        ]
+        self.listed_all = all(
+            loss["plain_record_count"] + loss["transactional_record_count"]
+            <= sum(r["record_count"] for r in loss["records"])
+            for loss in listed
+        )

@@ -7,7 +7,7 @@ Every wait ends; what does not come about in time is an anomaly.
 
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaException
 
@@ -23,7 +23,7 @@ from chaos.shuffle.readiness import ReadinessWatch
 from chaos.shuffle.settling import settle
 from chaos.shuffle.stage import Stage
 from chaos.soak_judge import few
-from chaos.story import Gone, Place
+from chaos.story import Place
 from chaos.transfers import TOPIC as ACCOUNTS_TOPIC
 from region_broker.workbench import stage as demo_stage
 from region_broker.workbench.local_cluster import StartsProcess
@@ -113,18 +113,8 @@ def _read_back(stage: Stage) -> bool:
     except (demo_stage.StageError, KafkaException, OSError) as error:
         stage.blame(f"cannot be read back: {error}")
         return False
-    losses: list[Any] = []
-    for name in stage.names:
-        losses += demo_stage.losses(stage.cluster, name)
-    stage.story.gone = [
-        Gone(r["topic"], r["partition"], r["first_offset"], r["last_offset"])
-        for found in losses
-        for r in found["records"]
-    ]
-    stage.story.listed_all = all(
-        found["plain_record_count"] + found["transactional_record_count"]
-        <= sum(r["record_count"] for r in found["records"])
-        for found in losses
+    stage.story.note_losses(
+        loss for name in stage.names for loss in demo_stage.losses(stage.cluster, name)
     )
     return True
 

@@ -16,7 +16,7 @@ from chaos.checker import Kind as Fault
 from chaos.checker import check
 from chaos.history import History, seen
 from chaos.shuffle.judge import judge
-from chaos.story import Gone, Place
+from chaos.story import Place
 from region_broker.controller.metadata_commands import CommandRefused
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.kafka_client import Connection, Reader, Refused
@@ -260,16 +260,7 @@ class Life:
             await asyncio.sleep(ASK_S)
         losses = [loss for name in stage.names for loss in await stage.service(name).losses()]
         self.listed = losses_of_transfers(losses)
-        stage.story.gone = [
-            Gone(r["topic"], r["partition"], r["first_offset"], r["last_offset"])
-            for loss in losses
-            for r in loss["records"]
-        ]
-        stage.story.listed_all = all(
-            loss["plain_record_count"] + loss["transactional_record_count"]
-            <= sum(r["record_count"] for r in loss["records"])
-            for loss in losses
-        )
+        stage.story.note_losses(losses)
 
     async def _read(self, name: str) -> frozenset[Place]:
         network = self.stage.fabric.site("auditor")
