@@ -30,6 +30,7 @@ from region_broker.ports.network import (
     Listener,
     OnConnection,
 )
+from region_broker.ports.served_connections import ServedConnections
 from tests.simulation.trace import Trace
 
 LATE_S = (0.2, 3.0)
@@ -185,18 +186,17 @@ class SimulatedStream:
 
 
 class SimulatedListener:
-    """A `Listener`; owns the tasks that serve its connections."""
+    """A `Listener`."""
 
     def __init__(self, fabric: "Fabric", site: str, place: tuple[str, int], on_connection: OnConnection) -> None:  # fmt: skip
         """Serve connections to `place`."""
         self.site = site
         self._fabric = fabric
         self._place = place
-        self._on_connection = on_connection
+        self._served = ServedConnections(
+            on_connection, lambda: self._fabric.unlisten(self._place, self)
+        )
         self._context = copy_context()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failures: list[BaseException] = []
-        self._closed = asyncio.Event()
 
     @property
     def host(self) -> str:
@@ -211,38 +211,19 @@ class SimulatedListener:
     def accept(self, stream: ByteStream) -> None:
         """Serve a new connection."""
         # Not in the context of who connects: a paused site serves nobody.
-        context = self._context.copy()
-        task = asyncio.get_running_loop().create_task(self._serve(stream), context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    async def _serve(self, stream: ByteStream) -> None:
-        await self._on_connection(stream)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        failure = None if task.cancelled() else task.exception()
-        if failure is not None:
-            self._failures.append(failure)
-            self.close()
+        self._served.serve(stream, self._context.copy())
 
     def end(self) -> None:
         """End what serves its connections, as the death of its process does: an answer may be waited for for ever."""
-        for task in sorted(self._tasks, key=hash):
-            task.cancel()
+        self._served.cancel()
 
     def close(self) -> None:
         """See `Listener`."""
-        self._closed.set()
-        self._fabric.unlisten(self._place, self)
+        self._served.close()
 
     async def wait_closed(self) -> None:
         """See `Listener`."""
-        await self._closed.wait()
-        while self._tasks and not self._failures:
-            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
-        if self._failures:
-            raise self._failures[0]
+        await self._served.wait_closed()
 
 
 class Fabric:

@@ -19,6 +19,7 @@ from region_broker.ports.network import (
     Listener,
     OnConnection,
 )
+from region_broker.ports.served_connections import ServedConnections
 
 LISTEN_BACKLOG: Final = 1024
 
@@ -225,37 +226,21 @@ class AsyncioListener:
 
     def __init__(self, on_connection: OnConnection) -> None:
         """Create a listener not yet bound."""
-        self._on_connection = on_connection
+        self._served = ServedConnections(on_connection, self._stop_accepting)
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failures: list[BaseException] = []
-        self._closed = asyncio.Event()
         self._address = ("", 0)
 
     async def bind(self, host: str, port: int, backlog: int) -> None:
         """Bind and start accepting; OSError when the port cannot be had."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: AsyncioStream(self._accept), host, port, backlog=backlog
+            lambda: AsyncioStream(self._served.serve), host, port, backlog=backlog
         )
         name = self._server.sockets[0].getsockname()
         self._address = (str(name[0]), int(name[1]))
 
-    def _accept(self, stream: AsyncioStream) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(stream))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    async def _run(self, stream: AsyncioStream) -> None:
-        await self._on_connection(stream)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        failure = task.exception()
-        if failure is not None:
-            self._failures.append(failure)
-            self.close()
+    def _stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
     @property
     def host(self) -> str:
@@ -269,22 +254,12 @@ class AsyncioListener:
 
     def close(self) -> None:
         """Stop accepting; connections already accepted go on."""
-        self._closed.set()
-        if self._server is not None:
-            self._server.close()
+        self._served.close()
 
     async def wait_closed(self) -> None:
-        """Return once closed and every `on_connection` has ended; raise what one of them raised, at once (INV-PN5).
-
-        `on_connection` handles every failure of its peer itself, so what is raised here is a bug
-        of ours (an AssertionError, say), or our disk: the caller lets it end the process.
-        """
+        """See `Listener`."""
         # Not Server.wait_closed: since Python 3.12 it waits for the transports, which we do not own.
-        await self._closed.wait()
-        while self._tasks and not self._failures:
-            await asyncio.wait(tuple(self._tasks), return_when=asyncio.FIRST_COMPLETED)
-        if self._failures:
-            raise self._failures[0]
+        await self._served.wait_closed()
 
 
 class AsyncioNetwork:
