@@ -246,8 +246,7 @@ async def test_T36_a_refused_primary_names_the_way_out_where_who_refused_it_answ
     try:
         copy = await started_twice(pair, pair.eu, tmp_path / ELSEWHERE)
         await refused_at_last(pair, copy)
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         await until(lambda: "restart this one" in copy.node.role.reason_not_acting, "it says how")
         assert "region us does not answer now" in refused(copy).lower()
         await copy.kill()

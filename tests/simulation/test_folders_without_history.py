@@ -159,8 +159,7 @@ async def test_C11_no_life_of_a_region_gives_out_the_producer_ids_of_another(
         switch = pair.eu.node.operations.begin_switch()
         await pair.until(lambda: switch.status == "succeeded", "it acts again")
         ids.append(await first_id(pair, pair.eu))
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         restore(pair.eu, older)
         await pair.eu.start()
         await until(lambda: pair.eu.node.role.acting, "an older copy that meets nobody acts")

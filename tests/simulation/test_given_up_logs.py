@@ -232,8 +232,7 @@ async def test_T36_a_region_that_answers_again_in_the_middle_keeps_a_log_from_be
 ) -> None:
     async with region_pair(tmp_path, 1) as pair:
         await three_records(pair)
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         lose_log(pair.eu, TOPIC, 0)
         await dies_in_the_middle(pair.eu)
         await pair.us.start()

@@ -115,8 +115,7 @@ async def test_T36_an_older_part_of_a_folder_among_newer_ones_is_refused(tmp_pat
 async def test_T36_the_journal_of_another_folder_is_refused(tmp_path: Path) -> None:
     async with region_pair(tmp_path, 4) as pair:
         await three_records(pair)
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         restore_part(pair.us, copy_of(pair.eu), "failover.journal")
         with pytest.raises(NodeRefused, match=r"failover\.journal is that of another folder"):
             await pair.us.open()
@@ -137,8 +136,7 @@ async def test_T36_a_clock_set_back_between_starts_does_not_matter(tmp_path: Pat
 async def lost_log_at_primary(pair: Pair, topic: str) -> None:
     """Let the primary start, alone, without the folder of one log; returns once it says why it does not act."""
     await three_records(pair)
-    for region in pair.regions.values():
-        await region.kill()
+    await pair.stop()
     lose_log(pair.eu, topic, 0)
     for _ in range(2):  # nor does it forget over a restart
         await pair.eu.begin()
@@ -179,8 +177,7 @@ async def test_T36_a_lost_log_of_a_ledger_is_not_given_up_and_the_whole_folder_g
 ) -> None:
     async with region_pair(tmp_path, 7) as pair:
         await three_records(pair)
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         whole = copy_of(pair.eu)
         lose_log(pair.eu, "__transaction_state", 0)
         await pair.eu.begin()
@@ -235,8 +232,7 @@ async def test_T36_a_lost_log_is_given_up_beside_a_region_that_was_emptied_itsel
         leader, key = pair.eu.node.tidemarks.cut_leader, key_of(pair.eu.partition("other", 0))
         assert leader is not None
         await until(lambda: leader.published_cut().position_of(key) == 2, "a tidemark has it")
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         empty_folder(pair.us)
         lose_log(pair.eu, "other", 0)
         await pair.eu.begin()
@@ -297,8 +293,7 @@ async def test_T33_primary_that_lost_a_log_without_records_and_is_an_older_copy_
         await pair.eu.start()
         await write(pair.eu, b"four")
         await pair.until(lambda: shown(pair.us) == 4, "the mirror shows it")
-        for region in pair.regions.values():
-            await region.kill()
+        await pair.stop()
         restore(pair.eu, older)
         lose_log(pair.eu, OFFSETS_LEDGER, 0)
         await pair.eu.begin()

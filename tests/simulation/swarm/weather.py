@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 from tests.simulation.disk import GROWING
+from tests.simulation.network import Fabric
 from tests.simulation.simulated_loop import SimulatedLoop
 from tests.simulation.swarm.plan import PRIMARY_SHARE, Gust, Plan
 from tests.simulation.swarm.rates import Weather
@@ -27,6 +28,9 @@ DAY_MS: Final = 24 * 3600 * 1000
 DAYS_OFF_MS: Final = (-400 * DAY_MS, -2 * DAY_MS, 2 * DAY_MS, 400 * DAY_MS)
 ROOM_BYTES: Final = (0, 20_000, 100_000_000)
 """Of a full disk. The last is less than a node wants to be free, and more than it fills."""
+
+
+_Between: TypeAlias = Callable[[Fabric, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +140,13 @@ def _pause(at: _Place) -> Iterator[None]:
 
 
 @contextmanager
-def _bar(at: _Place) -> Iterator[None]:
-    at.stage.fabric.bar(at.name, at.other)
+def _one_way(begin: _Between, end: _Between, at: _Place) -> Iterator[None]:
+    begin(at.stage.fabric, at.name, at.other)
     at.stage.begin_apart(at.name, at.other)
     try:
         yield
     finally:
-        at.stage.fabric.unbar(at.name, at.other)
-        at.stage.end_apart(at.name, at.other)
-
-
-@contextmanager
-def _mute(at: _Place) -> Iterator[None]:
-    at.stage.fabric.mute(at.name, at.other)
-    at.stage.begin_apart(at.name, at.other)
-    try:
-        yield
-    finally:
-        at.stage.fabric.unmute(at.name, at.other)
+        end(at.stage.fabric, at.name, at.other)
         at.stage.end_apart(at.name, at.other)
 
 
@@ -169,7 +162,7 @@ _KINDS: Final[dict[Weather, Callable[[_Place], AbstractContextManager[None]]]] =
     Weather.FULL: _disk_full,
     Weather.SLOW: _slow,
     Weather.PAUSE: _pause,
-    Weather.BAR: _bar,
-    Weather.MUTE: _mute,
+    Weather.BAR: partial(_one_way, Fabric.bar, Fabric.unbar),
+    Weather.MUTE: partial(_one_way, Fabric.mute, Fabric.unmute),
 }
 _SHORT: Final = {Weather.DISK, Weather.WRITES, Weather.SYNCS, Weather.READS}
