@@ -6,20 +6,27 @@ The last line is ``mutants <n> killed <k> equivalent <e> survived <s>``; the exi
 import signal
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 import click
+import pytest
 
 from tests.mutants.draw import drawn, path_of, pure_modules
 from tests.mutants.equivalent import reason_for
+from tests.mutants.forks import Forks
+from tests.mutants.judge import SHARE_OF_TESTS, Judge
+from tests.mutants.nearest import Nearest, Seen
 from tests.mutants.operators import Mutant
+from tests.mutants.runs import ARGUMENTS
 from tests.mutants.scratch import Scratch
 
 _TREE: Final = Path(__file__).resolve().parents[2]
 _SURVIVORS_PERCENT_MAX: Final = 2
 _SIGTERM_EXIT: Final = 143
+_FATES: Final = ("killed", "equivalent", "survived")
 
 
 @click.command()
@@ -30,7 +37,7 @@ _SIGTERM_EXIT: Final = 143
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
-    help="Keep which test runs which function in this file, or read it from there: it belongs to one commit.",
+    help="Keep which test runs which line in this file, or read it from there: it belongs to one commit; tests that changed since are run again.",
 )
 def main(
     seed: int, count: int, module: tuple[str, ...], limit_s: float, record: Path | None
@@ -48,34 +55,44 @@ def main(
         for path in ([path_of(each) for each in module] or paths)
     }
     mutants = drawn(sources, seed, count)
-    survived = equivalent = 0
+    fates: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        scratch = Scratch.of(_TREE, Path(folder), limit_s)
-        scratch.watch(record or Path(folder) / "record")
-        for number, mutant in enumerate(mutants, 1):
-            source = sources[mutant.path]
-            said, alive = _judged(scratch, mutant, source)
-            equivalent += alive is None
-            survived += alive is True
-            line = source.encode()[: mutant.begin].count(b"\n") + 1
-            click.echo(f"{number} {mutant.path}:{line} {mutant.operator}: {said}")
-    killed = len(mutants) - survived - equivalent
-    click.echo(
-        f"mutants {len(mutants)} killed {killed} equivalent {equivalent} survived {survived}"
-    )
-    sys.exit(0 if survived * 100 <= _SURVIVORS_PERCENT_MAX * len(mutants) else 1)
+        scratch = Scratch(_TREE, Path(folder) / "tree", limit_s)
+        seen = Seen.watched(_TREE, record or Path(folder) / "record")
+        nearest = Nearest(seen, limit_s / SHARE_OF_TESTS)
+
+        def judge(forks: Forks) -> None:
+            judge = Judge(nearest, lambda *mutant: forks if forks.takes(*mutant) else scratch)
+            for number, mutant in enumerate(mutants, 1):
+                fate, said = _judged(judge, mutant, sources[mutant.path])
+                fates[fate] += 1
+                line = sources[mutant.path].encode()[: mutant.begin].count(b"\n") + 1
+                click.echo(f"{number} {mutant.path}:{line} {mutant.operator}: {said}")
+
+        files = {
+            test.partition("::")[0]
+            for mutant in mutants
+            for test in nearest.tests(mutant, sources[mutant.path])
+        }
+        asking = Forks(_TREE, sorted({mutant.path for mutant in mutants}), limit_s, judge)
+        base = f"--basetemp={folder}/tests"
+        pytest.main([*ARGUMENTS, "--capture=no", base, *sorted(files)], plugins=[asking])
+    click.echo(f"mutants {len(mutants)} " + " ".join(f"{fate} {fates[fate]}" for fate in _FATES))
+    if fates.total() < len(mutants):
+        sys.exit(_SIGTERM_EXIT)
+    sys.exit(0 if fates["survived"] * 100 <= _SURVIVORS_PERCENT_MAX * len(mutants) else 1)
 
 
-def _judged(scratch: Scratch, mutant: Mutant, source: str) -> tuple[str, bool | None]:
-    """Return what became of a mutant, and whether it is alive; None: it is the same behaviour."""
+def _judged(judge: Judge, mutant: Mutant, source: str) -> tuple[str, str]:
+    """Return what became of a mutant, and that in words."""
     reason = reason_for(mutant, source)
     if reason is not None:
-        return f"equivalent: {reason}", None
-    killer = scratch.killer(mutant, source)
+        return "equivalent", f"equivalent: {reason}"
+    killer = judge.killer(mutant, source)
     if killer is not None:
-        return f"killed by {killer}", False
-    asked = len(scratch.asked(mutant, source))
-    return f"survived {asked} tests\n{mutant.diff(source)}", True
+        return "killed", f"killed by {killer}"
+    asked = len(judge.nearest.tests(mutant, source))
+    return "survived", f"survived {asked} tests\n{mutant.diff(source)}"
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -38,9 +38,7 @@ def reason_for(mutant: Mutant, source: str) -> str | None:
 
 def is_the_mutant(known: Equivalent, mutant: Mutant, source: str) -> bool:
     """Return whether an entry means this mutant."""
-    return (known.path, known.function, known.was, known.now) == (
-        mutant.path,
-        mutant.function(source),
-        mutant.was(source),
-        mutant.replacement,
+    change = (known.path, known.was, known.now)
+    return change == (mutant.path, mutant.was(source), mutant.replacement) and (
+        known.function == mutant.function(source)
     )
