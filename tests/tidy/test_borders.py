@@ -20,7 +20,7 @@ TYPES: Final = {
     "SequenceNumber": r"(\w+_)?sequence",
     "Round": r"(\w+_)?round_?|stamp|below_stamp|stamp_at_least",
 }
-BARE: Final = frozenset({"int", "int | None", "Final[int]"})
+AROUND_INT: Final = frozenset({"int", "None", "Final", "Optional", "ClassVar"})
 
 
 def type_of(name: str) -> str | None:
@@ -43,8 +43,14 @@ def bare_numbers(tree: ast.Module) -> Iterator[str]:
                 pass
             case _:
                 continue
-        if ast.unparse(annotation) in BARE and (kind := type_of(name)):
+        if is_bare(annotation) and (kind := type_of(name)):
             yield f"{node.lineno}: {name} is a {kind}"
+
+
+def is_bare(annotation: ast.expr) -> bool:
+    """Return whether nothing but an int is said, perhaps as a text, or beside None."""
+    words = set(re.findall(r"\w+", ast.unparse(annotation)))
+    return "int" in words and words <= AROUND_INT
 
 
 def test_a_number_that_could_be_mixed_up_has_its_own_type() -> None:
@@ -69,6 +75,8 @@ def test_the_types_are_those_of_the_kernel() -> None:
         ("class Batch:\n    base_sequence: int = -1", ["2: base_sequence is a SequenceNumber"]),
         ("async def leader_epoch(self) -> int: ...", ["1: leader_epoch is a LeaderEpoch"]),
         ("self._region_epoch: int | None = None", ["1: self._region_epoch is a RegionEpoch"]),
+        ("def end(marker_epoch: 'int') -> None: ...", ["1: marker_epoch is a ProducerEpoch"]),
+        ("def begin(stamp: None | int) -> None: ...", ["1: stamp is a Round"]),
         ("def ask(member_epoch: int, stamp: Round, offset: int) -> int: ...", []),
     ],
 )

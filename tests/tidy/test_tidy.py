@@ -228,6 +228,23 @@ def test_every_third_party_import_is_declared() -> None:
     assert not unlisted
 
 
+PRIVATE_OF_KIO: Final = re.compile(
+    r"\b(?:from|import) kio[\w.]*\._|\bfrom kio[\w.]* import (?:\([^)]*|[^(\n]*)\b_\w"
+)
+
+
+def test_nothing_private_of_kio_is_imported() -> None:
+    """What begins with an underscore changes without notice in its next version (ADR 39)."""
+    texts = {shown(path): path.read_text("utf-8") for path in code_files()}
+    assert not [path for path, text in texts.items() if PRIVATE_OF_KIO.search(text)]
+    planted = [
+        "from {}._utils import x",
+        "import {}.serial._parse",
+        "from {} import (\n    a,\n    _b,\n)",
+    ]
+    assert all(PRIVATE_OF_KIO.search(line.format("kio")) for line in planted)
+
+
 def _may_use_extras(path: Path) -> bool:
     """Say whether a file runs only where an extra for users is installed, and says so itself where it is not."""
     return shown(path).startswith(

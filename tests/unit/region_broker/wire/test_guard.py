@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from region_broker.wire.codec import guard
 from region_broker.wire.codec.bounded import DecodeRefused, write_uvarint
-from region_broker.wire.codec.entities import entity_pieces, read_entity
+from region_broker.wire.codec.entities import entity_pieces, read_entity, request_schema
+from region_broker.wire.codec.guard import check, compile_plan
 from region_broker.wire.cooperative_yield import drained
 
 # One topic: nil id, name "t", no tags; auto creation, no authorised operations, no tags.
@@ -111,3 +113,66 @@ def test_a_request_is_kios_frozen_class() -> None:
 )
 def test_varints_as_in_the_protobuf_guide(value: int, encoded: str) -> None:
     assert write_uvarint(value).hex() == encoded
+
+
+def guarded(key: int, version: int, body: bytes) -> bytes:
+    """Return what the guard alone hands on to kio."""
+    return bytes(check(compile_plan(request_schema(key, version).entity), memoryview(body)))
+
+
+SOUND = [
+    pytest.param(3, 12, METADATA_BODY, id="Metadata"),
+    pytest.param(3, 4, b"\0\0\0\1\0\1t\1", id="Metadata of the old kind"),
+    pytest.param(1, 12, FETCH_BODY + b"\1\0\3\3ab", id="Fetch with a known tag"),
+    pytest.param(10, 0, b"\0\1g", id="FindCoordinator: a string at the end"),
+    pytest.param(
+        24, 0, b"\0\1t" + bytes(10) + b"\0\0\0\1\0\1a\0\0\0\2" + bytes(8),
+        id="AddPartitionsToTxn: an array of numbers at the end",
+    ),
+    pytest.param(14, 0, b"\0\1g" + bytes(4) + b"\0\0" + b"\0\0\0\1\0\1m\0\0\0\1x", id="SyncGroup: bytes at the end"),
+    pytest.param(75, 0, b"\1\0\0\0\1\xff\0", id="DescribeTopicPartitions: no cursor"),
+    pytest.param(75, 0, b"\1\0\0\0\1\1\2t\0\0\0\0\0\0", id="DescribeTopicPartitions: a cursor"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "version", "body"), SOUND)
+def test_INV_WG1_the_guard_itself_refuses_what_ends_too_early_or_too_late(
+    key: int, version: int, body: bytes
+) -> None:
+    assert guarded(key, version, body) == body
+    for wrong in (*(body[:end] for end in range(len(body))), body + b"\0"):
+        with pytest.raises(DecodeRefused):
+            guarded(key, version, wrong)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [
+        pytest.param(10, 0, b"\xff\xff", id="string"),
+        pytest.param(10, 3, b"\0\0\0", id="compact string"),
+        pytest.param(24, 0, b"\0\1t" + bytes(10) + b"\xff\xff\xff\xff", id="array"),
+        pytest.param(10, 4, b"\0\0\0", id="compact array"),
+    ],
+)
+def test_INV_WG1_the_guard_itself_refuses_a_null_where_a_value_is_required(
+    key: int, version: int, body: bytes
+) -> None:
+    with pytest.raises(DecodeRefused):
+        guarded(key, version, body)
+
+
+def test_INV_WG2_a_known_tag_that_lost_an_unknown_one_says_its_new_size() -> None:
+    replica_state = b"\0\0\0\7" + bytes(8)  # tag 1 of Fetch v15: a struct with tags of its own
+    front = FETCH_BODY[4:]  # without the replica, which is in the struct now
+    cut = guarded(1, 15, front + b"\1\1\x11" + replica_state + b"\1\x63\2hi")
+    assert cut == front + b"\1\1\x0d" + replica_state + b"\0"
+    assert read(1, 15, cut).replica_state.replica_id == 7
+
+
+def test_INV_WG4_elements_are_counted_over_all_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = b"\0\1a\0\0\0\2" + bytes(8)
+    body = b"\0\1t" + bytes(10) + b"\0\0\0\2" + 2 * topic
+    monkeypatch.setattr(guard, "ARRAY_ELEMENTS_MAX", 6)
+    assert guarded(24, 0, body) == body
+    monkeypatch.setattr(guard, "ARRAY_ELEMENTS_MAX", 5)
+    refuse(24, 0, body, "array of 2")
