@@ -304,17 +304,17 @@ def replay(events: list[Event]) -> State | None:
     return state
 
 
-def why_fenced(region: str, region_epoch: RegionEpoch, acting_region: str) -> str:
+def why_fenced(region: str, region_epoch: RegionEpoch, primary_region: str) -> str:
     """Return why `region` stands still that hears of a higher region epoch: another one acts, or it did so itself.
 
     Of an epoch of its own it hears only where its folder was wound back to a time before: then it does not act.
     """
-    if acting_region == region:
+    if primary_region == region:
         return (
             f"region {region} itself took over under region epoch {region_epoch}, and this data folder is from before:"
             " give this node its newest one back, if there is one"
         )
-    return f"region {acting_region} acts under region epoch {region_epoch}"
+    return f"region {primary_region} acts under region epoch {region_epoch}"
 
 
 def standing_reason(state: State) -> str:
@@ -354,7 +354,7 @@ class Mirror(msgspec.Struct, frozen=True):
 
 
 class CollectPromises(msgspec.Struct, frozen=True):
-    """Ask every other site for a promise, then choose the base."""
+    """Ask every other region for a promise, then choose the base."""
 
     takeover: TakeoverBegun
 
@@ -382,7 +382,7 @@ class Adopt(msgspec.Struct, frozen=True):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Take writes, once the other sites confirmed that this region still may."""
+    """Take writes, once the other regions confirmed that this region still may."""
 
 
 class AwaitOperator(msgspec.Struct, frozen=True):
@@ -394,7 +394,7 @@ class RollBackDrain(msgspec.Struct, frozen=True):
 
 
 class LearnLineage(msgspec.Struct, frozen=True):
-    """Ask the other sites which entries this region has not seen."""
+    """Ask the other regions which entries this region has not seen."""
 
 
 Effect = (

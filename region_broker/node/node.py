@@ -256,7 +256,7 @@ class Node:
             origin=ports.chance.uuid().int >> 65,
         )
         self.role.on_term = lambda term: self._forwarder.follow(
-            term.acting_region, term.region_epoch
+            term.primary_region, term.region_epoch
         )
         self.memory = MemoryBudget(config.request_memory_bytes)
         services = Services(

@@ -1,7 +1,7 @@
 """What failover needs of the rest of the node: small protocols, implemented elsewhere, joined by `node`.
 
-A *term* is one stretch in which a region holds one role: who acts, under which region epoch, and the leader
-epoch that this node writes with if it acts. `from_claimant`: `acting_region` does not act; it promised this region to
+A *term* is one stretch in which a region holds one role: which region is the primary, under which region epoch, and the
+leader epoch that this node writes with if it acts. `from_donor`: `primary_region` does not act; it promised this region to
 stand still, and is copied from before this one takes over (T24).
 Not here: any behaviour.
 """
@@ -26,8 +26,8 @@ class Term(NamedTuple):
 
     region_epoch: RegionEpoch
     leader_epoch: LeaderEpoch
-    acting_region: str
-    from_claimant: bool = False
+    primary_region: str
+    from_donor: bool = False
 
 
 OrphanCandidate = tuple[TopicPartition, OpenTxn]

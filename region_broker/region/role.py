@@ -95,7 +95,7 @@ class RegionRole:
         if link is None or term is None or link.silent_ms() < SILENT_MS:
             return ""
         return (
-            f"region {term.acting_region} acted when last heard, {link.silent_ms() // 1000} s ago; this one mirrors it and"
+            f"region {term.primary_region} acted when last heard, {link.silent_ms() // 1000} s ago; this one mirrors it and"
             " goes on by itself when it acts again. If it is lost: docs/runbooks/region_failover.md"
         )
 
@@ -263,7 +263,7 @@ class RegionRole:
 
     async def mirror(self, term: Term) -> None:
         """Follow the primary region of `term`."""
-        await self.stand_still(f"region {term.acting_region} acts; this one mirrors it")
+        await self.stand_still(f"region {term.primary_region} acts; this one mirrors it")
         self._region_epoch = term.region_epoch
         self.on_term(term)
         for log in self.logs():

@@ -31,7 +31,7 @@ WORDS_THAT_NAME_NOTHING: Final = frozenset(
 # Each word is written so that this very line is not found.
 LEFTOVERS: Final = re.compile(r"\b(?:F[I]XME|T[O]DO|X[X]X|H[A]CK)\b")
 
-# What must not be called in the packages, what to use instead, and where it is at the primary.
+# What must not be called in the packages, what to use instead, and where it belongs.
 # (the client runs in its users' processes, where nobody hands in a clock).
 BANNED_CALLS: Final = {
     "time.time": ("the Clock that was handed in", ("region_broker/ports/system/clock.py",)),
@@ -271,7 +271,7 @@ def _installed() -> Mapping[str, list[str]]:
 
 
 def _foreign_imports(*folders: str) -> Iterator[tuple[Path, str]]:
-    at_primary = {
+    known = {
         *sys.stdlib_module_names,
         *CODE_FOLDERS,
         "compression",
@@ -280,7 +280,7 @@ def _foreign_imports(*folders: str) -> Iterator[tuple[Path, str]]:
         for node in ast.walk(tree_of(path)):
             for name in _imported(node):
                 module = name.partition(".")[0]
-                if module not in at_primary:
+                if module not in known:
                     yield path, module
 
 

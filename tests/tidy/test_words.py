@@ -24,6 +24,8 @@ FORMER: Final = {
     "home": "the primary region",
     "homes": "primary regions",
     "acting region": "primary region",
+    "claimant": "donor",
+    "claimants": "donors",
 }
 """Former words, and what is said today."""
 STORED: Final = re.compile(
@@ -40,7 +42,16 @@ ELSEWHERE: Final = {
 _WORD: Final = re.compile(
     r"(?<![a-z0-9])(" + "|".join(word.replace(" ", "[ _-]") for word in FORMER) + r")(?![a-z0-9])"
 )
-_BEGINNINGS: Final = ("greet", "restless", "bookmark", "side", "taker", "home", "acting")
+_BEGINNINGS: Final = (
+    "greet",
+    "restless",
+    "bookmark",
+    "side",
+    "taker",
+    "home",
+    "acting",
+    "claimant",
+)
 
 
 def texts() -> list[Path]:

@@ -261,7 +261,7 @@ def is_called_by_a_framework(
 
 def _foreign_bases(tree: ast.Module, owner: ast.ClassDef) -> Iterator[object]:
     """Yield the base classes that come from the standard library or another package."""
-    primaries = {
+    origins = {
         alias.asname or alias.name: (statement.module, alias.name)
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module
@@ -270,6 +270,6 @@ def _foreign_bases(tree: ast.Module, owner: ast.ClassDef) -> Iterator[object]:
     for base in owner.bases:
         called = base.value if isinstance(base, ast.Subscript) else base
         module, _, name = ast.unparse(called).rpartition(".")
-        primary, name = (module, name) if module else primaries.get(name, ("", name))
-        if primary and primary.partition(".")[0] not in CODE_FOLDERS:
-            yield getattr(import_module(primary), name)
+        origin, name = (module, name) if module else origins.get(name, ("", name))
+        if origin and origin.partition(".")[0] not in CODE_FOLDERS:
+            yield getattr(import_module(origin), name)

@@ -62,7 +62,7 @@ class _Channel:
         self.turn = asyncio.Lock()
         self.client: PeerClient | None = None
         self.number = 0
-        self.acting_region = ""
+        self.primary_region = ""
         self.region_epoch = RegionEpoch(0)
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class PeerForwarder:
         self._failure = ""
         self._channels: dict[ConnectionState, _Channel] = {}  # in the order they came
 
-    def follow(self, acting_region: str, region_epoch: RegionEpoch) -> None:
+    def follow(self, primary_region: str, region_epoch: RegionEpoch) -> None:
         """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
 
         1. A commit is forwarded. 2. The primary stands still, its connections stay. 3. Another region takes over. 4.
@@ -104,7 +104,7 @@ class PeerForwarder:
         would wait for the old primary's answer until a time-out, with a region beside it that could give one.
         """
         for channel in list(self._channels.values()):
-            if (channel.acting_region, channel.region_epoch) != (acting_region, region_epoch):
+            if (channel.primary_region, channel.region_epoch) != (primary_region, region_epoch):
                 channel.close()
 
     def _channel_of(self, connection: ConnectionState) -> _Channel:
@@ -153,7 +153,7 @@ class PeerForwarder:
             raise ForwardingFailed(str(error), may_have_happened=error.sent) from error
         except TimeoutError as error:
             channel.close()
-            reason = f"region {channel.acting_region} did not answer within {timeout_s:.0f} s"
+            reason = f"region {channel.primary_region} did not answer within {timeout_s:.0f} s"
             raise ForwardingFailed(reason) from error
         return None if forwarded.silent else bytes(attachment)
 
@@ -174,7 +174,7 @@ class PeerForwarder:
         client = channel.client
         if client is not None:
             stands = client.ended is None
-            if stands and (channel.acting_region, channel.region_epoch) == (
+            if stands and (channel.primary_region, channel.region_epoch) == (
                 ours.acting_region,
                 ours.region_epoch,
             ):
@@ -183,7 +183,7 @@ class PeerForwarder:
         if ours.acting_region in ("", ours.region):
             raise PeerUnreachable("no other region is known to act", sent=False)
         self._refuse_soon_after_failure()
-        channel.acting_region, channel.region_epoch = ours.acting_region, ours.region_epoch
+        channel.primary_region, channel.region_epoch = ours.acting_region, ours.region_epoch
         try:
             channel.client = await self._connect(ours.acting_region)
             channel.number += 1

@@ -33,7 +33,7 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.network import Network
-from region_broker.region.mirror.claimant import ClaimantPrimary
+from region_broker.region.mirror.donor import DonorPrimary
 from region_broker.region.mirror.mirror_log import (
     MirrorPartitions,
     MirrorTopicStore,
@@ -106,7 +106,7 @@ class TidemarkService:
         self.link: Link | None = None
         self.view: MirrorView | None = None
         self._logged: tuple[_ClaimedFrom, Cut] | None = None
-        self._copies_claimant = False
+        self._copies_donor = False
         self._heard_at_ms: int | None = None
         self._changes_at_primary: tuple[UndoneChange, ...] = ()
         self._history = ShownHistory(parts.partitions)
@@ -139,12 +139,12 @@ class TidemarkService:
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
 
         def address() -> tuple[str, int]:
-            primary = parts.metadata.image.regions[term.acting_region]
+            primary = parts.metadata.image.regions[term.primary_region]
             return primary.peer_host, primary.peer_port
 
         primary: Primary = PeerPrimary(parts.network, address, parts.identity, term.region_epoch)
-        if term.from_claimant:
-            primary = ClaimantPrimary(primary, logs)
+        if term.from_donor:
+            primary = DonorPrimary(primary, logs)
         ports = LinkPorts(
             primary=primary,
             logs=logs,
@@ -156,7 +156,7 @@ class TidemarkService:
         )
         facts = LinkFacts(
             region_epoch=term.region_epoch,
-            primary_region=term.acting_region,
+            primary_region=term.primary_region,
             lineage=parts.lineage(),
             ledgers=ledgers,
         )
@@ -170,12 +170,12 @@ class TidemarkService:
     def _keep_from_primary(self, term: Term) -> None:
         """Keep what the link to the primary knew: a loss statement speaks of the primary, not of who is copied from
         meanwhile (T24)."""
-        if not term.from_claimant:
+        if not term.from_donor:
             self._heard_at_ms, self._changes_at_primary = None, ()
-        elif self.link is not None and not self._copies_claimant:
+        elif self.link is not None and not self._copies_donor:
             self._heard_at_ms = self.link.lag.heard_at_ms
             self._changes_at_primary = tuple(self.link.waiting_topic_changes())
-        self._copies_claimant = term.from_claimant
+        self._copies_donor = term.from_donor
 
     def notice_topics(self) -> None:
         """Say that topics were created, changed or deleted: cut leader and mirrors look again."""
@@ -360,7 +360,7 @@ class TidemarkService:
     def last_heard_ms(self) -> int:
         """Return how long ago the primary region was last heard, -1 for never (or while acting)."""
         heard = None if self.link is None else self.link.lag.heard_at_ms
-        heard = self._heard_at_ms if self._copies_claimant else heard
+        heard = self._heard_at_ms if self._copies_donor else heard
         return -1 if heard is None else self._parts.clock.monotonic_ms() - heard
 
     def lag(self) -> Mapping[str, object]:

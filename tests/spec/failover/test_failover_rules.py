@@ -1,4 +1,4 @@
-"""T18-T23, T25-T27 and T31 for two sites, each on real logs, links and disks unless it is a pure rule."""
+"""T18-T23, T25-T27 and T31 for two regions, each on real logs, links and disks unless it is a pure rule."""
 
 import asyncio
 import logging

@@ -8,7 +8,7 @@ arrives, it goes on; after `catch_up_stall_ms` without, or where the histories d
    region takes over, and
 has the third one's promise. 4. Did it cut at its own tidemark, readers of the third region would be taken back.
 
-Not here: the claimant's side (`primary_side`), what is copied how (`region.mirror.claimant`).
+Not here: the donor's side (`primary_side`), what is copied how (`region.mirror.donor`).
 """
 
 import logging
@@ -61,10 +61,10 @@ async def reach_claims(
     return _way_out(outlook, ahead) if ahead else None
 
 
-async def _copied(outlook: Outlook, state: State, claimant: str, claim: TidemarkPoint) -> bool:
+async def _copied(outlook: Outlook, state: State, donor: str, claim: TidemarkPoint) -> bool:
     parts, settings = outlook.parts, outlook.settings
-    _log.warning("region %s has reached %s: it is copied from there first", claimant, claim)
-    await parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), claimant, from_claimant=True))
+    _log.warning("region %s has reached %s: it is copied from there first", donor, claim)
+    await parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), donor, from_donor=True))
     arrived: tuple[TidemarkPoint, int] | None = None
     since_ms = parts.clock.monotonic_ms()
     while outlook.known_claim().point < claim:
@@ -81,12 +81,12 @@ async def _copied(outlook: Outlook, state: State, claimant: str, claim: Tidemark
 
 
 def _way_out(outlook: Outlook, ahead: Mapping[str, TidemarkPoint]) -> str:
-    claimant, claim = next(iter(ahead.items()))
+    donor, claim = next(iter(ahead.items()))
     why = outlook.parts.tidemarks.lag().get("last_error") or "nothing arrived from there any more"
     return (
-        f"region {claimant} has reached {claim}, this region only {outlook.known_claim().point}, and the rest could"
-        f" not be copied from there ({why}). Nothing was cut. To lose nothing that region {claimant} has shown:"
-        f" tidemark region failover --to {claimant}. To give that up: tidemark region failover --to"
+        f"region {donor} has reached {claim}, this region only {outlook.known_claim().point}, and the rest could"
+        f" not be copied from there ({why}). Nothing was cut. To lose nothing that region {donor} has shown:"
+        f" tidemark region failover --to {donor}. To give that up: tidemark region failover --to"
         f" {outlook.region} --accept-behind"
     )
 

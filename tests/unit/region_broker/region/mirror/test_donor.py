@@ -1,4 +1,4 @@
-"""Rule T24, the candidate's side of a claimant: what it copies there never costs it what it holds itself."""
+"""Rule T24, the candidate's side of a donor: what it copies there never costs it what it holds itself."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from geo_replicator.events import MirrorLogEnd
 from geo_replicator.lineage import LogKey
 from geo_replicator.link.comparing import agrees
 from geo_replicator.ports import LinkFailed
-from region_broker.region.mirror.claimant import NEVER_DUE, ClaimantPrimary
+from region_broker.region.mirror.donor import NEVER_DUE, DonorPrimary
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.region_link import PeerPrimary
@@ -19,13 +19,13 @@ from tests.fixtures.linked_regions import REGION_EPOCH, Site, primary_and_mirror
 from tests.fixtures.waiting import until
 
 
-def seen_by(candidate: Site, claimant_port: int) -> tuple[ClaimantPrimary, MirrorPartitions]:
-    """Return the claimant that listens there, as the candidate sees it, and the candidate's own logs."""
+def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorPartitions]:
+    """Return the donor that listens there, as the candidate sees it, and the candidate's own logs."""
     view = MirrorView(candidate.partitions, candidate.clock, 0)
     logs = MirrorPartitions(candidate.partitions, ledgers_of(candidate.metadata.image), view)
-    address = ("127.0.0.1", claimant_port)
+    address = ("127.0.0.1", donor_port)
     primary = PeerPrimary(candidate.network, lambda: address, candidate.identity, REGION_EPOCH)
-    return ClaimantPrimary(primary, logs), logs
+    return DonorPrimary(primary, logs), logs
 
 
 def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
@@ -33,32 +33,31 @@ def ends_of(logs: MirrorPartitions) -> Mapping[LogKey, MirrorLogEnd]:
 
 
 @asynccontextmanager
-async def candidate_and_claimant(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
-    """A candidate that acted so far, and a claimant that has copied `values` from it and then stands fenced for it."""
-    async with primary_and_mirror(folder) as (candidate, claimant, _, tasks):
+async def candidate_and_donor(folder: Path, *values: bytes) -> AsyncIterator[tuple[Site, Site]]:
+    """A candidate that acted so far, and a donor that has copied `values` from it and then stands fenced for it."""
+    async with primary_and_mirror(folder) as (candidate, donor, _, tasks):
         await candidate.create_topic("orders", 1)
-        following = claimant.mirror(tasks, await candidate.listen())
+        following = donor.mirror(tasks, await candidate.listen())
         await candidate.produce("orders", *values)
         end = candidate.partition("orders").log_end_offset
         await until(
             lambda: (
-                (log := claimant.partitions.get("orders", 0)) is not None
-                and log.high_watermark >= end
+                (log := donor.partitions.get("orders", 0)) is not None and log.high_watermark >= end
             ),
             "copied",
         )
         following.cancel()
-        claimant.source.promised_to = lambda: "primary"
-        yield candidate, claimant
-        claimant.server.close()
+        donor.source.promised_to = lambda: "primary"
+        yield candidate, donor
+        donor.server.close()
 
 
-async def test_T24_a_claimant_with_less_of_a_log_costs_the_candidate_nothing(
+async def test_T24_a_donor_with_less_of_a_log_costs_the_candidate_nothing(
     tmp_path: Path,
 ) -> None:
-    async with candidate_and_claimant(tmp_path, b"a", b"b") as (candidate, claimant):
+    async with candidate_and_donor(tmp_path, b"a", b"b") as (candidate, donor):
         await candidate.produce("orders", b"c")
-        primary, logs = seen_by(candidate, await claimant.listen())
+        primary, logs = seen_by(candidate, await donor.listen())
         async with primary.session() as (session, handshake):
             assert handshake.acting
             version, topics = await session.registry()
@@ -71,21 +70,21 @@ async def test_T24_a_claimant_with_less_of_a_log_costs_the_candidate_nothing(
 
 
 # Holds INV-QM2.
-async def test_T24_a_claimant_with_other_bytes_is_not_copied_from(tmp_path: Path) -> None:
-    async with candidate_and_claimant(tmp_path, b"a", b"b") as (candidate, claimant):
+async def test_T24_a_donor_with_other_bytes_is_not_copied_from(tmp_path: Path) -> None:
+    async with candidate_and_donor(tmp_path, b"a", b"b") as (candidate, donor):
         candidate.partition("orders").truncate_to(0)
         await candidate.produce("orders", b"x", b"y")
         await candidate.produce("orders", b"z")
-        primary, logs = seen_by(candidate, await claimant.listen())
+        primary, logs = seen_by(candidate, await donor.listen())
         async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="other bytes"):
                 await session.check(ends_of(logs))
 
 
 async def test_T24_only_the_region_that_was_promised_may_copy(tmp_path: Path) -> None:
-    async with candidate_and_claimant(tmp_path, b"a") as (candidate, claimant):
-        claimant.source.promised_to = lambda: "third"
-        primary, logs = seen_by(candidate, await claimant.listen())
+    async with candidate_and_donor(tmp_path, b"a") as (candidate, donor):
+        donor.source.promised_to = lambda: "third"
+        primary, logs = seen_by(candidate, await donor.listen())
         async with primary.session() as (session, _):
             with pytest.raises(LinkFailed, match="does not act"):
                 await session.check(ends_of(logs))

@@ -1,11 +1,11 @@
 """A region that stands fenced by its promise, as the link of the candidate sees it: the port `geo_replicator.ports.Primary` (T24).
 
-INV-QM1  nothing that the candidate holds is cut, dropped or deleted because the claimant lacks it: it may hold less of
+INV-QM1  nothing that the candidate holds is cut, dropped or deleted because the donor lacks it: it may hold less of
          one log and more of another, since tidemarks are reached log by log
 INV-QM2  a log is copied on only where both hold the same bytes up to the shorter end; a difference ends the session, and
          with it the takeover: which history counts is then the operator's choice
 
-Not here: who the claimant is, and how long to wait for it (`region.failover.steps.catching_up`); its answers
+Not here: who the donor is, and how long to wait for it (`region.failover.steps.catching_up`); its answers
 (`primary_side`).
 """
 
@@ -24,11 +24,11 @@ from geo_replicator.topology import MirrorTopic
 from idempotency.identity import LeaderEpoch
 
 NEVER_DUE: Final = 1 << 62
-"""The version of a claimant's registry: beyond every tidemark, so that nothing it lacks is ever dropped (INV-QM1)."""
+"""The version of a donor's registry: beyond every tidemark, so that nothing it lacks is ever dropped (INV-QM1)."""
 _NEWEST: Final = LeaderEpoch((1 << 31) - 1)
 
 
-class ClaimantPrimary:
+class DonorPrimary:
     """Shows `primary`, which does not act, as one to copy from. `logs` are the candidate's own."""
 
     def __init__(self, primary: Primary, logs: MirrorLogs) -> None:
@@ -44,7 +44,7 @@ class ClaimantPrimary:
     async def _session(self) -> AsyncIterator[tuple[PrimarySession, HandshakeDone]]:
         async with self._primary.session() as (session, handshake):
             yield (
-                _ClaimantSession(session, self._logs),
+                _DonorSession(session, self._logs),
                 dataclasses.replace(handshake, acting=True),
             )
 
@@ -62,8 +62,8 @@ class _UnderOneVersion:
         return dataclasses.replace(await self._answer, metadata_version=NEVER_DUE)
 
 
-class _ClaimantSession:
-    """One connection after its handshake to the claimant."""
+class _DonorSession:
+    """One connection after its handshake to the donor."""
 
     def __init__(self, session: PrimarySession, logs: MirrorLogs) -> None:
         self._session = session
@@ -73,7 +73,7 @@ class _ClaimantSession:
     async def show_history(
         self, point: TidemarkPoint, shown: Sequence[ShownLog]
     ) -> Sequence[HistoryDifference]:
-        # Where the claimant's log is the shorter one, `check` has compared what both hold.
+        # Where the donor's log is the shorter one, `check` has compared what both hold.
         compared = [log for log in shown if point != BEFORE_ALL or log.key not in self._shorter]
         found = await self._session.show_history(point, compared)
         if point == BEFORE_ALL:
@@ -85,7 +85,7 @@ class _ClaimantSession:
         return NEVER_DUE, topics
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:
-        """Name none: a log with records that the claimant has deleted already ends the session (T34)."""
+        """Name none: a log with records that the donor has deleted already ends the session (T34)."""
         return ()
 
     async def check(self, logs: Mapping[LogKey, MirrorLogEnd]) -> Mapping[LogKey, PrimaryLogEnd]:
@@ -116,7 +116,7 @@ class _ClaimantSession:
         return _UnderOneVersion(self._session.fetch(positions, forgotten))
 
     async def report_reached(self, point: TidemarkPoint, lag: Lag) -> None:
-        """Say nothing: what is reached now counts for no mirror of the claimant."""
+        """Say nothing: what is reached now counts for no mirror of the donor."""
         return
 
 
