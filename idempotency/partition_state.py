@@ -182,9 +182,7 @@ class PartitionState:
                 detail=f"sequence {first} of producer {entry.producer_id} epoch "
                 f"{header.producer_epoch}: expected {expected}",
             )
-        if not entry.in_transaction:
-            return self._judge_reordered(header)
-        if not _may_join(entry, header):
+        if entry.in_transaction and not _may_join(entry, header):
             return Judgement(
                 Verdict.INVALID_TXN_STATE,
                 detail=f"producer {entry.producer_id} has a transaction of epoch "
@@ -196,7 +194,7 @@ class PartitionState:
     def _judge_reordered(self, header: BatchHeader) -> Judgement:
         """Refuse a first batch that overtook an earlier one while both were being verified (C5)."""
         lowest = self.verifications.lowest_sequence(header.producer_id, header.producer_epoch)
-        if lowest is not None and header.base_sequence > lowest:
+        if lowest is not None and is_ahead(header.base_sequence, lowest):
             return Judgement(
                 Verdict.OUT_OF_ORDER_SEQUENCE,
                 detail=f"sequence {header.base_sequence} overtook {lowest} during verification",

@@ -121,6 +121,38 @@ def test_C5_batch_that_overtook_during_verification_is_out_of_order() -> None:
     assert state.judge(second._replace(base_offset=1)).verdict is Verdict.FRESH
 
 
+def test_C5_lower_sequences_are_told_over_the_wrap() -> None:
+    state = PartitionState()
+    first = data(sequence=2**31 - 1, transactional=True)
+    second = data(sequence=0, transactional=True)
+    for header in (first, second):
+        state.verifications.begin(header.producer_id, header.producer_epoch, header.base_sequence)
+    assert state.judge(second).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+    assert state.judge(first).verdict is Verdict.FRESH
+
+
+def test_C3_late_duplicate_that_waits_does_not_hinder_the_next_sequence() -> None:
+    state = state_of(data(0, transactional=True), end(1, marker(ControlType.COMMIT)))
+    duplicate, following = (
+        data(sequence=0, transactional=True),
+        data(sequence=1, transactional=True),
+    )
+    for header in (duplicate, following):
+        state.verifications.begin(header.producer_id, header.producer_epoch, header.base_sequence)
+    assert state.judge(following).verdict is Verdict.FRESH
+
+
+def test_C5_late_batch_of_an_older_epoch_takes_no_attempt_from_the_newer() -> None:
+    state = PartitionState()
+    first = data(sequence=0, producer_epoch=1, transactional=True)
+    waiting = state.verifications.begin(PRODUCER, first.producer_epoch, first.base_sequence)
+    late = data(sequence=7, producer_epoch=0, transactional=True)
+    state.verifications.begin(PRODUCER, late.producer_epoch, late.base_sequence)
+    assert state.verifications.is_current(waiting)
+    overtaking = data(sequence=1, producer_epoch=1, transactional=True)
+    assert state.judge(overtaking).verdict is Verdict.OUT_OF_ORDER_SEQUENCE
+
+
 def test_C6_older_epoch_is_stale() -> None:
     state = state_of(data(0, producer_epoch=3))
     assert state.judge(data(sequence=1, producer_epoch=2)).verdict is Verdict.STALE_PRODUCER_EPOCH

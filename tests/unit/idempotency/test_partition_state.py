@@ -157,13 +157,14 @@ def test_P5_marker_of_the_transaction_before_leaves_the_next_ones_attempt(
     assert verifications.is_current(guard) is current
 
 
-def test_guard_of_an_older_producer_epoch_is_replaced() -> None:
+def test_INV_G4_each_producer_epoch_has_an_attempt_of_its_own() -> None:
     verifications = Verifications()
     old = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(7))
-    verifications.begin(PRODUCER, ProducerEpoch(1), SequenceNumber(3))
-    assert not verifications.is_current(old)
-    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) is None
+    new = verifications.begin(PRODUCER, ProducerEpoch(1), SequenceNumber(3))
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) == 7
     assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(1)) == 3
+    verifications.end(PRODUCER, ProducerEpoch(0))
+    assert [verifications.is_current(guard) for guard in (old, new)] == [False, True]
 
 
 def test_INV_G2_lowest_sequence_sinks_with_later_arrivals() -> None:
