@@ -9,7 +9,7 @@ third site makes this the state machine of a cross-site Raft group.
 Not here: asking (the failover driver), durability (the failover journal).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -65,7 +65,8 @@ def judge_promise(given: Promise, region_epoch: RegionEpoch, asked: Promise) -> 
 class SiteReport:
     """What one site says about itself.
 
-    `claim` is the greatest tidemark it published (acting) or reached (mirror).
+    `claim` is the greatest tidemark it published (acting) or reached (mirror). `abandoned_epoch`: it acts under no region
+    epoch up to this one that it was promised.
     """
 
     region: str
@@ -74,6 +75,7 @@ class SiteReport:
     promise: Promise = NO_PROMISE
     claim: TidemarkPoint = BEFORE_ALL
     lineage: Lineage = field(default_factory=Lineage)
+    abandoned_epoch: RegionEpoch = RegionEpoch(0)
 
 
 class StartVerdict(Enum):
@@ -103,12 +105,22 @@ def judge_start(region_epoch: RegionEpoch, reports: Sequence[SiteReport]) -> Sta
     if ahead is not None and ahead.region_epoch > region_epoch:
         reason = f"region {ahead.region} is at region epoch {ahead.region_epoch}, this one at"
         return StartDecision(StartVerdict.FOLLOW, f"{reason} {region_epoch}", ahead.region)
-    promised = max(reports, key=lambda report: report.promise.region_epoch, default=None)
-    if promised is not None and promised.promise.region_epoch > region_epoch:
-        promise = promised.promise
+    abandoned = {report.region: report.abandoned_epoch for report in reports}
+    promise = max(
+        (each.promise for each in reports if not _is_abandoned(each.promise, abandoned)),
+        key=lambda promise: promise.region_epoch,
+        default=NO_PROMISE,
+    )
+    if promise.region_epoch > region_epoch:
         reason = (
             f"region {promise.candidate} was promised region epoch {promise.region_epoch}; this one goes on by itself, when"
-            " that one acts or gave up"
+            f" that one acts or gave up. If {promise.candidate} is lost, or has lost its memory of it: tidemark region"
+            " failover --to another region"
         )
         return StartDecision(StartVerdict.WAIT, reason, promise.candidate)
     return StartDecision(StartVerdict.ACT)
+
+
+def _is_abandoned(promise: Promise, abandoned: Mapping[str, RegionEpoch]) -> bool:
+    """Return whether who was promised an epoch said that it gave it up: it never acts under it (T24)."""
+    return abandoned.get(promise.candidate, 0) >= promise.region_epoch

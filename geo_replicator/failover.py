@@ -255,8 +255,8 @@ def _remember_return(
             return msgspec.structs.replace(
                 state, region_epoch=history.region_epoch, reason=joined, copied=True
             )
-        case FollowResumed(acting_region=acting_region):
-            assert state.promise.region_epoch <= state.region_epoch, state
+        case FollowResumed(acting_region=acting_region, abandoned_epoch=abandoned_epoch):
+            assert state.promise.region_epoch <= max(state.region_epoch, abandoned_epoch), state
             assert acting_region != state.region, state
             return msgspec.structs.replace(state, acting_region=acting_region, reason="")
         case ReturnBegun(entries=entries):

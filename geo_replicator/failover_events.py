@@ -158,9 +158,13 @@ class HigherEpochLearned(msgspec.Struct, frozen=True, tag=True):
 
 
 class FollowResumed(msgspec.Struct, frozen=True, tag=True):
-    """Nothing new: `acting_region` still acts under this region's own epoch, and no promise stands."""
+    """Nothing new: `acting_region` still acts under this region's own epoch, and no promise stands.
+
+    `abandoned_epoch`: whom this region promised the highest epoch has given up all epochs up to this one (T24).
+    """
 
     acting_region: str
+    abandoned_epoch: RegionEpoch = RegionEpoch(0)
 
 
 class ReturnBegun(msgspec.Struct, frozen=True, tag=True):

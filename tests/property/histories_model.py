@@ -331,7 +331,12 @@ class World:
     def _report(self, peer: Region) -> directory.SiteReport:
         claim = peer.claim().point
         return directory.SiteReport(
-            peer.name, RegionEpoch(peer.metadata.region_epoch), peer.acting, peer.now.promise, claim
+            peer.name,
+            RegionEpoch(peer.metadata.region_epoch),
+            peer.acting,
+            peer.now.promise,
+            claim,
+            abandoned_epoch=peer.now.abandoned_epoch,
         )
 
     def _act(self, region: Region) -> None:
@@ -439,10 +444,11 @@ class World:
         ):
             region.record(ReturnBegun(unseen))
             return
-        if state.promise.region_epoch <= state.region_epoch:
+        given_up = self._given_up(state)
+        if state.promise.region_epoch <= max(state.region_epoch, given_up):
             for peer in self.peers(region.name):
                 if peer.is_primary and peer.metadata.region_epoch == state.region_epoch:
-                    region.record(FollowResumed(peer.name))
+                    region.record(FollowResumed(peer.name, given_up))
                     return
 
     def _is_bound(self, state: failover.State) -> bool:
@@ -450,10 +456,13 @@ class World:
         promise = state.promise
         if promise.candidate == state.region:
             return False
+        return self._given_up(state) < promise.region_epoch
+
+    def _given_up(self, state: failover.State) -> RegionEpoch:
         candidates = [
-            peer.now for peer in self.peers(state.region) if peer.name == promise.candidate
+            peer.now for peer in self.peers(state.region) if peer.name == state.promise.candidate
         ]
-        return all(candidate.abandoned_epoch < promise.region_epoch for candidate in candidates)
+        return max((each.abandoned_epoch for each in candidates), default=RegionEpoch(0))
 
     # A link session, from hello to the last byte.
 

@@ -16,7 +16,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.region.failover import peers as failover_peers
 from region_broker.region.failover.messages import AskPromise
-from region_broker.region.failover.operations import Operation
+from region_broker.region.failover.operations import Operation, OperationRefused
 from region_broker.region.peers import forwarder
 from region_broker.region.peers.protocol import Frame, PeerMessage, PeerRefused
 from region_broker.region.peers.server import Handling, PeerSession, Reply
@@ -216,6 +216,26 @@ async def test_T24_a_region_that_promised_a_higher_epoch_does_not_follow_who_act
             operation = await ended(pair, ap.node.operations.begin_failover(confirmed=True))
             assert operation.status == "succeeded", operation
             await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
+
+
+async def test_T24_a_promise_that_was_given_up_keeps_neither_the_primary_nor_who_gave_it(
+    tmp_path: Path,
+) -> None:
+    """The primary was away while another region took over in vain: each would wait for the other."""
+    async with region_pair(tmp_path, 9, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await pair.create_topic(TOPIC, 1)
+        await pair.eu.kill()
+        promised = next_region_epoch([pair.us.node.failover.state.region_epoch], 2)
+        await pair.us.node.failover.record(PromiseGiven(promised, "ap"))
+        await pair.eu.begin()
+        role = pair.eu.node.role
+        await pair.until(lambda: "ap was promised" in role.reason_not_acting, "eu waits for ap")
+        with pytest.raises(OperationRefused, match="stands still: region ap was promised"):
+            pair.eu.node.operations.begin_failover(confirmed=True)
+        ap.node.failover._state = replace(ap.node.failover.state, abandoned_epoch=promised)
+        await pair.until(lambda: role.acting, "eu acts again")
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows it again")
 
 
 async def test_T31_a_silent_region_does_not_keep_a_fenced_one_from_what_the_living_know(

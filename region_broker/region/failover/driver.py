@@ -202,10 +202,9 @@ class FailoverDriver:
         if aside and self.parts.role.acting:
             self.parts.role.close_gate(aside)
         self.outlook.lives.judge(hello)
-        if hello.lineage:
-            self.outlook.hellos[hello.region] = hello
-            if self.state.phase.acts:
-                self._refute(refuted_by_lineage(self.outlook, self.state, [hello]))
+        self.outlook.heed(hello)
+        if hello.lineage and self.state.phase.acts:
+            self._refute(refuted_by_lineage(self.outlook, self.state, [hello]))
         if self._is_news(hello):
             region = self.parts.role.region
             reason = why_fenced(region, hello.region_epoch, hello.acting_region)

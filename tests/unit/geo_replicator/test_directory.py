@@ -1,5 +1,7 @@
 """Epochs, promises, and whether a region may act when it starts."""
 
+from dataclasses import replace
+
 import pytest
 
 from geo_replicator.directory import (
@@ -76,3 +78,16 @@ def test_INV_DY2_one_epoch_is_promised_to_one_candidate() -> None:
 def test_INV_DY3_a_region_does_not_wait_for_a_promise_of_its_own_epoch() -> None:
     report = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "eu"))
     assert judge_start(RegionEpoch(17), [report]).verdict is StartVerdict.ACT
+
+
+def test_T24_a_promise_that_its_candidate_gave_up_keeps_nobody_waiting() -> None:
+    promised = Promise(RegionEpoch(17), "ap")
+    reports = [
+        SiteReport("us", RegionEpoch(8), acting=False, promise=promised),
+        SiteReport("ap", RegionEpoch(8), acting=False, abandoned_epoch=RegionEpoch(16)),
+    ]
+    assert judge_start(RegionEpoch(8), reports).verdict is StartVerdict.WAIT
+    reports[1] = replace(reports[1], abandoned_epoch=RegionEpoch(17))
+    assert judge_start(RegionEpoch(8), reports).verdict is StartVerdict.ACT
+    higher = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(24), "us"))
+    assert judge_start(RegionEpoch(8), [higher, reports[1]]).verdict is StartVerdict.WAIT

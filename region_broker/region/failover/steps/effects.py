@@ -12,6 +12,7 @@ until it is known who acts (`region.failover.steps.fenced`).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -248,7 +249,10 @@ class FailoverSteps:
                 pause_ms = settings.confirm_pause_ms if aside else settings.ask_again_ms
                 await self._parts.clock.sleep_ms(pause_ms)
                 continue
-            reports = [status.report() for status in statuses.values()]
+            reports = [
+                replace(status.report(), abandoned_epoch=self._outlook.abandoned_epoch(name))
+                for name, status in statuses.items()
+            ]
             decision = judge_start(state.region_epoch, reports)
             if decision.verdict is StartVerdict.FOLLOW:
                 ahead = max(reports, key=lambda report: report.region_epoch)

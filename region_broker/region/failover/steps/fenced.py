@@ -62,10 +62,11 @@ def _whom_to_follow(
     another = unseen and unseen[-1].acting_region != outlook.region
     if another and not is_bound(outlook, state, unseen[-1].region_epoch):
         return ReturnBegun(unseen)
-    if state.promise.region_epoch <= state.region_epoch:
+    given_up = outlook.abandoned_epoch(state.promise.candidate)
+    if state.promise.region_epoch <= max(state.region_epoch, given_up):
         for name, status in statuses.items():
             if status.is_primary and status.region_epoch == state.region_epoch:
-                return FollowResumed(name)
+                return FollowResumed(name, given_up)
     return None
 
 
@@ -79,8 +80,7 @@ def is_bound(outlook: Outlook, state: State, region_epoch: RegionEpoch) -> bool:
     promise = state.promise
     if region_epoch >= promise.region_epoch or promise.candidate == state.region:
         return False
-    candidate = outlook.hellos.get(promise.candidate)
-    return candidate is None or candidate.abandoned_epoch < promise.region_epoch
+    return outlook.abandoned_epoch(promise.candidate) < promise.region_epoch
 
 
 class _Awaited:

@@ -85,6 +85,7 @@ class Outlook:
         self.parts: Final = parts
         self.settings: Final = settings
         self.hellos: dict[str, Hello] = {}
+        self._abandoned: dict[str, RegionEpoch] = {}
         self.heard_ms: dict[str, int] = {}
         self.refuted: HistoryRefuted | None = None
         self.nobody_acts = False
@@ -104,8 +105,17 @@ class Outlook:
         """
         for name, hello in hellos.items():
             self.hellos.pop(name, None)
-            if hello.lineage:
-                self.hellos[name] = hello
+            self.heed(hello)
+
+    def heed(self, hello: Hello) -> None:
+        """Keep what a region says of itself now, and the lineage that it knows, if it knows one."""
+        self._abandoned[hello.region] = hello.abandoned_epoch
+        if hello.lineage:
+            self.hellos[hello.region] = hello
+
+    def abandoned_epoch(self, region: str) -> RegionEpoch:
+        """Return up to which region epoch another region said last that it gave up what it was promised, 0 if none."""
+        return self._abandoned.get(region, RegionEpoch(0))
 
     def is_refuted(self, region_epoch: RegionEpoch) -> bool:
         """Return whether a mirror has shown what this region does not hold of that epoch (T33)."""
