@@ -1,6 +1,7 @@
 """Deadlines of requests that wait without a task.
 
-INV-RDL1  one timer serves all of a node: most deadlines are dropped before they come
+INV-RDL1  one timer serves all of a node: most deadlines are dropped before they come; what is due is told in the order
+          of its time
 Not here: what a request answers when its time is over (`produce.wait`, `fetch_wait`).
 """
 
@@ -57,7 +58,8 @@ class Deadlines:
         self._timer = None
         # A timer may fire a moment early: what is due by the time it was set for is due.
         now_s = max(loop.time(), self._at_s)
-        for expiring in [each for each, at_s in self._due_s.items() if at_s <= now_s]:
+        due = [each for each, at_s in self._due_s.items() if at_s <= now_s]
+        for expiring in sorted(due, key=self._due_s.__getitem__):  # the loop may have been late
             self.drop(expiring)
             expiring.expire()
         if self._due_s and self._timer is None:

@@ -136,7 +136,6 @@ class PeerForwarder:
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:
             async with channel.turn:
-                _refuse_behind_failure(ctx)
                 client = await self._opened(channel)
                 # 1. A batch is under way. 2. The region epoch moves, or its connection ends. 3. The next
                 # request opens another one, and meanwhile the first batch is found to have failed.

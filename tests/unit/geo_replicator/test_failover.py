@@ -91,6 +91,28 @@ def test_INV_FA8_a_refuted_region_is_so_until_it_came_back_to_the_history_of_ano
     assert not any(state.may_act for state in states)
 
 
+def test_INV_FA5_nobody_acts_below_what_it_promised() -> None:
+    acting = State(region="eu", phase=Phase.ACTING, region_epoch=RegionEpoch(8), acting_region="eu")
+    assert acting.may_act
+    promise = Promise(RegionEpoch(17), "us")
+    assert not msgspec.structs.replace(acting, promise=promise).may_act
+
+
+def test_T32_whoever_takes_over_holds_more_than_a_copy() -> None:
+    joined = HistoryJoined("us", birth_at("eu", 0))
+    states = [after(joined, *TAKEOVER_STEPS[1 : n + 1]) for n in range(len(TAKEOVER_STEPS))]
+    assert [state.copied for state in states] == [True, True, True, True, False]
+
+
+def test_INV_LN1_entries_that_were_missed_come_in_their_order() -> None:
+    born, learned, *_ = RETURN_STEPS
+    newer = msgspec.structs.replace(US_ENTRY, region_epoch=RegionEpoch(25))
+    assert after(born, learned, ReturnBegun((US_ENTRY, newer))).unseen == (US_ENTRY, newer)
+    for entries in ((newer, US_ENTRY), (US_ENTRY, US_ENTRY)):
+        with pytest.raises(AssertionError, match="INV-LN1"):
+            after(born, learned, ReturnBegun(entries))
+
+
 def test_each_phase_has_one_effect_to_go_on_with() -> None:
     effects = [type(next_effect(after(*TAKEOVER_STEPS[: n + 1]))) for n in range(5)]
     assert effects == [Mirror, CollectPromises, CutLogs, Adopt, Act]

@@ -98,3 +98,11 @@ def test_INV_WC4_what_is_hidden_where_nothing_was_forgotten_hides_what_was_forgo
         THERE: LogTransactions(7, [], [], Forgotten(4, 7)),
     }
     assert whole_cut(logs) == {HERE: 0, THERE: 4}
+
+
+def test_INV_WC4_a_log_of_which_nothing_was_forgotten_hides_nothing_of_others() -> None:
+    logs = {
+        HERE: LogTransactions(3, [], [], Forgotten(5, 5)),
+        THERE: LogTransactions(7, [], [], Forgotten(2, 7)),
+    }
+    assert whole_cut(logs) == {HERE: 3, THERE: 7}

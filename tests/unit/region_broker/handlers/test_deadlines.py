@@ -27,6 +27,16 @@ async def test_INV_RDL1_an_earlier_deadline_that_comes_later_is_told_first() -> 
     assert len(deadlines) == 0
 
 
+async def test_INV_RDL1_what_is_due_at_once_is_told_in_the_order_of_its_time() -> None:
+    deadlines, order = Deadlines(), list[str]()
+    told = [Told(name, order) for name in ("late", "early", "between")]
+    for each, timeout_s in zip(told, (-1, -3, -2), strict=True):
+        deadlines.add(each, timeout_s)
+    for each in told:
+        await asyncio.wait_for(each.over.wait(), 10)
+    assert order == ["early", "between", "late"]
+
+
 async def test_what_was_dropped_is_not_told() -> None:
     deadlines, order = Deadlines(), list[str]()
     dropped, kept = Told("dropped", order), Told("kept", order)

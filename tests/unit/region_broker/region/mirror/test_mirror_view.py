@@ -10,10 +10,20 @@ from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, Who
 from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round, SequenceNumber
 from idempotency.record_batch import ControlType
+from region_broker.log.log_config import NodeLogConfig
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.wire.batches import Origin
-from tests.fixtures.node_logs import TOPIC_ID, Fixture, ManualClock, append_marker, batch, fixture
+from tests.fixtures.node_logs import (
+    TOPIC_ID,
+    Fixture,
+    ManualClock,
+    Topic,
+    append_marker,
+    batch,
+    fixture,
+)
+from tests.simulation.disk import SimulatedDisk
 
 TWO_MINUTES_MS = 120_000
 ALL = (LogKey(TOPIC_ID, 0), LogKey(TOPIC_ID, 1))
@@ -267,6 +277,34 @@ def test_INV_MV4_a_start_shows_nothing_that_is_not_durable_yet() -> None:
     assert mirror.shown == [2, 2]
 
 
+def test_INV_MV4_a_start_shows_again_what_was_shown_before_a_rest() -> None:
+    mirror = Mirror()
+    mirror.mark(1)
+    mirror.show()
+    for producer_id in range(100, 200):
+        mirror.write(producer_id)
+        mirror.mark(0, producer_id, serial=producer_id)
+    assert mirror.show() > 0
+    mirror.show()  # in the rest after so many: a tidemark, and no search
+    mirror.start_again()
+    assert mirror.shown == [2, 2]
+
+
+def test_internal_topics_take_no_part_in_the_whole_cut() -> None:
+    """Groups and transactions are asked of the primary; the other half would hold the offsets of 0 back."""
+    offsets = Topic(partition_count=2, name="__consumer_offsets", internal=True)
+    mirror = Mirror(
+        fixture=Fixture(SimulatedDisk(), offsets, NodeLogConfig(journal_bytes=1 << 16), leads=True)
+    )
+    for _ in range(2):
+        assert mirror.show() == 0
+        assert mirror.shown == [2, 0]
+        assert mirror.view.status()["logs"] == 0
+        assert mirror.durable == WholeEnds(Unlisted.AT_CUT)
+        mirror.start_again()
+        assert mirror.shown == [2, 0]
+
+
 def returned() -> Mirror:
     """A region that acted, forgot, and mirrors: 7 is committed in both, in 1 behind 8, which is open there.
 
@@ -298,6 +336,27 @@ def test_T17_a_region_that_acted_returns_and_shows_no_half_of_what_it_forgot() -
     mirror.mark(1, 9, serial=3)
     mirror.show()
     assert mirror.shown == [4, 6]
+
+
+def test_INV_MV5_a_region_that_acts_again_forgets_again() -> None:
+    """What covered the forgotten of its first term says nothing of the second."""
+    mirror = returned()
+    mirror.start_again()
+    mirror.mark(1, 8, serial=2, kind=ControlType.ABORT)
+    mirror.show()
+    mirror.show()
+    assert mirror.shown == [2, 4]
+    mirror.write(10, 1)
+    mirror.write(11)
+    mirror.mark(0, 11, serial=4)
+    mirror.mark(1, 11, serial=4)
+    mirror.act()
+    for partition in mirror.fixture.partitions:
+        partition.rewind_cut(0)
+    ends = [partition.log_end_offset for partition in mirror.fixture.partitions]
+    mirror.view.show_again(dict(zip(ALL, ends, strict=True)), NOTHING_WHOLE)
+    mirror.show()
+    assert mirror.shown == [0, 0], "11 lies behind the open 10 in partition 1"
 
 
 def test_INV_MV5_nothing_forgotten_is_shown_before_a_tidemark_covers_it() -> None:
