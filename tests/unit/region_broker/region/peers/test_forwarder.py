@@ -12,9 +12,10 @@ from idempotency.identity import RegionEpoch
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.peers import forwarder as forwarding
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
-from region_broker.region.peers.protocol import ASK_AGAIN, Hello, PeerRefused
-from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.protocol import ASK_AGAIN, Forward, Hello, PeerRefused
+from region_broker.region.peers.server import PeerServer, PeerSession
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.server import CloseConnection
@@ -50,6 +51,8 @@ class Answers:
             await self.hangs.wait()
         if incoming.api_key == PRODUCE:
             return None
+        if incoming.version == 97:
+            raise AssertionError("a rule is broken")
         if incoming.version == 98:
             raise RuntimeError("handler bug")
         if incoming.version == 99:
@@ -83,20 +86,21 @@ class Fixture:
     answers: Answers
     acting: Acting
     mirror: PlayedIdentity
+    primary: PlayedIdentity
 
 
 @asynccontextmanager
 async def fixture(acting: Acting | None = None) -> AsyncIterator[Fixture]:
     network, mirror, answers = AsyncioNetwork(), PlayedIdentity("mirror"), Answers()
-    acting = acting or Acting()
-    server = PeerServer(network, PlayedIdentity("primary"))
+    acting, primary = acting or Acting(), PlayedIdentity("primary")
+    server = PeerServer(network, primary)
     ForwardTarget(answers, acting).register(server)
     listener = await server.start("127.0.0.1", 0)
     address = ("127.0.0.1", listener.port)
     forwarder = PeerForwarder(network, mirror, lambda _region: address, SystemClock(), origin=7)
     running = asyncio.get_running_loop().create_task(forwarder.run())
     await asyncio.sleep(0)
-    yield Fixture(forwarder, server, answers, acting, mirror)
+    yield Fixture(forwarder, server, answers, acting, mirror, primary)
     running.cancel()
     await asyncio.wait([running])
     server.close()
@@ -141,6 +145,8 @@ async def test_KAFKA_17754_connections_keep_their_order_and_each_channel_counts(
         # Everything that the mirror had accepted by then is at most the newest.
         assert later.connection_id < later.numbering.newest
         assert later.numbering.newest >> 20 == 6
+        await made.forwarder.forward(context(3, ConnectionState(), newest=4), request(4))
+        assert later.numbering.newest >> 20 == 6, "what is told late takes nothing back"
 
 
 async def test_no_answer_is_passed_on_where_none_is_due() -> None:
@@ -289,6 +295,20 @@ async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
         made.answers.hangs.set()
 
 
+# Holds INV-FW2.
+async def test_what_is_not_answered_in_time_may_have_happened_and_its_connection_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "FORWARD_TIMEOUT_S", 0.01)
+    async with fixture() as made:
+        made.answers.hangs, state = asyncio.Event(), ConnectionState()
+        with pytest.raises(ForwardingFailed, match="did not answer within") as failed:
+            await made.forwarder.forward(context(1, state), request(1))
+        assert failed.value.may_have_happened
+        assert made.forwarder._channels[state].client is None
+        made.answers.hangs.set()
+
+
 @pytest.mark.parametrize(("elsewhere", "later"), [(True, True), (True, False), (False, True)])
 async def test_INV_FW6_what_waits_for_a_region_that_acts_no_more_ends_and_may_have_happened(
     *, elsewhere: bool, later: bool
@@ -320,9 +340,56 @@ async def test_what_could_not_be_sent_has_not_happened() -> None:
         assert not failed.value.may_have_happened
 
 
-async def test_nobody_acts() -> None:
+def message(origin: int, region_epoch: int = 8) -> Forward:
+    return Forward(
+        region_epoch=RegionEpoch(region_epoch), client_origin=origin, client_connection_id=1,
+        newest_connection_id=1, channel=1, principal="", client_address="client-1",
+    )  # fmt: skip
+
+
+def session() -> PeerSession:
+    return PeerSession(1, "mirror:1", PlayedIdentity("mirror").hello())
+
+
+async def test_INV_FW5_a_rule_that_is_broken_ends_the_acting_node() -> None:
+    target = ForwardTarget(Answers(), Acting())
+    with pytest.raises(AssertionError, match="a rule is broken"):
+        await target._forward(session(), message(7), request(1, version=97))
+
+
+# Holds INV-FW3.
+async def test_a_request_of_a_region_epoch_that_is_not_known_here_yet_is_not_executed() -> None:
+    answers = Answers()
+    with pytest.raises(PeerRefused, match="this region is behind"):
+        await ForwardTarget(answers, Acting())._forward(session(), message(7, 17), request(1))
+    assert answers.seen == []
+
+
+async def test_the_lives_of_nodes_that_forwarded_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "_ORIGINS_MAX", 2)
+    target = ForwardTarget(Answers(), Acting())
+    for origin in (1, 2, 3):
+        await target._forward(session(), message(origin), request(1))
+    assert list(target._numberings) == [2, 3]
+
+
+# Holds INV-FW3.
+async def test_a_region_that_does_not_act_itself_is_forwarded_nothing() -> None:
     async with fixture() as made:
-        made.mirror.acting_region = ""
+        made.primary.acting_region = "another"
+        with pytest.raises(ForwardingFailed, match="primary does not act") as failed:
+            await made.forwarder.forward(context(1, ConnectionState()), request(1))
+        assert not failed.value.may_have_happened
+        assert made.answers.seen == []
+
+
+# Holds INV-FW3.
+@pytest.mark.parametrize("acting_region", ["", "mirror"])
+async def test_nobody_else_acts(acting_region: str) -> None:
+    async with fixture() as made:
+        made.mirror.acting_region = acting_region
         with pytest.raises(ForwardingFailed, match="no other region") as failed:
             await made.forwarder.forward(context(1, ConnectionState()), request(1))
         assert not failed.value.may_have_happened

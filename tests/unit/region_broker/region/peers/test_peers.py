@@ -4,9 +4,15 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import pytest
 
+from geo_replicator.folder_life import Shown
+from idempotency.identity import RegionEpoch
+from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import ByteStream
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers.client import PeerClient, opened
@@ -31,7 +37,7 @@ from region_broker.region.peers.server import (
     PeerSettings,
     Reply,
 )
-from tests.fixtures.linked_regions import PlayedIdentity
+from tests.fixtures.linked_regions import CLUSTER_ID, PlayedIdentity
 from tests.fixtures.waiting import until
 
 
@@ -78,6 +84,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
         (PREFACE + struct.pack(">IBQB", 14, 9, 1, 0) + bytes(4), "kind 9"),
         (PREFACE + struct.pack(">IBQB", 14, 1, 1, 200) + bytes(4), "within its tag"),
         (PREFACE + struct.pack(">IBQBI", 14, 1, 1, 0, 99), "longer than its frame"),
+        (PREFACE + struct.pack(">IBQBI", 14, 1, 1, 0, 1), "longer than its frame"),
         (PREFACE + struct.pack(">IBQB", 15, 1, 1, 1) + b"\xff" + bytes(4), "not ASCII"),
     ],
 )
@@ -179,6 +186,68 @@ async def test_other_clusters_are_refused_and_learn_nothing() -> None:
     assert primary.heard == []
 
 
+@dataclass
+class Saying(PlayedIdentity):
+    """A region that says more in its hello."""
+
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def hello(self) -> Hello:
+        return msgspec.structs.replace(super().hello(), **self.more)
+
+
+ENTRY = LineageEntry(
+    region_epoch=RegionEpoch(17), acting_region="primary", base_region_epoch=RegionEpoch(8), base_number=5
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("cluster_id", "told"), [("other", ()), (CLUSTER_ID, (ENTRY,))])
+async def test_who_is_refused_is_told_the_lineage_unless_it_is_of_another_cluster(
+    cluster_id: str, told: tuple[LineageEntry, ...]
+) -> None:
+    primary = Saying("primary", region_epoch=17, more={"lineage": (ENTRY,)})
+    late = PlayedIdentity("mirror", cluster_id=cluster_id)
+    async with served(primary) as (_, address):
+        with pytest.raises(PeerRefused):
+            async with opened(AsyncioNetwork(), address, late):
+                pass
+    assert late.heard[0].lineage == told
+
+
+async def test_a_caller_says_a_small_hello_without_its_lineage() -> None:
+    primary = PlayedIdentity("primary")
+    async with (
+        served(primary) as (_, address),
+        opened(AsyncioNetwork(), address, Saying("mirror", more={"lineage": (ENTRY,)})),
+    ):
+        assert primary.heard[0].lineage == ()
+
+
+async def test_T32_a_folder_without_history_may_ask_under_a_lower_region_epoch() -> None:
+    newborn = Saying("mirror", more={"folder": Shown(folder_id="f", incarnations=("s",))})
+    async with (
+        served(PlayedIdentity("primary", region_epoch=17)) as (_, address),
+        opened(AsyncioNetwork(), address, newborn) as (client, _),
+    ):
+        assert (await client.call(Ask(number=2), Told)).number == 4
+
+
+async def test_what_waits_in_a_session_ends_with_its_connection() -> None:
+    over = asyncio.Event()
+
+    async def wait(session: PeerSession, _message: Told, _attachment: memoryview) -> Told:
+        session.on_close(over.set)
+        return Told(number=1)
+
+    async with served(PlayedIdentity("primary")) as (server, address):
+        server.register(Told, wait)
+        async with opened(AsyncioNetwork(), address, PlayedIdentity("mirror")) as (client, _):
+            await client.call(Told(number=1), Told)
+            assert not over.is_set()
+        async with asyncio.timeout(10):
+            await over.wait()
+
+
 async def test_lower_region_epochs_are_refused_and_both_sides_learn() -> None:
     primary, late = PlayedIdentity("primary", region_epoch=17), PlayedIdentity("mirror")
     async with served(primary) as (_, address):
@@ -205,6 +274,8 @@ async def test_a_server_learns_a_higher_region_epoch_and_talks_on() -> None:
         b"GET / HTTP/1.1\r\n\r\n",
         PREFACE + b"\xff" * 64,
         PREFACE + frame(Ask(number=1)),
+        PREFACE + b"".join(encode_frame(FrameKind.ANSWER, 1, HELLO)),
+        PREFACE + frame(HELLO, bytes(HANDSHAKE_FRAME_BYTES_MAX)),
         b"\x00" * 99,
     ],
 )
@@ -219,6 +290,26 @@ async def test_garbage_closes_its_connection_and_harms_nobody_else(garbage: byte
         assert await stream.read(100) == b""
         stream.close()
         assert (await client.call(Ask(number=2), Told)).number == 4
+
+
+async def test_a_peer_that_asks_where_it_should_answer_is_left() -> None:
+    network = AsyncioNetwork()
+
+    async def ask_back(stream: ByteStream) -> None:
+        stream.write(frame(Ask(number=1)))
+        while await stream.read(1 << 16):
+            pass
+        stream.close()
+
+    listener = await network.listen("127.0.0.1", 0, ask_back)
+    with pytest.raises(PeerUnreachable, match="a request where only answers may come"):
+        async with (
+            asyncio.timeout(10),
+            opened(network, ("127.0.0.1", listener.port), PlayedIdentity("mirror")),
+        ):
+            pass
+    listener.close()
+    await listener.wait_closed()
 
 
 async def test_requests_end_when_the_peer_goes_and_say_that_they_were_sent() -> None:
