@@ -1,15 +1,18 @@
-"""What a mirror answers first after a start: what it had shown, and to nobody less (T16)."""
+"""What a region answers first after a start: what it had shown, and to nobody less (T16)."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import State
+from geo_replicator.failover_events import PromiseGiven
 from region_broker.node import Node
 from region_broker.wire.batches import Record, build_batch
-from tests.simulation.kafka_client import Connection
-from tests.simulation.region_pair import region_pair
+from tests.simulation.kafka_client import Connection, Refused
+from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
@@ -47,3 +50,50 @@ async def test_T16_a_mirror_that_starts_answers_nobody_before_it_shows_what_it_h
             except OSError:
                 await asyncio.sleep(0)
         assert seen == [{0: 1}]
+
+
+async def one_record(pair: Pair) -> None:
+    await pair.create_topic("stream", 1)
+    connection = await Connection.open(pair.fabric.site("client"), pair.eu.kafka_port)
+    await connection.produce("stream", {0: build_batch([Record(None, b"x")])})
+    theirs = pair.us.partition("stream", 0)
+    await pair.until(lambda: theirs.sight.last_stable_offset == 1, "it is shown")
+
+
+async def first_answers(pair: Pair, region: Region) -> tuple[list[int], list[ErrorCode]]:
+    """Return the first end that a region tells, and the errors before it; without one, for three seconds."""
+    network, refused = pair.fabric.site("reader"), set[ErrorCode]()
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + 3
+    while loop.time() < until_s:
+        try:
+            reader = await Connection.open(network, region.kafka_port)
+            return list((await reader.ends("stream", 1)).values()), list(refused)
+        except OSError:
+            await asyncio.sleep(0.1)
+        except Refused as error:
+            refused.add(error.code)
+            await asyncio.sleep(0.1)
+    return [], list(refused)
+
+
+async def test_T16_a_primary_that_starts_tells_no_end_before_it_acts(tmp_path: Path) -> None:
+    """INV-PT9. It asks the others first whether it still may: meanwhile it shows nothing, and its logs do not end at their beginning."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await one_record(pair)
+        await pair.us.kill()
+        await pair.eu.kill()
+        await pair.eu.begin()
+        assert await first_answers(pair, pair.eu) == ([1], [ErrorCode.offset_not_available])
+
+
+async def test_T16_a_region_that_starts_while_it_stands_still_tells_no_end(tmp_path: Path) -> None:
+    async with region_pair(tmp_path, seed=1) as pair:
+        await one_record(pair)
+        driver = pair.us.node.failover
+        promised = next_region_epoch([driver.state.region_epoch], 1)
+        await driver.record(PromiseGiven(promised, "eu"), expected=driver.state)
+        await pair.us.kill()
+        await pair.eu.kill()
+        await pair.us.begin()
+        assert await first_answers(pair, pair.us) == ([], [ErrorCode.offset_not_available])

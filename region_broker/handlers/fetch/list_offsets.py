@@ -2,6 +2,8 @@
 
 "latest" is what the reader may read up to: the last stable offset under read committed (C37), on a mirror what the last
 tidemark reached shows; in one answer, of all partitions as of one moment.
+A region that was just started tells no end before its role is known (INV-PT9): what it shows then is less than what it had
+shown, and who resets to "latest" would read everything again (T16). Clients ask again, as in Kafka (KIP-207).
 There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 
@@ -30,6 +32,8 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+_OF_THE_START: Final = frozenset({EARLIEST, EARLIEST_LOCAL})
+_OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _SINCE_VERSION: Final = {
     MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
 }  # fmt: skip
@@ -79,6 +83,9 @@ def _found(ctx: RequestContext, topic: str, item: Any) -> Partition | ErrorCode:
         return error
     if not _served(ctx.version, int(item.timestamp)):
         return ErrorCode.unsupported_version
+    if not partition.sight.end_is_known and int(item.timestamp) not in _OF_THE_START:
+        new = ctx.version >= _OFFSET_NOT_AVAILABLE_SINCE
+        return ErrorCode.offset_not_available if new else ErrorCode.leader_not_available
     return partition
 
 

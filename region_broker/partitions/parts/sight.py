@@ -5,6 +5,7 @@ INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark
         the last stable offset of a mirror lies at or below its whole cut
 INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
         primary region's term as soon as it is known here (`follow_term`, KIP-320)
+INV-PT9  after a start nobody knows where this ends for readers, until it leads or is shown as a mirror
 
 Not here: who is told when it changes (`partition`), the bytes (`reader`).
 """
@@ -36,6 +37,8 @@ class Sight:
     def __init__(self, log: PartitionLog, start: LogStart) -> None:
         """Start as a mirror that shows nothing."""
         self.is_leader = False
+        self.end_is_known = False
+        """False after a start, until a role says how far readers see: no offset is its end for them (INV-PT9)."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.leader_epoch_start_offset = -1
         self.shown_cut_offset = 0
@@ -120,6 +123,7 @@ class Sight:
         epochs, end_offset = self._content.epochs, self._content.end_offset
         assert leader_epoch >= epochs.latest, (leader_epoch, epochs.latest)
         self.is_leader = True
+        self.end_is_known = True
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = end_offset
         epochs.note(leader_epoch, end_offset)
@@ -134,6 +138,7 @@ class Sight:
 
     def show_up_to(self, cut_offset: int, whole_end: int) -> bool:
         """Let a mirror's readers see further; neither goes down (T16). Return whether something moved."""
+        self.end_is_known = True
         if cut_offset <= self.shown_cut_offset and whole_end <= self.whole_end:
             return False
         self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)

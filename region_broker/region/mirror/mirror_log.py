@@ -335,6 +335,7 @@ class MirrorTopicStore:
             partition = self._partitions.by_id(key.topic_id, key.partition)
             assert partition is not None, key
             partition.become_mirror()
+            partition.show_up_to(0, 0)
             self._logs.opened(partition)
 
     async def rename(self, names: Mapping[UUID, str]) -> bool:
