@@ -218,8 +218,10 @@ class Partition:
 
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
+        reason = f"{self.tp} starts again at {offset}"
+        self._waiters.fail(NotLeader(reason))  # first: HW may pass over what they wait for (P18)
         self._trimming.start_at(offset)
-        self._show_no_more_than(offset, f"{self.tp} starts again at {offset}")
+        self._show_no_more_than(offset, reason)
 
     def _show_no_more_than(self, offset: int, reason: str) -> None:
         self._waiters.fail(NotLeader(reason))
