@@ -4,7 +4,7 @@ INV-B1  Bytes behind the leader epoch never change once written; `stamped_front`
         leader epoch, which the CRC does not cover.
 INV-B2  A marker batch holds one control record and takes exactly one offset (C34, B12).
 
-Not here: records inside a data batch, compression (`region_broker.wire.batches`).
+Not here: records inside a data batch, compression (`region_broker.records.batches`).
 Source: Kafka clients DefaultRecordBatch.java, DefaultRecord.java, EndTransactionMarker.java (KIP-98).
 """
 

@@ -16,7 +16,7 @@ Any Kafka client works with Tidemark; this one adds what happens when a region i
 transaction is repeated where it was not written, and never where it was. Everything that an application needs is
 imported from here.
 
-Begin in `transactional_producer` and `read_committed_consumer`. May import: `wire`'s batches, and no part of a node.
+Begin in `transactional_producer` and `read_committed_consumer`. May import: `records`, and no part of a node.
 """
 
 from region_broker.client.across_regions import ACROSS_REGIONS, across_regions

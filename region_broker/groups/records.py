@@ -7,7 +7,7 @@ OffsetCommitKey v1 / OffsetCommitValue v3 and v4, GroupMetadataKey v2 / GroupMet
 Kafka, `coordinator-key/value` schemas): big endian, non-flexible strings and arrays. OffsetCommitValue v4 is flexible
 (KIP-482: lengths as unsigned varints plus one, tagged fields at the end); the topic's id is its tagged field 0, which
 readers that do not know it pass over (KIP-915). What is committed to a topic without a known id is v3.
-Not here: batches (`region_broker.wire.batches`), what the records mean (`offsets`), the values of
+Not here: batches (`region_broker.records.batches`), what the records mean (`offsets`), the values of
 groups of the new protocol (`modern.records`).
 """
 

@@ -38,7 +38,7 @@ from region_broker.limits import PIECE_ELEMENTS
 from region_broker.log.failures import CorruptRange, NotLeader, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
-from region_broker.wire.batches import (
+from region_broker.records.batches import (
     NO_ORIGIN,
     BatchInParts,
     Origin,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from idempotency.record_batch import BatchError, BatchHeader, Buffer, iter_headers
 from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.partition import Partition
-from region_broker.wire.batches import RecordsError, iter_records
+from region_broker.records.batches import RecordsError, iter_records
 from txn_coordinator.image import LedgerRow
 from txn_coordinator.ports import LedgerCorrupt, LedgerFailed, LedgerPosition
 

@@ -16,7 +16,7 @@ from region_broker.ledgers.rows import read_slices
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from txn_coordinator.image import LedgerRow
 from txn_coordinator.ports import DurableListener, LedgerFailed, LedgerPosition
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from region_broker.limits import JOURNAL_BYTES_DEFAULT
 from region_broker.log.failures import UnsupportedConfig
-from region_broker.wire.compression import LEVELS, Codec
+from region_broker.records.compression import LEVELS, Codec
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -42,7 +42,7 @@ class NodeLogConfig:
     cached_tail_bytes: int = 0
     """How much of the open segment's end stays in memory where a log is written in bulk; 0: the system decides."""
     disk_free_bytes_min: int = 0
-    """While less is free, clients' records are refused (`wire.caps.disk_room`); 0: never."""
+    """While less is free, clients' records are refused (`partitions.disk_room`); 0: never."""
     deleted_topic_retention_ms: int = 0
     """How long deletions are kept (`log.recovery.kept_deletions`); 0: not at all."""
     segment_bytes: int = 1 << 30

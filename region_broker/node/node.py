@@ -38,6 +38,7 @@ from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.name_series import NameCollector
 from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.failover.driver import FailoverDriver
@@ -58,8 +59,7 @@ from region_broker.region.topics import TopicRegistry, settle_partitions
 from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictService
 from region_broker.region.view import RegionService
-from region_broker.wire.caps.connection_caps import ConnectionCaps
-from region_broker.wire.caps.disk_room import watch_room
+from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator

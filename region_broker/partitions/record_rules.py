@@ -10,7 +10,7 @@ batch has, by that codec, and in compacted topics, for their keys.
 A batch's header names its first and its highest timestamp. `message.timestamp.before.max.ms` is held against the
 first, where Kafka looks at every record: a record that is older than the first one of its batch passes.
 Source: Kafka LogValidator.java, UnifiedLog.scala `append` (sizes).
-Not here: what every client batch must be (`admission`), how it is rewritten (`wire.batch_rewrite`).
+Not here: what every client batch must be (`admission`), how it is rewritten (`records.batch_rewrite`).
 """
 
 from typing import Final, NamedTuple
@@ -26,9 +26,9 @@ from region_broker.limits import RECORD_ERRORS_MAX
 from region_broker.log.cleaning.batch_filter import open_body, walk
 from region_broker.log.log_config import LogConfig, RecordRules
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict, check_client_batch
-from region_broker.wire.batch_rewrite import recompressed, with_append_time
-from region_broker.wire.batches import RecordsError
-from region_broker.wire.compression import Codec
+from region_broker.records.batch_rewrite import recompressed, with_append_time
+from region_broker.records.batches import RecordsError
+from region_broker.records.compression import Codec
 
 NO_TIMESTAMP_MS: Final = -1
 RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024

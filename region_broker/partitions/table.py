@@ -53,9 +53,9 @@ from region_broker.log.recovery.kept_deletions import DeletionNote, KeptDeletion
 from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
+from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
-from region_broker.wire.caps.disk_room import DiskRoom
 
 logger: Final = logging.getLogger(__name__)
 

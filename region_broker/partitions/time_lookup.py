@@ -15,7 +15,7 @@ from region_broker.limits import LOOKUP_BYTES_ON_LOOP_MAX
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.segment import BatchAtTime
 from region_broker.partitions.sound_reads import SoundReads
-from region_broker.wire.batches import RecordsError, iter_records
+from region_broker.records.batches import RecordsError, iter_records
 
 logger: Final = logging.getLogger(__name__)
 _TIMESTAMP_BITS: Final = 63

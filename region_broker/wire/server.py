@@ -23,7 +23,6 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
-from region_broker.wire.caps.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.connection import (
     FETCH_KEY,
     Connection,
@@ -32,6 +31,7 @@ from region_broker.wire.connection import (
     Peer,
     Slot,
 )
+from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
 from region_broker.wire.memory_budget import MemoryBudget, Share

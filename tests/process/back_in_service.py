@@ -21,7 +21,7 @@ from crc32c import crc32c
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import first_unsound
 from region_broker.ports.system.clock import SystemClock
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.process.client_fixture import create_topic

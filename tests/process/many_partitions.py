@@ -19,7 +19,7 @@ from uuid import UUID
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.process.many_topics import await_topics, beside_ms

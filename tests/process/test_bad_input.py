@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.kafka_port import RawClient, frame_of, parse_answer
 

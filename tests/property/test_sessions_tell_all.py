@@ -9,7 +9,7 @@ import pytest
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.partition import Partition
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
-from region_broker.wire.batches import Origin, Record, RecordsError, build_batch, iter_records
-from region_broker.wire.compression import Codec, CompressionError, compress, decompress
+from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
+from region_broker.records.compression import Codec, CompressionError, compress, decompress
 from region_broker.wire.framing import LENGTH, FrameReader
 
 ROOT = Path(__file__).parents[2]

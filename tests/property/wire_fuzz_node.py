@@ -25,7 +25,7 @@ from kio.static.constants import EntityType
 
 from region_broker.handlers.dispatch.registry import Api
 from region_broker.limits import CONNECTIONS_MAX, FETCH_WAIT_MS_MAX
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.kafka_port import RawClient, schema
 from tests.fixtures.memory_census import Process

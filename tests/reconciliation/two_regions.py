@@ -42,7 +42,7 @@ from idempotency.record_batch import (
     build_marker,
     read_header,
 )
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.fixtures.kernel_batches import stamp
 from txn_coordinator.states import COMPLETED
 

@@ -21,9 +21,9 @@ from idempotency.ledger_records import (
 from idempotency.record_batch import ControlType, MarkerFacts, iter_headers, read_marker
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.partitions.partition import Partition
+from region_broker.records.batches import iter_records
 from region_broker.region.mirror.mirror_log import TidemarkLog
 from region_broker.region.tidemarks.service import ledgers_of
-from region_broker.wire.batches import iter_records
 from tests.simulation.region_pair import SHARD_COUNT, Region
 
 ALL_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ports.network import ByteStream, Network
-from region_broker.wire.batches import Origin, Record, build_batch, iter_records
+from region_broker.records.batches import Origin, Record, build_batch, iter_records
 from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.simulation.simulated_loop import LoopClock
 

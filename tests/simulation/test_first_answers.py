@@ -10,7 +10,7 @@ from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import State
 from geo_replicator.failover_events import PromiseGiven
 from region_broker.node import Node
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair
 

@@ -8,10 +8,10 @@ from geo_replicator.failover import Phase
 from idempotency.identity import RegionEpoch
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.messages import AskPromise, PromiseAnswer
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.peers.protocol import PeerRefused
-from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import copy_of, empty_folder, restore
 from tests.simulation.kafka_client import Connection, batch_of
 from tests.simulation.region_pair import Pair, Region, SeededChance, region_pair, until

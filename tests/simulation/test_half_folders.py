@@ -9,9 +9,9 @@ import pytest
 from geo_replicator.failover import Phase
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.node import NodeRefused
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.log_surgery import key_of
 from region_broker.region.failover.operations import OperationRefused
-from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import (
     ClockSetBack,
     copy_of,

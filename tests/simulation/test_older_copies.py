@@ -7,7 +7,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from idempotency.record_batch import iter_headers
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_cut_link_alerts import firing, view_of

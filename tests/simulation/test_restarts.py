@@ -13,7 +13,7 @@ import pytest
 from chaos.checker import check
 from chaos.history import Attempt, History, seen
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.simulation.bank import ACCOUNTS, TOPIC, Bank, Teller
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric

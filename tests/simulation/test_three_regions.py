@@ -14,13 +14,13 @@ from geo_replicator.failover import Phase
 from geo_replicator.failover_events import HigherEpochLearned, PromiseGiven
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover import peers as failover_peers
 from region_broker.region.failover.messages import AskPromise
 from region_broker.region.failover.operations import Operation, OperationRefused
 from region_broker.region.peers import forwarder
 from region_broker.region.peers.protocol import Frame, PeerMessage, PeerRefused
 from region_broker.region.peers.server import Handling, PeerSession, Reply
-from region_broker.wire.batches import Record, build_batch
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair

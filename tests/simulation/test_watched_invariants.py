@@ -10,7 +10,7 @@ from idempotency.partition_state import PartitionState
 from idempotency.producer_state import ProducerEntry
 from idempotency.window import BatchWindow, SentBatch
 from region_broker.partitions.parts.sight import Sight
-from region_broker.wire.batches import Origin
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import batch, fixture
 from tests.simulation.swarm.invariants.rules import (
     Ends,

@@ -17,7 +17,7 @@ from typing import Final
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Run
 from region_broker.cli.bench.stage import TIMEOUT_S, Stage
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from region_broker.wire.codec.bounded import write_uvarint
 
 _VERSION: Final = 9

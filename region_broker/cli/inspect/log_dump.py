@@ -30,8 +30,8 @@ from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, fail, output_o
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.log.file_names import LOG_SUFFIX, file_name
 from region_broker.partitions.table import TOPIC_FILE_NAME
-from region_broker.wire.batches import Record, RecordsError, iter_records
-from region_broker.wire.compression import Codec
+from region_broker.records.batches import Record, RecordsError, iter_records
+from region_broker.records.compression import Codec
 
 _FIRST_SEGMENT: Final = file_name(0, LOG_SUFFIX)
 _SEGMENT: Final = re.compile(r"\d{20}\.log")

@@ -21,7 +21,7 @@ from region_broker.cli.records.lines import json_line
 from region_broker.log.indexes.log_start import read_log_start
 from region_broker.log.recovery.kept_deletions import DeletionNote, note_of
 from region_broker.ports.system.disk import RealDisk
-from region_broker.wire.batches import RecordsError, iter_records
+from region_broker.records.batches import RecordsError, iter_records
 
 __all__ = ["log"]
 

@@ -28,8 +28,8 @@ from idempotency.record_batch import (
     read_varint,
     write_varint,
 )
-from region_broker.wire.batches import INT64_MAX, INT64_MIN, RecordsError
-from region_broker.wire.compression import Codec, CompressionError, compress, decompress
+from region_broker.records.batches import INT64_MAX, INT64_MIN, RecordsError
+from region_broker.records.compression import Codec, CompressionError, compress, decompress
 
 DELETE_HORIZON_BIT: Final = 0x40
 NO_TIMESTAMP_MS: Final = -1

@@ -48,7 +48,7 @@ from region_broker.log.indexes.sparse_index import SegmentSummary, SparseIndex
 from region_broker.log.log_config import LogConfig
 from region_broker.log.segment import SealedCache, Segment
 from region_broker.ports.disk import DiskFile
-from region_broker.wire.batches import RecordsError
+from region_broker.records.batches import RecordsError
 
 WINDOW_BYTES: Final = 64 * 1024
 

@@ -1,7 +1,7 @@
 """How many files and sockets this process may have open.
 
 The number is raised as far as the system lets us, once, before anything is opened.
-Not here: who gets them (`wire.caps.connection_caps`).
+Not here: who gets them (`wire.connection_caps`).
 """
 
 import resource

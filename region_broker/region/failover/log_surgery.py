@@ -42,6 +42,7 @@ from region_broker.controller.metadata_image import (
 from region_broker.groups.records import LedgerRecordError, OffsetKey, decode_offset_value
 from region_broker.groups.records import decode_key as decode_group_key
 from region_broker.log.failures import CutIntoCleaned, LogError
+from region_broker.records.batches import RecordsError, iter_records
 from region_broker.region.failover.quarantine_store import (
     CHUNK_BYTES,
     QuarantineDamaged,
@@ -49,7 +50,6 @@ from region_broker.region.failover.quarantine_store import (
     ReadBatches,
 )
 from region_broker.region.ports import RegionLog
-from region_broker.wire.batches import RecordsError, iter_records
 
 _log: Final = logging.getLogger("tidemark.failover")
 

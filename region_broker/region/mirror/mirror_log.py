@@ -38,10 +38,10 @@ from region_broker.controller.topic_names import waiting_name
 from region_broker.log.failures import LogError
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
+from region_broker.records.batches import RecordsError, iter_records
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.ports import MetadataSide
-from region_broker.wire.batches import RecordsError, iter_records
 
 READ_BYTES: Final = 1024 * 1024
 _log: Final = logging.getLogger("tidemark.mirror")

@@ -62,10 +62,10 @@ from region_broker.log.failures import LogError
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.mirror_log import TidemarkLog, key_of
 from region_broker.region.ports import MetadataSide, RoundFailed, Term
 from region_broker.region.tidemarks.moved_logs import MovedLogs
-from region_broker.wire.batches import Record, build_batch
 from txn_coordinator.ports import LedgerFailed
 
 _log: Final = logging.getLogger("tidemark.cut_leader")

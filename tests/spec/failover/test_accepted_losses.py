@@ -9,7 +9,7 @@ import pytest
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LogBound, LossStatement
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.failover_regions import ORDERS, Pair
 from tests.fixtures.waiting import until
 

@@ -44,13 +44,13 @@ from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.ports.system.disk import RealDisk
+from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.failover import log_surgery
 from region_broker.region.failover.log_surgery import DivergedLogs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps import effects
 from region_broker.region.failover.steps.effects import FailoverSteps
 from region_broker.region.ports import RegionLog, Term
-from region_broker.wire.batches import Origin, Record, build_batch
 from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
 from tests.fixtures.waiting import until
 

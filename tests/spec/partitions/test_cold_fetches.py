@@ -13,7 +13,7 @@ import pytest
 
 from region_broker.limits import YIELD_ROWS
 from region_broker.log.failures import ColdRange
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from region_broker.wire.codec.fast_paths.fetch import FetchedRow
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.page_cache import answered_from_memory, drop_pages, tells_cached

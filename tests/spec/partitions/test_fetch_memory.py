@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from region_broker.limits import MIB
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 

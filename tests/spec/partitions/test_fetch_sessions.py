@@ -18,7 +18,7 @@ from region_broker.handlers.fetch.reading import Read
 from region_broker.partitions.fetch_sessions import FetchSession, SessionRequest, Wanted
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.wire.batches import Record, build_batch, iter_records
+from region_broker.records.batches import Record, build_batch, iter_records
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, watched_by, wire_fixture
 
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC = 0, 1, 3

@@ -18,8 +18,8 @@ from idempotency.record_batch import BatchHeader, read_header
 from region_broker.log.failures import UnsupportedConfig
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.wire.batches import Origin, Record, build_batch, iter_records
-from region_broker.wire.compression import Codec, compress
+from region_broker.records.batches import Origin, Record, build_batch, iter_records
+from region_broker.records.compression import Codec, compress
 from tests.fixtures.kafka_port import RawClient, wire_fixture
 from tests.fixtures.node_logs import Fixture, Topic, batch, fixture
 from tests.simulation.kafka_client import produce_request

@@ -19,8 +19,8 @@ from idempotency.identity import (
 )
 from idempotency.record_batch import ControlType
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.records.batches import Origin
 from region_broker.region.tidemarks.reached_store import ReachedFile
-from region_broker.wire.batches import Origin
 from tests.fixtures.failover_regions import Pair, Site, fail_over
 from tests.fixtures.node_logs import append_marker, batch
 from tests.fixtures.waiting import until

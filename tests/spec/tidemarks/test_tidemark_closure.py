@@ -21,9 +21,9 @@ from idempotency.ledger_records import (
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.partitions.admission import AppendVerdict
+from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.mirror.mirror_log import TidemarkLog
 from region_broker.region.tidemarks.service import ledgers_of
-from region_broker.wire.batches import Origin, Record, build_batch
 from tests.fixtures.linked_regions import SHARD_COUNT, Site, primary_and_mirror, running, tp
 from tests.fixtures.waiting import until
 from txn_coordinator.verdicts import TxnVerdict

@@ -38,7 +38,7 @@ from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.fixtures.linked_regions import SHARD_COUNT, Site, running, tp
 from tests.fixtures.node_logs import append_marker
 from tests.fixtures.waiting import until

@@ -12,7 +12,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from idempotency.record_batch import iter_headers
-from region_broker.wire.batches import Record, build_batch, iter_records
+from region_broker.records.batches import Record, build_batch, iter_records
 from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.waiting import until

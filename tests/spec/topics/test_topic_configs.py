@@ -12,7 +12,7 @@ import pytest
 
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.log.log_config import FlushPolicy
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 
 NONE, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC, UNSUPPORTED = 0, 3, 10, 17, 35

@@ -21,7 +21,7 @@ from region_broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.failover_regions import ORDERS, Pair, fail_over
 from tests.fixtures.kafka_port import LEADER_EPOCH, wire_fixture
 from tests.fixtures.waiting import until

@@ -11,8 +11,8 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ARRAY_ELEMENTS_MAX, LOOKUPS_MAX
 from region_broker.log.segment import BatchAtTime
 from region_broker.partitions import time_lookup
-from region_broker.wire.batches import Record, build_batch
-from region_broker.wire.compression import Codec
+from region_broker.records.batches import Record, build_batch
+from region_broker.records.compression import Codec
 from tests.fixtures.kafka_port import body_of, wire_fixture
 from tests.unit.region_broker.log.test_cleaning_odd_batches import NOW_MS, UNREADABLE
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from idempotency.identity import LeaderEpoch
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 
 INVALID_TOPIC, EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 17, 36, 37, 40

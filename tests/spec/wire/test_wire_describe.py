@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, wire_fixture
 
 UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42

@@ -17,9 +17,9 @@ from idempotency.identity import (
     TopicPartition,
 )
 from idempotency.record_batch import ControlType
-from region_broker.wire.batches import Origin, Record, build_batch, iter_records
-from region_broker.wire.caps.disk_room import DiskRoom
-from region_broker.wire.compression import Codec
+from region_broker.partitions.disk_room import DiskRoom
+from region_broker.records.batches import Origin, Record, build_batch, iter_records
+from region_broker.records.compression import Codec
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 from txn_coordinator.verdicts import TxnVerdict

@@ -13,7 +13,7 @@ import pytest
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.limits import IN_FLIGHT_REQUESTS_MAX, REQUEST_BYTES_MAX
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.kafka_port import frame_of, parse_answer, wire_fixture
 
 API_VERSIONS = {"client_software_name": "raw", "client_software_version": "1"}

@@ -15,7 +15,7 @@ from idempotency.identity import (
 )
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
-from region_broker.wire.batches import Origin
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import Fixture, ManualClock, batch, fixture
 
 RECORD = TransactionRecord(

@@ -15,7 +15,7 @@ from geo_replicator.failover import Phase
 from region_broker.cli.region import region
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.ports import RegionApi
-from region_broker.wire.caps.disk_room import DiskRoom
+from region_broker.partitions.disk_room import DiskRoom
 from tests.fixtures.failover_regions import Pair, Site
 
 

@@ -14,7 +14,7 @@ from chaos.story import Place, Sighting
 from idempotency.identity import ProducerPair, SequenceNumber
 from region_broker.node import Node
 from region_broker.partitions.cleaner import Cleaner
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.swarm.plain_writer import NamedPipeliner, PlainWriter
 from tests.simulation.swarm.workloads.setting import End, Load, Reach, Setting, TopicPlan, now_s

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from chaos.judges.groups import GroupCommit
 from idempotency.identity import ProducerPair, SequenceNumber
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.simulation.kafka_client import Connection, Refused, patiently
 from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.swarm.processor import ADD_OFFSETS, TXN_OFFSET_COMMIT

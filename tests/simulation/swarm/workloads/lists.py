@@ -14,7 +14,7 @@ from typing_extensions import override
 from chaos.history import Outcome
 from chaos.judges.lists import NEVER, Append, ListHistory, ListRead, ListTxn, judge_lists
 from idempotency.identity import ProducerPair
-from region_broker.wire.batches import Record
+from region_broker.records.batches import Record
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of, patiently
 from tests.simulation.swarm.workloads.setting import End, Load, Setting, TopicPlan, Visitor, now_s
 

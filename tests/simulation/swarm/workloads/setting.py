@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from chaos.shuffle.judge import covered
 from chaos.story import Place, Sighting, Story
-from region_broker.wire.batches import Record
+from region_broker.records.batches import Record
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region

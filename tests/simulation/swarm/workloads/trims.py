@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
 from chaos.judges.trims import Deletion, Reading, Trims, judge_trims
-from region_broker.wire.batches import Record
+from region_broker.records.batches import Record
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.swarm.plain_writer import PlainWriter
 from tests.simulation.swarm.workloads.setting import (

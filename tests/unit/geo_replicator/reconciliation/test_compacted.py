@@ -14,8 +14,8 @@ from geo_replicator.reconciliation.plan import Options
 from idempotency.record_batch import read_header
 from region_broker.log.cleaning.state import NEVER_CLEANED, CleaningState, CleanMark
 from region_broker.ports.system.disk import RealDisk
-from region_broker.wire.batches import Record, build_batch
-from region_broker.wire.compression import Codec
+from region_broker.records.batches import Record, build_batch
+from region_broker.records.compression import Codec
 from tests.reconciliation.two_regions import (
     A0,
     A1,

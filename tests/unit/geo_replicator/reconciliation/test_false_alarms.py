@@ -23,7 +23,7 @@ from region_broker.controller.metadata_image import (
     TopicImage,
 )
 from region_broker.log.indexes.checked_file import pack_frame
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.reconciliation.two_regions import (
     A0,
     A1,

@@ -33,7 +33,7 @@ from idempotency.record_batch import (
     read_header,
     read_marker,
 )
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.reconciliation.two_regions import (
     A0,
     TXN_LEDGER,

@@ -10,7 +10,7 @@ from kio.static.constants import EntityType
 
 from idempotency.record_batch import read_header
 from region_broker.cli.bench.requests import exchange
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.kafka_port import build, schema
 
 

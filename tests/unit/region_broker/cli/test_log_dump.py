@@ -16,7 +16,7 @@ from idempotency.identity import (
 )
 from idempotency.record_batch import ControlType, MarkerFacts, build_marker, read_header
 from region_broker.cli.inspect.log_dump import log
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 
 DECISION = DecisionId(3, LeaderEpoch(524_289), 17, Round(99))
 

@@ -13,7 +13,7 @@ from region_broker.cli.records.lines import from_json
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.recovery.kept_deletions import NOTE_NAME, DeletionNote
 from region_broker.ports.system.disk import RealDisk
-from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch
+from region_broker.records.batches import NO_ORIGIN, Origin, Record, build_batch
 
 NOTE = DeletionNote(
     topic_id="6f", name="orders", partition_count=2, configs={"retention.ms": "5"}, why="an order"

@@ -30,9 +30,9 @@ from region_broker.controller.metadata_image import (
 from region_broker.handlers.dispatch.services import RegionView
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.routes_transactions import add_transaction_routes
+from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.ports import MetadataSide
 from region_broker.region.verdict_service import VerdictRefused, VerdictService
-from region_broker.wire.batches import Origin, Record, build_batch
 from tests.fixtures.node_logs import TOPIC_ID, Fixture, append_marker, batch, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean
 

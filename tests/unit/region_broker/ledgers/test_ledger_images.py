@@ -21,7 +21,7 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.log.indexes.checked_file import FrameError
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.partitions.partition import Partition
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.coordinator import CoreFixture, Row, tp
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, InstantClock, Topic, at_once, run_now
 from tests.simulation.disk import Crashed, SimulatedDisk

@@ -15,7 +15,7 @@ from idempotency.identity import (
 from idempotency.record_batch import ControlType, iter_headers, read_marker
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
-from region_broker.wire.batches import Origin
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, batch, fixture
 from txn_coordinator.ports import MarkerOrder, MarkerResult
 

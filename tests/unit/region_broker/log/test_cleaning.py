@@ -14,8 +14,8 @@ from idempotency.record_batch import ControlType, iter_headers
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.wire.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
-from region_broker.wire.compression import Codec
+from region_broker.records.batches import NO_ORIGIN, Origin, Record, build_batch, iter_records
+from region_broker.records.compression import Codec
 from tests.fixtures.node_logs import Fixture, append_marker, fixture
 from tests.simulation.disk import Crashed
 

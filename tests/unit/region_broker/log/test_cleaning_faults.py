@@ -10,7 +10,7 @@ from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from region_broker.log.cleaning.state import MARK_NAME, SWAP_NAME
 from region_broker.log.indexes.producer_snapshots import snapshot_offsets
 from region_broker.partitions.admission import AppendVerdict
-from region_broker.wire.batches import Origin, Record, build_batch
+from region_broker.records.batches import Origin, Record, build_batch
 from tests.fixtures.node_logs import Fixture, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, left, put, roll
 from tests.unit.region_broker.log.test_journal import lose_everything

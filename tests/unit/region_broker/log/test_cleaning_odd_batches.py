@@ -12,8 +12,8 @@ import pytest
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, write_varint
 from region_broker.partitions.admission import AppendVerdict
-from region_broker.wire.batches import Origin, Record, build_batch
-from region_broker.wire.compression import Codec
+from region_broker.records.batches import Origin, Record, build_batch
+from region_broker.records.compression import Codec
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, all_bytes, fixture
 from tests.unit.region_broker.log.test_cleaning import COMPACT, clean, end_txn, left, put, roll
 

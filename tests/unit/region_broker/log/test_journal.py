@@ -23,7 +23,7 @@ from region_broker.log.journal.writer import BLOCK_BYTES_MAX, PIECE_BYTES_MAX
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import FORMAT_NAME
 from region_broker.ports.system.disk import RealDisk
-from region_broker.wire.batches import Record, build_batch
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.node_logs import DATA_DIR, Fixture, all_bytes, batch, fixture
 
 JOURNAL = DATA_DIR / JOURNAL_NAME

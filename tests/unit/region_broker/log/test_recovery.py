@@ -14,7 +14,7 @@ from region_broker.log.indexes.checked_file import CHECKPOINT_FILE_BYTES, Checkp
 from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.wire.batches import Origin
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import DATA_DIR, Fixture, all_bytes, batch, fixture, with_markers
 from tests.simulation.disk import Crashed
 

@@ -18,7 +18,7 @@ from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.wire.batches import Origin
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import Fixture, all_bytes, batch, fixture, with_markers
 from tests.simulation.disk import Crashed
 

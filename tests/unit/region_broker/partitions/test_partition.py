@@ -23,7 +23,7 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
-from region_broker.wire.batches import Origin
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import (
     LEADER_EPOCH,
     Fixture,

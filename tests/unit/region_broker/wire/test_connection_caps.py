@@ -3,7 +3,7 @@
 import pytest
 
 from region_broker.limits import CONNECTION_BURST_S, CONNECTIONS_MAX
-from region_broker.wire.caps.connection_caps import Admission, ConnectionCaps, Refused
+from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
 
 
 def admitted(admission: Admission, address: str, now_ms: int, tries: int = 1_000) -> int:

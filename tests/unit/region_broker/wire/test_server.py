@@ -18,8 +18,8 @@ from region_broker.limits import (
 from region_broker.metrics import Metrics
 from region_broker.ports.network import Buffer
 from region_broker.ports.system.network import AsyncioNetwork
-from region_broker.wire.caps.connection_caps import ConnectionCaps
 from region_broker.wire.connection import Incoming
+from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.server import KafkaServer
 from tests.fixtures.kafka_port import RawClient
 from tests.fixtures.node_logs import ManualClock

@@ -21,11 +21,11 @@ from region_broker.controller.metadata_image import (
 from region_broker.ledgers.images import LedgerImages
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.messages import AskDrain, AskPromise, SiteStatus
 from region_broker.region.failover.operations import Operation, OperationRefused
 from region_broker.region.failover.steps.fenced import may_reclaim
 from region_broker.region.peers.protocol import PeerMessage
-from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.failover_regions import Pair, Site, fail_over
 from tests.fixtures.waiting import until
 

@@ -13,9 +13,9 @@ from geo_replicator.loss import Tail, Takeover, make_statement
 from geo_replicator.quarantine import CutCause, Provenance
 from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.log_surgery import given_up_tails
 from region_broker.region.failover.quarantine_store import QuarantineDamaged, QuarantineStore
-from region_broker.wire.batches import Record, build_batch
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing
 from tests.unit.region_broker.region.failover.test_facts_after_a_kill import now

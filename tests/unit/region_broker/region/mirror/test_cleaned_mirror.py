@@ -34,10 +34,10 @@ from region_broker.log.failures import CutIntoCleaned, MirrorGap
 from region_broker.partitions.cleaner import BoundOf, Cleaner, CleanerParts
 from region_broker.partitions.partition import Partition
 from region_broker.ports.system.disk import RealDisk
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.region.tidemarks.cut_leader import CutLeader
-from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.coordinator import Row
 from tests.fixtures.linked_regions import Site, primary_and_mirror
 from tests.fixtures.node_logs import Fixture, all_bytes, append_marker, fixture

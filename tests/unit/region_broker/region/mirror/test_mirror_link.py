@@ -6,9 +6,9 @@ from pathlib import Path
 from geo_replicator.cut_rounds import RoundPhase
 from geo_replicator.link.core import LinkState
 from idempotency.identity import LeaderEpoch
+from region_broker.partitions.disk_room import DiskRoom
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.tidemarks.cut_leader import CutLeader
-from region_broker.wire.caps.disk_room import DiskRoom
 from tests.fixtures.linked_regions import Site, primary_and_mirror, running, values_in
 from tests.fixtures.waiting import until
 

@@ -12,8 +12,8 @@ from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round, 
 from idempotency.record_batch import ControlType
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.records.batches import Origin
 from region_broker.region.mirror.mirror_view import MirrorView
-from region_broker.wire.batches import Origin
 from tests.fixtures.node_logs import (
     TOPIC_ID,
     Fixture,

@@ -13,6 +13,7 @@ from typing_extensions import override
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, TopicImage
 from region_broker.log.cold_reads import ColdReads, Reading, T
 from region_broker.ports.system.disk import RealDisk
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.primary_side import COLLECT_MS, GATHER_MS, PrimarySide
 from region_broker.region.peers.protocol import (
     FetchedLogs,
@@ -22,7 +23,6 @@ from region_broker.region.peers.protocol import (
     FrameKind,
 )
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
-from region_broker.wire.batches import Record, build_batch
 from tests.fixtures.linked_regions import REGION_EPOCH, Site
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.page_cache import answered_from_memory, drop_pages, tells_cached

@@ -31,7 +31,7 @@ from region_broker.limits import (
     RECORD_COUNT_MAX,
     RECORD_HEADER_COUNT_MAX,
 )
-from region_broker.wire.compression import Codec, CompressionError, compress, decompress
+from region_broker.records.compression import Codec, CompressionError, compress, decompress
 
 HEADER_BYTES: Final = 61
 INT64_MIN: Final = -(1 << 63)

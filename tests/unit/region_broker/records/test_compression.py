@@ -2,7 +2,7 @@
 
 import pytest
 
-from region_broker.wire.compression import Codec, CompressionError, compress, decompress
+from region_broker.records.compression import Codec, CompressionError, compress, decompress
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 CAP_BYTES = 1 << 20

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from region_broker.wire.caps.disk_room import (
+from region_broker.partitions.disk_room import (
     CLOSE_LOOK_INTERVAL_MS,
     LOOK_INTERVAL_MS,
     DiskRoom,

@@ -21,8 +21,8 @@ from idempotency.record_batch import (
     Buffer,
 )
 from region_broker.limits import DECOMPRESSED_BYTES_MAX
-from region_broker.wire.batches import RecordsError
-from region_broker.wire.compression import Codec, CompressionError, compress, decompress
+from region_broker.records.batches import RecordsError
+from region_broker.records.compression import Codec, CompressionError, compress, decompress
 
 _LENGTH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")

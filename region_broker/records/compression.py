@@ -3,7 +3,7 @@
 Decompression never yields more than the bytes allowed, nor allocates them before it knows (64 MiB of zeros is 2 kB of
 zstd). Decompression yields all that a stream holds, or fails: gzip members (RFC 1952), frames of lz4 and zstd, and
 xerial's streams may follow each other, and nothing else may follow them.
-Not here: who decides whether a codec may be used (`handlers.produce.produce`), batches (`wire.batches`).
+Not here: who decides whether a codec may be used (`handlers.produce.produce`), batches (`records.batches`).
 """
 
 import gzip
