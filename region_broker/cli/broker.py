@@ -14,7 +14,7 @@ import click
 
 from region_broker.cli.lean import calm_collector, import_leanly, keep_freed_memory
 from region_broker.cli.output import EXIT_USAGE, fail
-from region_broker.config import ConfigError, NodeConfig, unknown_overlays
+from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.ports.system.descriptors import raise_descriptor_limit
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
-from region_broker.config import ConfigError, NodeConfig
+from region_broker.config.node_config import ConfigError, NodeConfig
 
 _SYNC_COUNT: Final = 50
 _FREE_BYTES_MIN: Final = 2 * 1024**3

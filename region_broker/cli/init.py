@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from region_broker.cli.output import EXIT_USAGE, fail
-from region_broker.config import ConfigError, NodeConfig
+from region_broker.config.node_config import ConfigError, NodeConfig
 
 
 @click.command(

@@ -15,8 +15,8 @@ from typing import Final
 
 from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import RegionEpoch
-from region_broker.config import NodeConfig, RegionConfig
-from region_broker.config_rules import split
+from region_broker.config.node_config import NodeConfig, RegionConfig
+from region_broker.config.rules import split
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,

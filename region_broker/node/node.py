@@ -16,8 +16,8 @@ from typing import Final, Self
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut, Lineage
 from idempotency.identity import LeaderEpoch
-from region_broker.config import NodeConfig
-from region_broker.config_rules import split
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.rules import split
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts

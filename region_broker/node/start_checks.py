@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from region_broker.config import NodeConfig
-from region_broker.config_relations import PORTS
-from region_broker.config_rules import Problem, split
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.relations import PORTS
+from region_broker.config.rules import Problem, split
 from region_broker.controller.metadata_store import MetadataUnreadable, stored_image
 from region_broker.node.storage import (
     METADATA_FILE,

@@ -23,8 +23,8 @@ from geo_replicator.folder_life import Birth, FolderIdentity, birth_of_older_fol
 from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
-from region_broker.config import NodeConfig
-from region_broker.config_rules import Problem
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.rules import Problem
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CountNodeStart,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from region_broker.config import ConfigError, NodeConfig, RegionConfig
-from region_broker.config_rules import Within, choices_of, plain_type, rule_of
+from region_broker.config.node_config import ConfigError, NodeConfig, RegionConfig
+from region_broker.config.rules import Within, choices_of, plain_type, rule_of
 from region_broker.node import Node, Ports
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from geo_replicator.failover import Phase
 from idempotency.ports import Clock
-from region_broker.config import NodeConfig
+from region_broker.config.node_config import NodeConfig
 from region_broker.node import Node, Ports
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.operations import Operation

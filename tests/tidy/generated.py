@@ -14,8 +14,8 @@ from typing import Final, get_type_hints
 
 import msgspec
 
-from region_broker.config import NodeConfig, RegionConfig
-from region_broker.config_rules import choices_of, rule_of
+from region_broker.config.node_config import NodeConfig, RegionConfig
+from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.registry import Api

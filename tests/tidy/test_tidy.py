@@ -75,7 +75,7 @@ USERS_OF_THE_SYSTEM: Final = (
     "region_broker/cli/",
     "region_broker/workbench/",  # starts processes, and asks them over HTTP
     "geo_replicator/reconciliation/",  # reads the folders of live regions, as another process
-    "region_broker/config.py",
+    "region_broker/config/node_config.py",
     "region_broker/node/storage.py",  # the lock that keeps other processes out of a data folder
     "region_broker/controller/metadata_store.py",  # SQLite keeps its own files
 )

@@ -253,7 +253,7 @@ class ForwardingFailed(Exception):
 
 
 class HandlerConfig(Protocol):
-    """The few settings of the node that handlers read (`region_broker.config.NodeConfig` has them)."""
+    """The few settings of the node that handlers read (`region_broker.config.node_config.NodeConfig` has them)."""
 
     @property
     def auto_create_topics(self) -> bool:

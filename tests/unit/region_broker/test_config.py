@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from region_broker.config import ConfigError, NodeConfig, unknown_overlays
+from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
 from tests.tidy.tree import ROOT
 
 NEVER = object()

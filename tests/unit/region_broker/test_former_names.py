@@ -9,7 +9,7 @@ import pytest
 from geo_replicator.failover_events import PromiseGiven
 from idempotency.identity import RegionEpoch
 from region_broker.cli.reconcile import reconcile
-from region_broker.config import ConfigError, NodeConfig, unknown_overlays
+from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.former_names import with_former_fields
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.region.failover.messages import AskPromise, SiteStatus

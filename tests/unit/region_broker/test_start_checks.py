@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from region_broker.cli.broker import broker
-from region_broker.config import NodeConfig
-from region_broker.config_rules import Problem
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.rules import Problem
 from region_broker.node import Node, NodeRefused, Ports
 from region_broker.node.birth import give_birth
 from region_broker.node.start_checks import look_around

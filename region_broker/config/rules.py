@@ -1,11 +1,11 @@
 """What a key of the configuration may be, said beside the key: its range and the reason, or its kind of text.
 
 A problem names the key, says what is wrong with it, and what would be right. A check looks at one value; what several
-keys must be together is a relation (`config_relations`).
+keys must be together is a relation (`config.relations`).
 
-The types of `config.NodeConfig` carry these rules (`Annotated`), and the checks, the texts of errors and the table in
+The types of `node_config.NodeConfig` carry these rules (`Annotated`), and the checks, the texts of errors and the table in
 docs/reference/config.md are all made from them. Pure.
-Not here: which keys there are (`config`).
+Not here: which keys there are (`node_config`).
 """
 
 import re

@@ -2,7 +2,7 @@
 
 INV-CF1  a configuration is complete and consistent or is refused: all problems at once, each with the key, what is
         wrong with it, and what would be right; nothing is guessed
-A key says beside its type what it may be and why (`config_rules`): checks, texts and the table in
+A key says beside its type what it may be and why (`config.rules`): checks, texts and the table in
 docs/reference/config.md come from there.
 
 `TIDEMARK_<KEY>` (upper case) overlays a top-level key of the file. Every region of the cluster is listed in
@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, Literal, Self, get_type_hints
 
 import msgspec
 
-from region_broker.config_relations import PORTS, REGION_COUNT_MAX, problems_together
-from region_broker.config_rules import (
+from region_broker.config.relations import PORTS, REGION_COUNT_MAX, problems_together
+from region_broker.config.rules import (
     Folder,
     Host,
     Name,

@@ -3,14 +3,14 @@
 A relation is looked at where all of its keys are right by themselves: nothing is told twice.
 
 Pure. Each relation takes the values that are right and yields the problems.
-Not here: what one value may be (`config_rules`), which keys there are (`config`).
+Not here: what one value may be (`config.rules`), which keys there are (`config`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
-from region_broker.config_rules import Problem, split
+from region_broker.config.rules import Problem, split
 from region_broker.controller.near_words import nearest
 
 REGION_COUNT_MAX: Final = 8
