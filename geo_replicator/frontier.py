@@ -89,10 +89,9 @@ class Frontier:
     def absent(self, positions: Mapping[LogKey, int]) -> None:
         """Name the logs of the tidemark reached that are not here, with their positions; before any is observed (INV-FR8).
 
-        1. The primary deletes a topic, and is lost before a tidemark says so. 2. Another region takes over at a
-           tidemark that
-        names the topic. 3. The lost one returns to that tidemark, without the topic; later tidemarks do not name it
-        again while nobody writes to it. 4. It would count as reached, and be taken over at, without those records.
+        1. The primary deletes a topic, and is lost before a tidemark says so. 2. Another region takes over at a tidemark
+        that names the topic. 3. The lost one returns to that tidemark, without the topic; later tidemarks do not name
+        it again while nobody writes to it. 4. It would count as reached, and be taken over at, without those records.
         """
         assert not self._pending, "what was observed already does not wait for them"
         self._absent = dict(positions)

@@ -70,7 +70,11 @@ EMPTY_CUT: Final = Cut(BEFORE_ALL)
 
 @dataclass(frozen=True, slots=True)
 class LineageEntry:
-    """Region `acting_region` acts under `region_epoch` from `base` on (T25)."""
+    """Region `acting_region` acts under `region_epoch` from `base` on (T25).
+
+    `positions`: where `base` cuts each log, the first offset that it does not hold; a log that is not named is younger, and
+    cut at 0 (T15). `decided_wall_ms`: the taking region's wall clock, for people.
+    """
 
     region_epoch: RegionEpoch
     acting_region: str

@@ -22,6 +22,7 @@ _PER_REGION: Final = 1 << _ORDINAL_SHIFT
 BLOCK_IDS_DEFAULT: Final = 1000
 STRETCH_BLOCKS: Final = 16
 STRETCH_BITS: Final = 46
+# A stretch that left its region's range would hand out ids of the next ordinal (INV-I1).
 assert (STRETCH_BLOCKS << STRETCH_BITS) * BLOCK_IDS_DEFAULT <= _PER_REGION
 
 

@@ -65,9 +65,9 @@ class Visibility:
 
     def __init__(self) -> None:
         """Start with an empty partition."""
-        self._open: dict[
-            ProducerId, int
-        ] = {}  # producer id -> first offset, in rising offset order
+        # Producer id -> first offset. In rising order, so the first one is the first unstable offset: a transaction
+        # begins at the end of the log, and `begin` asserts it.
+        self._open: dict[ProducerId, int] = {}
         self._completed: list[CompletedTxn] = []
         self._aborted: list[AbortedEntry] = []
         self._forgotten_below = 0

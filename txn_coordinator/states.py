@@ -61,8 +61,11 @@ class EndAction(Enum):
     DONE = auto()
     """Already so: answer success (with the current pair under TV2)."""
     CONCURRENT = auto()
+    """The same decision is being carried out: the client asks again."""
     INVALID_STATE = auto()
+    """The other decision was taken, or there is nothing to end."""
     FENCED = auto()
+    """The epoch is not the entry's: another instance of the producer has it."""
 
 
 _CUR = EpochMatch.CURRENT

@@ -42,7 +42,7 @@ class _TimedJournal(Journal):
 
 
 class Watcher(threading.Thread):
-    """Reads committed records of one region on and on. `seen`: place -> when first, when last shown."""
+    """Reads committed records of one region on and on, and notes each as often as it is shown."""
 
     def __init__(self, region: str, bootstrap: str) -> None:
         """Nothing is read before `start`."""

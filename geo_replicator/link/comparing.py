@@ -4,9 +4,8 @@ A log that agrees by leader epochs is reconciled only if its last batch is the p
 of what both share is found by halving: a question for each doubling of the log.
 
 1. The primary's folder is restored from a copy that was made while it stood still. 2. It starts: its counter of starts
-   goes to
-the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the same
-offsets: leader epochs and ends agree, the bytes do not.
+goes to the number that the life behind the copy had, and with it the leader epoch. 3. It writes other batches at the
+same offsets: leader epochs and ends agree, the bytes do not.
 
 INV-CG1  what both share grows, the bound of it falls, and they never pass each other; so the search ends
 INV-CG2  no log is said to be shared beyond where it ends here

@@ -68,7 +68,7 @@ class TidemarkLogSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns (`EvidenceRow`)."""
+        """Return the columns as Spark's DDL (`EvidenceRow`)."""
         return SCHEMA_DDL
 
     def reader(self, schema: StructType) -> "TidemarkLogReader":
@@ -92,7 +92,10 @@ class TidemarkLogReader(DataSourceReader):
         return [Task(index) for index in range(len(self._work().plan.tasks))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield Arrow record batches with the rows of one task's segments."""
+        """Yield Arrow record batches with the rows of one task's segments; raises OSError where the plan cannot be read.
+
+        A segment that cannot be read is a row that says so.
+        """
         assert isinstance(partition, Task)
         work = self._work()
         for spec in work.plan.tasks[partition.index]:

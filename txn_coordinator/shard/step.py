@@ -20,9 +20,9 @@ class Step:
     def __init__(self) -> None:
         """Start between two steps."""
         self.now_ms = 0
-        """Monotonic."""
+        """Monotonic ms: for deadlines."""
         self.wall_ms = 0
-        """For records only."""
+        """Wall ms, which may go back: for records, and for what is idle for days."""
         self._effects: list[TxnEffect] = []
 
     def begin(self, now_ms: int, wall_ms: int) -> None:

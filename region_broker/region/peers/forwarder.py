@@ -99,9 +99,9 @@ class PeerForwarder:
     def follow(self, primary_region: str, region_epoch: RegionEpoch) -> None:
         """End what was forwarded to anyone else (INV-FW6): it acts no more, or under another region epoch.
 
-        1. A commit is forwarded. 2. The primary stands still, its connections stay. 3. Another region takes over. 4.
-           The client
-        would wait for the old primary's answer until a time-out, with a region beside it that could give one.
+        1. A commit is forwarded. 2. The primary stands still, its connections stay. 3. Another region takes over.
+        4. The client would wait for the old primary's answer until a time-out, with a region beside it that could give
+        one.
         """
         for channel in list(self._channels.values()):
             if (channel.primary_region, channel.region_epoch) != (primary_region, region_epoch):

@@ -122,8 +122,8 @@ class RetentionHold:
         """Count for how long each was silent (INV-RH3).
 
         1. Both regions are off for a week, or a wall clock is set a week ahead. 2. The primary's first round of
-           retention comes
-        before the mirror does. Counted by the wall, the mirror would be forgotten, and what it lacks deleted.
+        retention comes before the mirror does. Counted by the wall, the mirror would be forgotten, and what it lacks
+        deleted.
         """
         now_ms, known, regions = (
             self._clock.monotonic_ms(),

@@ -5,8 +5,8 @@ is cut before; a takeover given up here has lost nothing, and says which region 
 arrives, it goes on; after `catch_up_stall_ms` without, or where the histories differ, it is given up.
 
 1. The primary's link to this region is cut; a third region reaches more, and shows it. 2. The primary is lost. 3. This
-   region takes over, and
-has the third one's promise. 4. Did it cut at its own tidemark, readers of the third region would be taken back.
+region takes over, and has the third one's promise. 4. Did it cut at its own tidemark, readers of the third region would
+be taken back.
 
 Not here: the donor's side (`primary_side`), what is copied how (`region.mirror.donor`).
 """
