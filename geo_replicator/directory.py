@@ -1,11 +1,11 @@
-"""Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two sites).
+"""Region epochs and promises: who may act, as each region alone can judge it (T19, T24 two regions).
 
 INV-DY1  region_epoch = n << 3 | region ordinal: two regions never write under the same one (T19)
 INV-DY2  a promise is never weakened: only a higher epoch, or the same one by the same candidate, is promised
-INV-DY3  a region that starts acts only if no site it could ask knows a higher epoch or a later promise
+INV-DY3  a region that starts acts only if no region it could ask knows a higher epoch or a later promise
 
-Two sites have no majority: the operator's word stands in for an answer that cannot be had. A witness or a
-third site makes this the state machine of a cross-site Raft group.
+Two regions have no majority: the operator's word stands in for an answer that cannot be had. A witness or a
+third region makes this the state machine of a Raft group across regions.
 Not here: asking (the failover driver), durability (the failover journal).
 """
 
@@ -62,8 +62,8 @@ def judge_promise(given: Promise, region_epoch: RegionEpoch, asked: Promise) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class SiteReport:
-    """What one site says about itself.
+class RegionReport:
+    """What one region says about itself.
 
     `claim` is the greatest tidemark it published (acting) or reached (mirror). `abandoned_epoch`: it acts under no region
     epoch up to this one that it was promised.
@@ -95,10 +95,10 @@ class StartDecision:
     leader: str = ""
 
 
-def judge_start(region_epoch: RegionEpoch, reports: Sequence[SiteReport]) -> StartDecision:
-    """Return what a region that acted under `region_epoch` may do, given the sites that answered.
+def judge_start(region_epoch: RegionEpoch, reports: Sequence[RegionReport]) -> StartDecision:
+    """Return what a region that acted under `region_epoch` may do, given the regions that answered.
 
-    Whether a mirror has shown more than it holds is judged by itself (`history`, T33). No report at all means ACT: with two sites an
+    Whether a mirror has shown more than it holds is judged by itself (`history`, T33). No report at all means ACT: with two regions an
     unreachable mirror must not keep the primary down, and the operator answers for not having failed over.
     """
     ahead = max(reports, key=lambda report: report.region_epoch, default=None)

@@ -328,9 +328,9 @@ class World:
                 region.record(HistoryJoined(region.name, found, joined.folder_id))
                 return
 
-    def _report(self, peer: Region) -> directory.SiteReport:
+    def _report(self, peer: Region) -> directory.RegionReport:
         claim = peer.claim().point
-        return directory.SiteReport(
+        return directory.RegionReport(
             peer.name,
             RegionEpoch(peer.metadata.region_epoch),
             peer.acting,

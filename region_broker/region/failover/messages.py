@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from geo_replicator.directory import Promise, SiteReport
+from geo_replicator.directory import Promise, RegionReport
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.identity import RegionEpoch
@@ -25,7 +25,7 @@ class AskStatus(PeerMessage, frozen=True, kw_only=True):
 
 
 class SiteStatus(PeerMessage, frozen=True, kw_only=True):
-    """How a site stands, and the greatest tidemark that it claims."""
+    """How a region stands, and the greatest tidemark that it claims."""
 
     region: str
     phase: str
@@ -39,17 +39,17 @@ class SiteStatus(PeerMessage, frozen=True, kw_only=True):
 
     @property
     def claim(self) -> TidemarkPoint:
-        """Return the greatest tidemark that the site published or reached."""
+        """Return the greatest tidemark that the region published or reached."""
         return TidemarkPoint(self.claim_region_epoch, self.claim_number)
 
     @property
     def is_primary(self) -> bool:
-        """Return whether the site acts, is draining in order to stop, or stands in dispute: nobody else acts."""
+        """Return whether the region acts, is draining in order to stop, or stands in dispute: nobody else acts."""
         return self.phase in {Phase.ACTING, Phase.DRAINING, Phase.DISPUTED}
 
-    def report(self) -> SiteReport:
+    def report(self) -> RegionReport:
         """Return the status as `geo_replicator.directory` judges it."""
-        return SiteReport(
+        return RegionReport(
             region=self.region,
             region_epoch=self.region_epoch,
             acting=self.acting,
@@ -68,7 +68,7 @@ class AskPromise(PeerMessage, frozen=True, kw_only=True):
 
 
 class PromiseAnswer(PeerMessage, frozen=True, kw_only=True):
-    """The durable answer, with the greatest tidemark that the site published or reached."""
+    """The durable answer, with the greatest tidemark that the region published or reached."""
 
     granted: bool
     reason: str
@@ -104,7 +104,7 @@ class EndDrain(PeerMessage, frozen=True, kw_only=True):
 
 
 class DrainEnded(PeerMessage, frozen=True, kw_only=True):
-    """Whether the site acts again."""
+    """Whether the region acts again."""
 
     acting: bool
 

@@ -222,12 +222,12 @@ class FailoverOperations:
             raise OperationRefused(
                 "operation-running", f"operation {running.operation_id} is under way; follow it"
             )
-        acting_region = self._parts.metadata.image.domains[self._parts.domain].acting_region
+        primary_region = self._parts.metadata.image.domains[self._parts.domain].acting_region
         if state.phase is Phase.ACTING and (reason := self._parts.role.reason_not_acting):
             raise OperationRefused(
                 "stands-still", f"region {self.region} acted last, and stands still: {reason}"
             )
-        operation = self._new(kind, self._chance.uuid().hex, acting_region)
+        operation = self._new(kind, self._chance.uuid().hex, primary_region)
         if state.phase is Phase.ACTING:
             operation.status = "succeeded"
             operation.steps.append(f"region {self.region} acts already")

@@ -8,7 +8,7 @@ from geo_replicator.directory import (
     NO_PROMISE,
     Promise,
     PromiseVerdict,
-    SiteReport,
+    RegionReport,
     StartVerdict,
     judge_promise,
     judge_start,
@@ -55,12 +55,14 @@ def test_a_region_that_nobody_answers_may_act() -> None:
 
 
 def test_a_region_follows_a_higher_epoch() -> None:
-    decision = judge_start(RegionEpoch(8), [SiteReport("us", RegionEpoch(17), acting=True)])
+    decision = judge_start(RegionEpoch(8), [RegionReport("us", RegionEpoch(17), acting=True)])
     assert (decision.verdict, decision.leader) == (StartVerdict.FOLLOW, "us")
 
 
 def test_a_region_waits_for_a_candidate_that_has_a_promise() -> None:
-    report = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "us"))
+    report = RegionReport(
+        "us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "us")
+    )
     decision = judge_start(RegionEpoch(8), [report])
     assert (decision.verdict, decision.leader) == (StartVerdict.WAIT, "us")
     assert "us" in decision.reason
@@ -76,18 +78,22 @@ def test_INV_DY2_one_epoch_is_promised_to_one_candidate() -> None:
 
 
 def test_INV_DY3_a_region_does_not_wait_for_a_promise_of_its_own_epoch() -> None:
-    report = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "eu"))
+    report = RegionReport(
+        "us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(17), "eu")
+    )
     assert judge_start(RegionEpoch(17), [report]).verdict is StartVerdict.ACT
 
 
 def test_T24_a_promise_that_its_candidate_gave_up_keeps_nobody_waiting() -> None:
     promised = Promise(RegionEpoch(17), "ap")
     reports = [
-        SiteReport("us", RegionEpoch(8), acting=False, promise=promised),
-        SiteReport("ap", RegionEpoch(8), acting=False, abandoned_epoch=RegionEpoch(16)),
+        RegionReport("us", RegionEpoch(8), acting=False, promise=promised),
+        RegionReport("ap", RegionEpoch(8), acting=False, abandoned_epoch=RegionEpoch(16)),
     ]
     assert judge_start(RegionEpoch(8), reports).verdict is StartVerdict.WAIT
     reports[1] = replace(reports[1], abandoned_epoch=RegionEpoch(17))
     assert judge_start(RegionEpoch(8), reports).verdict is StartVerdict.ACT
-    higher = SiteReport("us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(24), "us"))
+    higher = RegionReport(
+        "us", RegionEpoch(8), acting=False, promise=Promise(RegionEpoch(24), "us")
+    )
     assert judge_start(RegionEpoch(8), [higher, reports[1]]).verdict is StartVerdict.WAIT

@@ -106,12 +106,12 @@ class FailoverSteps:
 
     async def mirror(self, state: State) -> None:
         """Follow the primary region."""
-        acting_region = state.acting_region or self._outlook.domain.acting_region
+        primary_region = state.acting_region or self._outlook.domain.acting_region
         self._parts.manifest.take_note_of_lost()  # a mirror claims no more than its logs hold (T16)
-        await self._parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), acting_region))
+        await self._parts.role.mirror(Term(state.region_epoch, LeaderEpoch(0), primary_region))
 
     async def act(self, state: State) -> Event | None:
-        """Take writes; after a restart only once every site that answers agrees (T27), and none knows another start (T36)."""
+        """Take writes; after a restart only once every region that answers agrees (T27), and none knows another start (T36)."""
         while True:
             stopped = await self._load_and_open(state)
             if stopped is not None:
@@ -440,7 +440,7 @@ class FailoverSteps:
         return _with_bound(statement, parts.tidemarks.lost_here())
 
     async def cut(self, state: State, effect: CutLogs) -> Event | None:
-        """Record the lineage here and at every reachable site, then cut every log to the base."""
+        """Record the lineage here and at every reachable region, then cut every log to the base."""
         parts = self._parts
         if state.phase is Phase.CUTTING:
             if await self._lacks_more(state):
@@ -459,7 +459,7 @@ class FailoverSteps:
         for record in effect.entries:
             await self._record_lineage(record)
         if state.phase is Phase.CUTTING:
-            # T25: stored at every reachable site; the handshake carries the lineage.
+            # T25: stored at every reachable region; the handshake carries the lineage.
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
         else:
             await self._fetch_statements(effect.entries)

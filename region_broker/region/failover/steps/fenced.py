@@ -1,6 +1,6 @@
 """A region that stands still: it asks until it is known who acts, or that it must itself (T31).
 
-INV-FS5  a region acts again by itself only if every site says that nobody acts or is about to, and nothing that was
+INV-FS5  a region acts again by itself only if every region says that nobody acts or is about to, and nothing that was
          acknowledged here lies beyond the last tidemark
 What is awaited is told once it is found twice in a row: in a failover it passes. Where every region answers and none
 acts or is about to, nothing but an operator ends it, and `nobody_acts` of the outlook says so. Nothing is followed
@@ -116,10 +116,10 @@ class _Awaited:
             self._logged.add(reason)
             _log.warning("%s", reason)
 
-    def _bound_by(self, acting_region: str) -> str:
+    def _bound_by(self, primary_region: str) -> str:
         promise = self._state.promise
         return (
-            f"region {acting_region} acts, but region {promise.candidate} was promised the higher region epoch"
+            f"region {primary_region} acts, but region {promise.candidate} was promised the higher region epoch"
             f" {promise.region_epoch}: this region goes on by itself, when {promise.candidate} acts or gives up. If"
             f" {promise.candidate} is lost, or has lost its memory of it: tidemark region failover --to {self._outlook.region}"
         )
@@ -171,7 +171,7 @@ async def may_reclaim(outlook: Outlook, state: State, statuses: Mapping[str, Sit
     """Return whether this region, which acted last, may act again by a takeover from itself (T31).
 
     1. It promised an epoch. 2. The candidate never got the answer and gave up, for good. 3. Nobody acts, and
-    nobody will. Every site must say so, and the last tidemark must hold all that was acknowledged here.
+    nobody will. Every region must say so, and the last tidemark must hold all that was acknowledged here.
     """
     if state.refuted is not None or outlook.is_refuted(state.region_epoch):
         return False  # T33: what a mirror has shown and this region lacks is an operator's choice
@@ -222,7 +222,7 @@ def _unseen_entries(outlook: Outlook, state: State) -> tuple[EntryRecord, ...]:
 
 
 def _gave_up(status: SiteStatus, state: State) -> bool:
-    """Return whether a site neither acts nor wants to, and knows nothing newer than `state`."""
+    """Return whether a region neither acts nor wants to, and knows nothing newer than `state`."""
     stands = status.phase in {Phase.MIRRORING, Phase.FENCED}
     newest = max(status.region_epoch, status.promised_epoch)
     asked_for_it = status.highest_epoch_known >= state.promise.region_epoch
