@@ -7,7 +7,7 @@ INV-Q4  names prove nothing: offsets are given out again after a cut, under the 
 A quarantined tail is keyed {domain, topic id, partition, lineage entry, first, last offset}, holds whole batches
 verbatim, and never changes.
 
-Not here: bytes and files (`region_broker.region.failover.quarantine_store`), what was lost (`loss`).
+Not here: bytes and files (`region_broker.region.failover.quarantine_store`), what was lost (`counted_losses`).
 """
 
 from collections.abc import Iterable

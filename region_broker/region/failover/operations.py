@@ -16,11 +16,12 @@ from typing import Final
 
 import msgspec
 
+from geo_replicator.counted_losses import Losses, Quarantined, count_losses
 from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import IllegalTransition, Phase, State
 from geo_replicator.failover_events import TakeoverBegun
 from geo_replicator.lineage import TidemarkPoint
-from geo_replicator.loss import Losses, LossStatement, Quarantined, count_losses
+from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch

@@ -5,18 +5,17 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from geo_replicator.counted_losses import Quarantined, count_losses
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.loss import (
     LogBound,
     LossStatement,
-    Quarantined,
     Tail,
     TailBatch,
     TailCommit,
     TailDecision,
     Takeover,
-    count_losses,
     make_statement,
 )
 from geo_replicator.topology import MirrorTopic

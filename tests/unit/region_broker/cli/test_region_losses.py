@@ -7,13 +7,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from geo_replicator.counted_losses import Quarantined, count_losses
 from geo_replicator.lineage import EMPTY_CUT, LogKey
 from geo_replicator.loss import (
-    Quarantined,
     Tail,
     TailBatch,
     Takeover,
-    count_losses,
     make_statement,
 )
 from geo_replicator.quarantine import CutCause
