@@ -443,6 +443,15 @@ class SimulatedDisk:
         """Return a file's bytes as the process sees them, to look at and to damage."""
         return self._inode(path).cached
 
+    def is_durable(self, path: Path) -> bool:
+        """Return whether a file is on the platter as the process sees it, with every name that leads to it."""
+        held: Inode | Folder | None = self._root
+        for name in path.parts[1:]:
+            if not isinstance(held, Folder) or held.durable.get(name) is not held.cached.get(name):
+                return False
+            held = held.durable.get(name)
+        return isinstance(held, Inode) and not held.unsynced
+
     def files_under(self, folder: Path) -> list[Path]:
         """Return every file below `folder`."""
         return sorted(self._folder(folder).files(folder))

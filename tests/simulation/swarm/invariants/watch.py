@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
@@ -133,7 +134,7 @@ class Watch:
         before, held = self._quarantine.get(name, (damages, {}))
         if before == damages:
             self._blame(name, wrong_quarantine(held, now))
-        self._quarantine[name] = damages, now
+        self._quarantine[name] = damages, {f: now[f] for f in now if disk.is_durable(Path(f))}
 
     def _look_at_mirror(self, name: str, region: Region, partitions: Iterable[Partition]) -> None:
         newest = deque(tidemarks_of(region), maxlen=1)
