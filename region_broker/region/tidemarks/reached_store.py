@@ -1,6 +1,7 @@
 """The durable fact {region epoch, k}: which tidemark this region has reached, and how much of it was shown (T16).
 
-INV-RS1  `point` and `whole` are on stable storage; a torn last record is ignored, the one before it counts
+INV-RS1  `point` and `whole` are on stable storage; a torn last record is ignored, the one before it counts; one that is
+         damaged behind which there are others hides none of them: each was synced before the next was written
 INV-RS2  a failed sync is never repeated on the same file (disk rule): the next save writes a new file
 INV-RS3  `save` ends with the write even when it is cancelled, so that `point` is never behind the disk
 
@@ -14,6 +15,7 @@ Not here: which tidemark is reached (`geo_replicator.frontier`), what the ends m
 """
 
 import asyncio
+import logging
 import struct
 from pathlib import Path
 from typing import Final, Self
@@ -38,6 +40,7 @@ _END: Final = struct.Struct(">16siq")
 _HEAD_BYTES: Final = len(pack_frame(_MAGIC, _VERSION, b""))
 ROTATE_BYTES: Final = 1024 * 1024
 FILE_NAME: Final = "reached"
+_log: Final = logging.getLogger("tidemark.mirror")
 
 
 class ReachedFile:
@@ -124,13 +127,21 @@ def _packed(point: TidemarkPoint, whole: WholeEnds) -> bytes:
 def _last_record(data: bytes) -> tuple[TidemarkPoint, WholeEnds, int]:
     """Return what the last whole record says, and where it ends."""
     point, whole, end = BEFORE_ALL, NOTHING_WHOLE, 0
-    while end < len(data):
+    at = 0
+    while at >= 0:
         try:
-            size_bytes = frame_bytes(data[end : end + _HEAD_BYTES])
-            point, whole = _unpacked(data[end : end + size_bytes])
+            size_bytes = frame_bytes(data[at : at + _HEAD_BYTES])
+            point, whole = _unpacked(data[at : at + size_bytes])
         except FrameError:
-            break  # a torn tail: it was never said to be durable
-        end += size_bytes
+            at = data.find(
+                _MAGIC, at + 1
+            )  # none behind a torn tail: it was never said to be durable
+            continue
+        if at > end:
+            _log.error(
+                "bytes %d to %d of the file `reached` are damaged: what follows counts", end, at
+            )
+        at = end = at + size_bytes
     return point, whole, end
 
 

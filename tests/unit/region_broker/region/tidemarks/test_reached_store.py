@@ -49,6 +49,20 @@ async def test_T16_a_torn_record_does_not_count(tmp_path: Path) -> None:
     assert ReachedFile.open(RealDisk(), tmp_path).point == TidemarkPoint(RegionEpoch(8), 3)
 
 
+async def test_T16_a_damaged_record_hides_none_that_was_saved_after_it(tmp_path: Path) -> None:
+    """INV-RS1. Taken for a torn tail, it would take back all that was reached since."""
+    store = ReachedFile.open(RealDisk(), tmp_path)
+    for number in range(1, 5):
+        await store.save(TidemarkPoint(RegionEpoch(8), number), AT_CUT)
+    store.close()
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    for at in range(0, len(whole) * 3 // 4, 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        found = ReachedFile.open(RealDisk(), tmp_path)
+        assert (found.point, found.whole) == (TidemarkPoint(RegionEpoch(8), 4), AT_CUT)
+
+
 async def test_the_file_is_replaced_when_it_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
