@@ -396,6 +396,85 @@ def test_retention_by_time_and_hold() -> None:
     assert some.partition.log_start_offset < 30
 
 
+def test_C36_retention_keeps_what_is_undecided_though_no_mirror_needs_it() -> None:
+    some = fixture(SMALL_SEGMENTS | {"retention.ms": "5000"})
+    some.partition.writer.append(in_transaction(1))
+    for _ in range(30):
+        some.partition.writer.append(batch(1, size_bytes=500))
+    some.sync()
+    some.clock.pass_ms(10_000)
+    assert some.table.maintain(lambda _: 31) == 0
+    commit(some.partition, 1)
+    some.sync()
+    assert some.table.maintain(lambda _: 31) > 0
+
+
+def test_T14_a_mirror_deletes_nothing_by_itself() -> None:
+    some = fixture(SMALL_SEGMENTS | {"retention.ms": "5000"})
+    for _ in range(30):
+        some.partition.writer.append(batch(1, size_bytes=500))
+    some.sync()
+    some.partition.become_mirror()
+    some.partition.show_up_to(30, 30)
+    some.clock.pass_ms(10_000)
+    assert some.table.maintain(lambda _: None) == 0
+    assert some.partition.kept_from == 0
+
+
+def test_T17_a_mirror_forgets_no_transaction_that_it_has_not_shown() -> None:
+    some = fixture()
+    some.partition.writer.append(in_transaction(1))
+    commit(some.partition, 1)
+    some.sync()
+    some.partition.become_mirror()
+    some.partition.show_up_to(2, 0)  # the whole cut waits for another log
+    some.table.maintain(lambda _: None)
+    assert some.partition.state.forgotten_below == 0
+    some.partition.show_up_to(2, 2)
+    some.table.maintain(lambda _: None)
+    assert some.partition.state.forgotten_below == 2
+
+
+def test_a_mirror_is_sent_only_what_is_durable() -> None:
+    some = fixture()
+    some.partition.writer.append(batch())
+    some.sync()
+    durable = all_bytes(some.partition)
+    some.partition.writer.append(batch())
+    assert some.partition.reader.read_raw(0, 1 << 20, 2) == durable
+    assert some.partition.reader.read_raw(0, 1 << 20) == durable
+    some.sync()
+    assert some.partition.reader.read_raw(0, 1 << 20, 1) == durable
+
+
+def test_a_stopped_mirror_says_so_whatever_it_is_sent() -> None:
+    partition = fixture(leads=False).partition
+    partition.stop("for the test")
+    for data in (b"", batch(), batch()[:-1]):
+        with pytest.raises(PartitionFailed):
+            partition.writer.append_mirrored(data)
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+async def test_KIP107_an_order_to_delete_goes_no_further_than_what_is_durable(offset: int) -> None:
+    some = fixture()
+    some.partition.writer.append(batch())
+    some.sync()
+    some.partition.writer.append(batch())
+    with pytest.raises(OffsetOutOfRange):
+        await some.partition.retention.delete_records(offset)
+    assert some.partition.log_start_offset == 0
+
+
+async def test_T14_a_mirror_takes_no_order_to_delete() -> None:
+    some = fixture()
+    some.partition.writer.append(batch())
+    some.sync()
+    some.partition.become_mirror()
+    with pytest.raises(NotLeader):
+        await some.partition.retention.delete_records(1)
+
+
 def test_KIP_101_end_offset_of_an_epoch() -> None:
     some = fixture()
     partition = some.partition

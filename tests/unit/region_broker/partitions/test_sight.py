@@ -73,6 +73,8 @@ def test_T17_what_a_cut_took_is_not_shown_when_it_is_copied_anew() -> None:
     some.sync()
     assert some.partition.high_watermark == 6
     assert ends(some.partition) == (3, 3)
+    some.partition.show_up_to(6, 4)
+    assert ends(some.partition) == (6, 4)
 
 
 def test_T25_a_base_shows_nothing_new() -> None:
@@ -105,6 +107,7 @@ def test_INV_PT8_a_start_tells_the_newest_leader_epoch_that_was_copied() -> None
 def test_KIP_320_a_log_that_is_idle_in_a_term_ends_there() -> None:
     partition = mirror().partition
     assert partition.epoch_end_offset(NEWER) == (-1, -1)
+    assert partition.end_of_older(NEWER) == 6, "heard of or not"
     partition.follow_term(NEWER)
     assert partition.epoch_end_offset(NEWER) == (NEWER, 6)
     assert partition.epoch_end_offset(LEADER_EPOCH) == (LEADER_EPOCH, 6)
