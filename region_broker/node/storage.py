@@ -46,9 +46,10 @@ from region_broker.controller.metadata_image import (
     TopicImage,
 )
 from region_broker.controller.metadata_store import ConnectSqlite, MetadataStore
+from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
-from region_broker.partitions.table import FORMAT_NAME, PartitionTable
+from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
 from region_broker.ports.network import Network
 from region_broker.region.birth.identity_file import (

@@ -1,13 +1,8 @@
 """All partitions of this node, in one folder.
 
-INV-T1  the folder says its format version; a newer one is refused before anything in it is touched
 INV-T2  a partition lives in `<topic id, 32 hex digits>/<partition>`: a topic that was deleted and created again is
         another topic
 INV-T3  a partition that cannot be opened is there, failed, with the reason; the others go on
-INV-T6  a partition that was made and is gone, or whose folder was emptied, is named in `lost`, also after an empty one
-        took its place (T36)
-INV-T7  only a start misses partitions: one that is made later was not there before, whatever the manifest still says of
-        one of its number whose drop was interrupted
 INV-T5  a drop that a crash or the disk interrupted is finished by the next start, or before; a folder that no topic has
         and that no deletion was begun of is left
 The journal is replayed before any partition is opened.
@@ -21,7 +16,8 @@ The journal is replayed before any partition is opened.
     <data_dir>/<topic id>.deleted            a topic on its way out (`log.recovery.removal`)
     <data_dir>/<topic id>.kept               a deleted topic, kept for a while (`log.recovery.kept_deletions`)
 
-Not here: which topics there are (`controller.metadata_store`), roles (the node tells each partition).
+Not here: which partitions were made, and are missed (`made_partitions`), the format (`log.folder_format`), which topics there
+are (`controller.metadata_store`), roles (the node tells each partition).
 """
 
 import json
@@ -34,11 +30,9 @@ from uuid import UUID
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
 from region_broker.log.cold_reads import ColdReads
-from region_broker.log.failures import LogDamaged, LogError, NewerFormat, UnsupportedConfig
-from region_broker.log.file_names import LOG_SUFFIX
+from region_broker.log.failures import LogDamaged, LogError, UnsupportedConfig
+from region_broker.log.folder_format import check_format
 from region_broker.log.group_commit import GroupCommit
-from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
-from region_broker.log.indexes.log_manifest import LogEntry, LogManifest
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.journal.replay import open_journal
 from region_broker.log.log_config import (
@@ -54,15 +48,12 @@ from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
+from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)
 
-FORMAT_NAME: Final = "format"
-FORMAT_VERSION: Final = 2
-"""2: appends may be in the journal only. A folder of version 1 is one whose journal is empty."""
-FORMAT_WORD: Final = "tidemark-log"
 TOPIC_FILE_NAME: Final = "topic.json"
 TOPIC_NAME_CHARS: Final = 32
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
@@ -125,9 +116,8 @@ class PartitionTable:
         self.kept = KeptDeletions(disk, data_dir, clock, config.deleted_topic_retention_ms)
         self._removal = Removal(disk, self.kept)
         self._removal.sweep(data_dir)
-        self._manifest = LogManifest(disk, data_dir)
-        self._starting = True
-        self._emptied = self._emptied_folders()  # before the journal puts anything into one
+        # Before the journal puts anything into a folder that was emptied.
+        self._made = MadePartitions(disk, data_dir, self.folder_of)
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
@@ -175,8 +165,7 @@ class PartitionTable:
         partitions = self._by_id.setdefault(topic.topic_id, {})
         self._by_name[topic.name] = partitions
         self._configs[topic.topic_id] = topic.configs
-        if self._starting:
-            self._note_lost(topic)
+        self._made.miss(topic.topic_id, topic.partition_count, partitions)
         try:
             self._make_folder(folder)
             self._write_topic_file(folder, topic)
@@ -188,59 +177,18 @@ class PartitionTable:
         for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
             if number not in partitions:
                 partitions[number] = self._open_partition(topic, number, config)
-        self._note_made(topic.topic_id)
+        self._made.note_made(topic.topic_id, partitions)
         return list(partitions.values())
-
-    def _note_lost(self, topic: TopicSpec) -> None:
-        """Note which of the topic's partitions were made in an earlier life and are gone; raises OSError."""
-        held, topic_id = self._by_id[topic.topic_id], topic.topic_id
-        made = (
-            number
-            for number in range(topic.partition_count)
-            if number not in held and self._manifest.of((topic_id, number)) is LogEntry.MADE
-        )
-        gone = [
-            number
-            for number in made
-            if (topic_id, number) in self._emptied
-            or not self._disk.exists(self.folder_of(topic_id, number))
-        ]
-        self._manifest.note([(topic_id, number) for number in gone], LogEntry.LOST)
-
-    def _emptied_folders(self) -> frozenset[tuple[UUID, int]]:
-        """Return which partitions that were made have a folder without what every log has from its making on."""
-        found = set()
-        for topic_id, number in self._manifest.named(LogEntry.MADE):
-            folder = self.folder_of(topic_id, number)
-            if not self._disk.exists(folder / CHECKPOINT_NAME) and self._disk.exists(folder):
-                names = self._disk.list_dir(folder)
-                if not any(name.endswith(LOG_SUFFIX) for name in names):
-                    found.add((topic_id, number))
-        return frozenset(found)
-
-    def _note_made(self, topic_id: UUID) -> None:
-        named = self._manifest.of
-        new = [n for n in self._by_id[topic_id] if named((topic_id, n)) is LogEntry.REMOVED]
-        made = [(topic_id, n) for n in new if self._disk.exists(self.folder_of(topic_id, n))]
-        self._note(made, LogEntry.MADE)
-
-    def _note(self, keys: list[tuple[UUID, int]], entry: LogEntry) -> None:
-        try:
-            self._manifest.note(keys, entry)
-        except (
-            OSError
-        ):  # INV-MF3: they are not missed if they go, and the disk's error is told where it matters
-            logger.exception("%s: the manifest cannot be written", self._data_dir)
 
     def lost(self) -> list[str]:
         """Return the names of partitions that were made, and were gone at a start (INV-T6)."""
-        keys = self._manifest.lost()
+        keys = self._made.lost()
         found = [(self.by_id(topic_id, number), topic_id, number) for topic_id, number in keys]
         return [f"{p.tp}" if p is not None else f"{t.hex}-{n}" for p, t, n in found]
 
     def take_note_of_lost(self) -> None:
         """Forget what was lost: who decides who acts has, durably, taken note."""
-        self._note(self._manifest.lost(), LogEntry.MADE)
+        self._made.take_note_of_lost()
 
     def _make_folder(self, folder: Path) -> None:
         """Make a topic's folder; what is left there of earlier deletions goes."""
@@ -292,18 +240,7 @@ class PartitionTable:
                 and not self._finish_drop(folder)
             ):
                 logger.warning("%s belongs to no topic that the registry has: it is left", folder)
-        self._starting = False
-        self._forget_dropped()
-
-    def _forget_dropped(self) -> None:
-        """Name no partition any more that nobody has, and that is gone: its drop was interrupted (INV-T7)."""
-        gone = [
-            (topic_id, number)
-            for topic_id, number in self._manifest.named(LogEntry.MADE)
-            if number not in self._by_id.get(topic_id, {})
-            and not self._disk.exists(self.folder_of(topic_id, number))
-        ]
-        self._note(gone, LogEntry.REMOVED)
+        self._made.started(lambda key: key[1] in self._by_id.get(key[0], {}))
 
     def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
         """Return a topic's open partitions that a topic of `partition_count` has not."""
@@ -340,8 +277,9 @@ class PartitionTable:
         A disk that fails here leaves the files to a later try (INV-T5).
         """
         self.mark_beyond(topic_id, partition_count)
-        going = [(topic_id, p.tp.partition) for p in self.beyond(topic_id, partition_count)]
-        self._note(going, LogEntry.REMOVED)
+        self._made.note_removed(
+            (topic_id, p.tp.partition) for p in self.beyond(topic_id, partition_count)
+        )
         for partition in self.beyond(topic_id, partition_count):
             number, keep = partition.tp.partition, holds_records(partition)
             del self._by_id[topic_id][number]
@@ -458,7 +396,7 @@ class PartitionTable:
         keep = any(map(holds_records, partitions.values()))
         for name in [name for name, held in self._by_name.items() if held is partitions]:
             del self._by_name[name]
-        self._note([(topic_id, number) for number in partitions], LogEntry.REMOVED)
+        self._made.note_removed((topic_id, number) for number in partitions)
         for partition in partitions.values():
             partition.close(f"the topic of {partition.tp} was deleted")
         self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
@@ -502,7 +440,7 @@ class PartitionTable:
             partition.close("the node stops")
         self.cold_reads.close()
         self.kept.save()
-        self._manifest.close()
+        self._made.close()
         self._journal.close()
         self._cache.close()
 
@@ -510,32 +448,3 @@ class PartitionTable:
 def holds_records(partition: Partition) -> bool:
     """Return whether a partition has, or may have, bytes of records."""
     return partition.failed is not None or partition.log_end_offset > partition.kept_from
-
-
-def check_format(disk: Disk, data_dir: Path) -> None:
-    """Make sure that the folder is of our format, and mark an empty one as such. Raises NewerFormat."""
-    disk.make_dirs(data_dir)
-    path = data_dir / FORMAT_NAME
-    if not disk.exists(path):
-        others = [name for name in disk.list_dir(data_dir) if not name.endswith(".tmp")]
-        if others:
-            raise NewerFormat(
-                f"{data_dir} is not empty ({', '.join(others[:3])}) but has no {FORMAT_NAME!r} file: it is "
-                "not a Tidemark log folder; choose another data folder"
-            )
-        _write_format(disk, path)
-        return
-    word, _, version = disk.read_file(path).decode("utf-8", "replace").strip().partition(" ")
-    if word != FORMAT_WORD or not version.isdecimal():
-        raise NewerFormat(f"{path} does not name a Tidemark log format: choose another data folder")
-    if int(version) > FORMAT_VERSION:
-        raise NewerFormat(
-            f"{data_dir} was written in log format {version}, this version knows {FORMAT_VERSION}: "
-            "start the newer Tidemark that wrote it; nothing was changed"
-        )
-    if int(version) < FORMAT_VERSION:
-        _write_format(disk, path)
-
-
-def _write_format(disk: Disk, path: Path) -> None:
-    disk.write_file_atomic(path, f"{FORMAT_WORD} {FORMAT_VERSION}\n".encode())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from region_broker.log.failures import LogDamaged
+from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.journal.blocks import (
     ALIGN_BYTES,
     Entry,
@@ -21,7 +22,6 @@ from region_broker.log.journal.blocks import (
 from region_broker.log.journal.replay import JOURNAL_NAME
 from region_broker.log.journal.writer import BLOCK_BYTES_MAX, PIECE_BYTES_MAX
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import FORMAT_NAME
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
 from tests.fixtures.node_logs import DATA_DIR, Fixture, all_bytes, batch, fixture
