@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from chaos.judges.operator import View, Views
 
+Stood = tuple[int, int]
+
 
 class Knowledge:
     """Which regions acted when they were seen last, and whose folders were damaged and are not whole again."""
@@ -19,6 +21,13 @@ class Knowledge:
         """Begin with whole folders, and nobody seen."""
         self.damaged: set[str] = set()
         self._acted: set[str] = set()
+        self._seen: dict[str, Stood] = {}
+        self._seen_at_damage: dict[str, Mapping[str, Stood]] = {}
+
+    def note_damage(self, name: str) -> None:
+        """Take note that a folder was emptied or wound back: it knows less than it did."""
+        self.damaged.add(name)
+        self._seen_at_damage[name] = dict(self._seen)
 
     def note_who_acts(self, views: Mapping[str, View | None]) -> None:
         """Take what regions say of themselves; who does not answer (None) is left as it was seen last."""
@@ -34,6 +43,7 @@ class Knowledge:
         `look` asks a region anew; `alone`: `name` can talk to no other one.
         """
         self.note_who_acts(views)
+        self._seen |= {each: _stood(view) for each, view in views.items()}
         self._note_who_is_whole(views, look)
         if alone and name in self._acted and self._acted & (views.keys() - {name}):
             return False
@@ -44,12 +54,26 @@ class Knowledge:
         )
 
     def _note_who_is_whole(self, views: Views, look: Callable[[str], View | None]) -> None:
-        """A region that acts and those that have reached what it published know the same."""
+        """A region that acts and those that have reached what it published know the same.
+
+        One that acts with a damaged folder publishes numbers again that a mirror has reached long ago: nothing is known
+        before that mirror has reached another tidemark since.
+        """
         for name, acting in views.items():
             if acting["acting"] and acting["tidemark"]["number"] > 0:
                 alike = {name, *_mirrors_of(acting, (o for o in views if o != name), look)}
+                if name in self.damaged:
+                    before = self._seen_at_damage[name]
+                    still = {o for o, stood in before.items() if _stood(views.get(o)) == stood}
+                    alike -= still - {name}
                 if alike - self.damaged:
                     self.damaged -= alike
+
+
+def _stood(view: View | None) -> Stood:
+    """Return the tidemark that a region shows: (region epoch, number)."""
+    mark = {} if view is None else view["tidemark"]
+    return mark.get("region_epoch", 0), mark.get("number", 0)
 
 
 def _mirrors_of(

@@ -257,7 +257,7 @@ class Stage:
         self._damage(name, self.now_s())
 
     def _damage(self, name: str, at_s: float) -> None:
-        self._knowledge.damaged.add(name)
+        self._knowledge.note_damage(name)
         self.story.damages.append(Damage(at_s, name))
 
     def _others_know(self, name: str) -> bool:

@@ -35,9 +35,23 @@ def test_INV_SHS3_a_folder_is_taken_away_only_where_a_whole_one_knows_as_much() 
     views = {"eu": ACTS, "us": view("mirroring", 4)}
     knowledge = Knowledge()
     assert knowledge.others_know("us", views, views.get, alone=False)
-    knowledge.damaged |= {"eu"}
+    knowledge.note_damage("eu")
     assert not knowledge.others_know("us", views, views.get, alone=False)
     views["us"] = view("mirroring", 5)  # it has reached all that the damaged one published
+    assert knowledge.others_know("us", views, views.get, alone=False)
+
+
+def test_INV_SHS3_a_number_that_a_mirror_had_reached_before_the_damage_proves_nothing() -> None:
+    """An older copy acts out of touch, and publishes the numbers again that only the mirror knows the content of."""
+    views = {"eu": view("acting", 6, role="acting"), "us": view("mirroring", 6)}
+    knowledge = Knowledge()
+    assert knowledge.others_know("us", views, views.get, alone=False)
+    knowledge.note_damage("eu")
+    views["eu"] = view("acting", 4, role="acting")
+    assert not knowledge.others_know("us", views, views.get, alone=False)
+    views["eu"] = view("acting", 6, role="acting")
+    assert not knowledge.others_know("us", views, views.get, alone=False)
+    views |= {"eu": view("acting", 7, role="acting"), "us": view("mirroring", 7)}
     assert knowledge.others_know("us", views, views.get, alone=False)
 
 
