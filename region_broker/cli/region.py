@@ -448,14 +448,54 @@ def losses(url: str | None, output: str) -> None:
         return
     if not found:
         click.echo("no region has a quarantined tail: nothing was lost, or nobody returned yet")
-    exact = {_cut_of(lost) for lost in found if lost["exact"]}
+    exact = {_cut_of(lost): lost for lost in found if lost["exact"]}
     for lost in found:
-        if lost["exact"] or _cut_of(lost) not in exact:
-            _print_losses(lost, views)
+        whole = exact.get(_cut_of(lost), lost)
+        if whole is lost or not _within(lost, whole):
+            _print_losses(lost, views, whole["region"])
 
 
 def _cut_of(lost: Mapping[str, Any]) -> tuple[object, ...]:
     return lost["domain"], lost["lineage_epoch"], lost["cause"]
+
+
+def _within(lost: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+    """Return whether another region's list of the same cut names all of this one.
+
+    After `accept-loss` it may not: each mirror had its own tail. A list that ends early proves nothing.
+    """
+    if lost["unreadable"] or lost["unexplained"] or any(_unlisted(lost).values()):
+        return False
+    decisions = [each["decision"] for each in whole["transactions"]]
+    return (
+        all(each["decision"] in decisions for each in lost["transactions"])
+        and all(any(_covers(more, each) for more in whole["records"]) for each in lost["records"])
+        and all(any(_covers(more, each) for more in whole["offsets"]) for each in lost["offsets"])
+    )
+
+
+def _covers(more: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Return whether a row of one region's list says all that a row of another's does: a range, or a group's commits."""
+    places = ("group_id", "topic", "partition", "producer_id", "producer_epoch")
+    if any(more.get(name) != found.get(name) for name in places):
+        return False
+    if "commit_count" in found:
+        return bool(more["commit_count"] >= found["commit_count"])
+    return bool(
+        more["first_offset"] <= found["first_offset"]
+        and found["last_offset"] <= more["last_offset"]
+    )
+
+
+def _unlisted(lost: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many of each kind are counted beyond what is listed."""
+    counted = lost["plain_record_count"] + lost["transactional_record_count"]
+    return {
+        "transactions": lost["transaction_count"] - len(lost["transactions"]),
+        "records": counted - sum(found["record_count"] for found in lost["records"]),
+        "offset commits": lost["offset_commit_count"]
+        - sum(found["commit_count"] for found in lost["offsets"]),
+    }
 
 
 def _compared(lost: Mapping[str, Any]) -> str:
@@ -468,7 +508,9 @@ def _compared(lost: Mapping[str, Any]) -> str:
     return "yes" if lost["exact"] else "yes, as far as known"
 
 
-def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_losses(
+    lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]], whole_in: str = ""
+) -> None:
     stated = lost["statement"] is not None
     base = f"tidemark {lost['base_number']} of region epoch {lost['base_region_epoch']}"
     title = (
@@ -487,7 +529,7 @@ def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]
     print_pairs(
         title,
         [
-            ("counted", _counted(lost, views)),
+            ("counted", _counted(lost, views, whole_in)),
             ("base", base),
             ("transactions lost", lost["transaction_count"]),
             ("plain records lost", lost["plain_record_count"]),
@@ -503,7 +545,8 @@ def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]
     for text in lost["unreadable"]:
         click.echo(f"not readable, and not counted whole: {text}")
     _print_transactions(lost["transactions"])
-    _print_rest("transactions", lost["transaction_count"] - len(lost["transactions"]))
+    rest = _unlisted(lost)
+    _print_rest("transactions", rest["transactions"])
     if lost["not_arrived"]:
         click.echo("of these never arrived, so that no statement could name them:")
         _print_transactions(lost["not_arrived"])
@@ -520,8 +563,7 @@ def _print_losses(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]
     ]
     if rows:
         print_table("", ("partition", "offsets", "records#", "producer id#", ""), rows)
-    counted = lost["plain_record_count"] + lost["transactional_record_count"]
-    _print_rest("records", counted - sum(found["record_count"] for found in lost["records"]))
+    _print_rest("records", rest["records"])
     _print_offsets(lost)
 
 
@@ -545,11 +587,13 @@ def _given_up(lost: Mapping[str, Any]) -> str:
     return str(statement["open_bound"]) if own else ""
 
 
-def _counted(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]]) -> str:
+def _counted(lost: Mapping[str, Any], views: Mapping[str, Mapping[str, Any]], whole_in: str) -> str:
     if lost["unreadable"]:
         return "not whole: some of it cannot be read"
     if lost["exact"]:
         return "exactly"
+    if whole_in not in ("", lost["region"]):
+        return f"what was here; that of region {whole_in} is listed by itself, and does not name all of this"
     if lost["statement"] is None:
         return "so far: whose tail it is part of is not known here"
     old = lost["statement"]["from_region"]

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from geo_replicator.counted_losses import Quarantined, count_losses
 from geo_replicator.lineage import EMPTY_CUT, LogKey
@@ -17,7 +18,9 @@ from geo_replicator.loss import (
 )
 from geo_replicator.quarantine import CutCause
 from idempotency.identity import RegionEpoch
+from region_broker.cli import region as commands
 from region_broker.cli.region import _print_losses
+from region_broker.cli.region_client import Cluster
 from tests.fixtures.kernel_batches import data
 
 
@@ -47,6 +50,41 @@ def test_INV_LO5_a_divergence_is_no_failovers(capsys: pytest.CaptureFixture[str]
     told = printed(capsys, diverged)
     assert "Diverged under region epoch 17, found in region eu" in told
     assert "the statement is not here" not in told
+
+
+def cut_off_in(region: str, counts: tuple[int, ...], *, exact: bool) -> dict[str, Any]:
+    """Return what a region lists of one cut: a batch of so many records of each partition, from offset 10 on."""
+    batches = [
+        TailBatch(LogKey(UUID(int=1), partition), "orders", data(10, sequence=0, count=count))
+        for partition, count in enumerate(counts)
+    ]
+    found = Quarantined(
+        "main", RegionEpoch(33), region, RegionEpoch(25), 8, Tail(batches, []), exact=exact
+    )
+    listed: dict[str, Any] = msgspec.to_builtins(count_losses(found, None))
+    return listed
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [((3, 3), False), ((3, 2), False), ((3, 4), True), ((3, 3, 1), True)],
+    ids=["as much", "less", "more of one log", "another log"],
+)
+def test_what_another_mirror_alone_had_beyond_a_cut_is_listed_too(
+    held: tuple[int, ...], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = {"ap": cut_off_in("ap", (3, 3), exact=True), "eu": cut_off_in("eu", held, exact=False)}
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {name: name for name in of}
+        return {name: {} for name in of}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    monkeypatch.setattr(commands, "request", lambda name, *_: {"losses": [of[name]]})
+    printed = CliRunner().invoke(commands.region, ["losses"]).output
+    assert "began, found in region ap" in printed
+    assert ("began, found in region eu" in printed) is told
+    assert ("that of region ap is listed by itself" in printed) is told
 
 
 def test_a_damaged_tail_is_named_and_nothing_counts_as_exact(
