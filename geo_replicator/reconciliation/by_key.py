@@ -102,7 +102,7 @@ def _differences(part: PartitionPlan, source: Newest, mirror: Newest) -> Iterabl
             digest_source="" if ours is None else (digest or b"").hex(),
             digest_mirror="" if theirs is None else (other[1] or b"").hex(),
             detail=f"newest record of key {key[:64]!r} below {part.cleaned_below}, where the log is compacted: "
-            f"source {_shown(ours)}, mirror {_shown(theirs)}",
+            f"primary {_shown(ours)}, mirror {_shown(theirs)}",
         )
 
 

@@ -150,7 +150,7 @@ def _uncovered(source: Replica, mirror: Replica, start: int, end: int) -> int:
 
 def _unread_texts(source: Replica, mirror: Replica) -> list[str]:
     return [
-        f"{replica.side.value} offsets {first}..{last}"
+        f"{replica.side.shown} offsets {first}..{last}"
         for replica in (source, mirror)
         for first, last in replica.unread
     ]
@@ -255,7 +255,7 @@ def _fork(
         digest_source=_digest(ours),
         digest_mirror=_digest(theirs),
         severity=Severity.LAG if known else Severity.CORRUPTION,
-        detail=f"source under region epoch {epochs[0]}, mirror under {epochs[1]};"
+        detail=f"primary under region epoch {epochs[0]}, mirror under {epochs[1]};"
         + (
             " a known failover: the mirror's tail goes to quarantine when it returns"
             if known
@@ -307,7 +307,7 @@ def _divergent(plan: PartitionPlan, ours: Any, theirs: Any) -> Finding:
         producer_epoch=int(ours["producer_epoch"]),
         digest_source=_digest(left),
         digest_mirror=_digest(right),
-        detail="source / mirror: " + ", ".join(fields),
+        detail="primary / mirror: " + ", ".join(fields),
     )
 
 

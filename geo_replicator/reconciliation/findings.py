@@ -25,6 +25,11 @@ class Side(Enum):
     SOURCE = "source"
     MIRROR = "mirror"
 
+    @property
+    def shown(self) -> str:
+        """Return what people read; the value is what files say."""
+        return "primary" if self is Side.SOURCE else "mirror"
+
 
 class Severity(Enum):
     """How bad a finding is."""
@@ -64,9 +69,9 @@ TRANSACTION_KINDS: Final = frozenset(Kind) - VERIFY_KINDS
 
 MEANING: Final[dict[Kind, str]] = {
     Kind.TOPIC_MISMATCH: "the two regions do not hold the same topic: nothing else in it was compared",
-    Kind.MISSING: "the source has this batch, the mirror does not",
-    Kind.EXTRA: "the mirror has a batch where the source has none",
-    Kind.EXTRA_PAST_SOURCE: "the mirror has a batch behind the end of the source",
+    Kind.MISSING: "the primary has this batch, the mirror does not",
+    Kind.EXTRA: "the mirror has a batch where the primary has none",
+    Kind.EXTRA_PAST_SOURCE: "the mirror has a batch behind the end of the primary",
     Kind.DIVERGENT: "both have a batch at this offset, and they differ",
     Kind.CRC_BAD_LOCAL: "the bytes do not match their own checksum: damaged on this side's disk",
     Kind.TORN_BATCH: "no batch where one must be: the bytes up to the next segment cannot be read",

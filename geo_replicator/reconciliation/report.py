@@ -296,7 +296,7 @@ def _findings_html(heading: str, findings: Sequence[Finding]) -> str:
     )
     return (
         f"<h2>{heading} ({sum(finding.count for finding in findings):,})</h2><div class=scroll><table><thead><tr><th>kind<th>where"
-        "<th class=n>offsets<th>side<th>digest source<th>digest mirror<th>what</tr></thead><tbody>"
+        "<th class=n>offsets<th>side<th>digest primary<th>digest mirror<th>what</tr></thead><tbody>"
         f"{rows}</tbody></table></div>{more}"
     )
 
@@ -311,7 +311,7 @@ def _finding_html(finding: Finding) -> str:
     return (
         f"<tr><td title='{escape(MEANING[finding.kind])}'><code>{finding.kind.value}</code><br>"
         f"<span class=soft>{finding.finding_id}</span><td>{escape(where)}<td class=n>{offsets}"
-        f"<td>{finding.side.value}<td><code>{finding.digest_source}</code>"
+        f"<td>{finding.side.shown}<td><code>{finding.digest_source}</code>"
         f"<td><code>{finding.digest_mirror}</code>"
         f"<td>{escape(MEANING[finding.kind])}.<br><span class=soft>{escape(finding.detail)}{producer}</span>{cause}</tr>"
     )

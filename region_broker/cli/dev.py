@@ -112,6 +112,8 @@ def _watch(cluster: LocalCluster, stopping: set[signal.Signals]) -> None:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             rest = "The others go on." if cluster.running else "No region is left."
             click.echo(
-                f"region {name} {how}; see {cluster.data_dir(name) / 'node.log'}. {rest}", err=True
+                f"region {name} {how}; see {cluster.data_dir(name) / 'node.log'}. {rest}"
+                f" To start it again: tidemark broker --config {cluster.data_dir(name) / 'node.json'}",
+                err=True,
             )
     click.echo("stopping", err=True)

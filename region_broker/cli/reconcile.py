@@ -32,11 +32,12 @@ JAVA_MIN: Final = 17
 _SHOWN_MAX: Final = 20
 _METADATA_FILE: Final = "metadata.db"
 
-_EXAMPLES: Final = (
-    "Examples: tidemark reconcile all --primary ./data/primary --mirror ./data/away · tidemark reconcile verify"
-    " --primary A --mirror B --topics 'orders*' --engine local -o json"
-    " · tidemark reconcile transactions --primary A --mirror B"
-)
+_EXAMPLES: Final = """\b
+Examples:
+  tidemark reconcile all --primary ./cluster/us --mirror ./cluster/eu
+  tidemark reconcile verify --primary ./cluster/us --mirror ./cluster/eu --topics 'orders*' --engine local -o json
+  tidemark reconcile transactions --primary ./cluster/us --mirror ./cluster/eu
+"""
 
 
 @click.group(epilog=_EXAMPLES)
@@ -332,8 +333,8 @@ def _row(finding: "Finding") -> dict[str, Any]:
         "kind": finding.kind.value,
         "where": where,
         "offsets": f"{finding.first_offset}..{finding.last_offset}",
-        "side": finding.side.value,
-        "source": finding.digest_source,
+        "side": finding.side.shown,
+        "primary": finding.digest_source,
         "mirror": finding.digest_mirror,
         "detail": finding.detail,
     }

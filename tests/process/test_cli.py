@@ -196,7 +196,10 @@ def fail_over(dev: Dev, rows: Sequence[Any]) -> None:
     (primary,) = dev.regions[0]["pids"]
     os.kill(primary, signal.SIGKILL)
     assert dev.process.stderr is not None
-    assert "region eu was ended by signal 9" in dev.process.stderr.readline()
+    ended = dev.process.stderr.readline()
+    assert "region eu was ended by signal 9" in ended
+    assert "tidemark broker --config " in ended
+    assert "/eu/node.json" in ended
     assert "no region acts" in run("txn", "list", "--url", dev.url, code=1)
     status = document("region", "status", "--url", dev.url)
     assert [each.get("role", "?") for each in status["regions"]] == ["?", "mirror"]

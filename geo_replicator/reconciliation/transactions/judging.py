@@ -217,7 +217,7 @@ def _add_difference(check: Check, row: Any) -> None:
             producer_id=producer_id,
             producer_epoch=int(row["producer_epoch"]),
             decision="" if key[2] < 0 else "/".join(str(part) for part in key),
-            detail=f"source: {_shown(row)}; mirror: {_shown(ours[0]) if len(ours) else 'nothing of it'}",
+            detail=f"primary: {_shown(row)}; mirror: {_shown(ours[0]) if len(ours) else 'nothing of it'}",
         )
     )  # fmt: skip
 
