@@ -47,19 +47,16 @@ def main(
     Example: python -m tests.mutants --seed 7 --count 40 --module geo_replicator.directory
     """
     signal.signal(signal.SIGTERM, _end)
-    paths = pure_modules(_TREE)
-    if unknown := [each for each in module if path_of(each) not in paths]:
+    cores = {path: (_TREE / path).read_text("utf-8") for path in pure_modules(_TREE)}
+    if unknown := [each for each in module if path_of(each) not in cores]:
         raise click.BadParameter(f"no module of a pure core: {unknown}", param_hint="--module")
-    sources = {
-        path: (_TREE / path).read_text("utf-8")
-        for path in ([path_of(each) for each in module] or paths)
-    }
+    sources = {path_of(each): cores[path_of(each)] for each in module} or cores
     mutants = drawn(sources, seed, count)
     fates: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         scratch = Scratch(_TREE, Path(folder) / "tree", limit_s)
         seen = Seen.watched(_TREE, record or Path(folder) / "record")
-        nearest = Nearest(seen, limit_s / SHARE_OF_TESTS)
+        nearest = Nearest(seen, cores, limit_s / SHARE_OF_TESTS)
 
         def judge(forks: Forks) -> None:
             judge = Judge(nearest, lambda *mutant: forks if forks.takes(*mutant) else scratch)

@@ -1,10 +1,10 @@
 """Which mutants there are of the pure cores, and which of them a seed draws.
 
-INV-MU3  the same seed over the same text draws the same mutants
+INV-MU3  the same seed over the same text of a module draws the same mutants of it
 """
 
 import re
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -55,34 +55,34 @@ def path_of(module: str) -> str:
 
 
 def drawn(sources: dict[str, str], seed: int, count: int) -> list[Mutant]:
-    """Return up to `count` mutants, each once (INV-MU3).
-
-    Modules take turns, and each gives one of the operator that was drawn least: neither large modules nor frequent
-    operators crowd out the rest.
-    """
-    chance = Random(seed)
-    waiting: dict[str, list[Mutant]] = {}
-    for path in sorted(sources):
-        waiting[path] = proposed(path, sources[path])
-        chance.shuffle(waiting[path])
+    """Return up to `count` mutants, each once: modules take turns, so that large ones do not crowd out the rest (INV-MU3)."""
     turns = sorted(sources)
-    chance.shuffle(turns)
-    often = Counter(dict.fromkeys(OPERATORS, 0))
+    Random(seed).shuffle(turns)
+    waiting = {path: _by_turns(path, sources[path], seed) for path in turns}
     chosen: list[Mutant] = []
-    while len(chosen) < count and (turns := [path for path in turns if waiting[path]]):
-        for path in turns:
-            mutant = _least_drawn(waiting[path], often, sources[path])
-            if mutant is not None:
-                often[mutant.operator] += 1
+    while waiting and len(chosen) < count:
+        for path in list(waiting):
+            mutant = next(waiting[path], None)
+            if mutant is None:
+                del waiting[path]
+            else:
                 chosen.append(mutant)
     return chosen[:count]
 
 
-def _least_drawn(waiting: list[Mutant], often: Counter[str], source: str) -> Mutant | None:
-    """Take a mutant of the operator that was drawn least out of those that wait."""
-    while waiting:
-        mutant = min(waiting, key=lambda each: often[each.operator])
-        waiting.remove(mutant)
-        if is_one(mutant, source):
-            return mutant
-    return None
+def _by_turns(path: str, source: str, seed: int) -> Iterator[Mutant]:
+    """Yield a module's mutants; operators take turns, as some are frequent. Other modules do not matter."""
+    chance = Random(f"{seed} {path}")
+    kinds: dict[str, list[Mutant]] = {operator: [] for operator in OPERATORS}
+    for mutant in proposed(path, source):
+        kinds[mutant.operator].append(mutant)
+    turns = list(kinds.values())
+    chance.shuffle(turns)
+    for mutants in turns:
+        chance.shuffle(mutants)
+    while any(turns):
+        for mutants in turns:
+            while mutants:
+                if is_one(mutant := mutants.pop(), source):
+                    yield mutant
+                    break

@@ -1,28 +1,30 @@
 """Which tests are asked about a mutant: those that run its lines, whoever calls them.
 
 INV-MU6  asked is what was seen to run a changed line and to pass; for what runs at import only, what runs anything of its
-         module
+         module, or of a core that imports it
 Quick ones come first.
 """
 
 import ast
 import json
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.draw import ROOMS_WITH_CORES
+from tests.mutants.draw import PURE_PACKAGES, ROOMS_WITH_CORES
 from tests.mutants.operators import Mutant
 from tests.mutants.runs import run
 
 RECORD: Final = "MUTANTS_RECORD"
 FOLDERS: Final = (
-    "tests/unit/idempotency", "tests/unit/txn_coordinator", "tests/unit/geo_replicator", "tests/datadriven",
-    "tests/property", "tests/spec", *(f"tests/unit/{room}" for room in ROOMS_WITH_CORES),
+    *(f"tests/unit/{room}" for room in (*PURE_PACKAGES, *ROOMS_WITH_CORES)), "tests/datadriven", "tests/property",
+    *(f"tests/spec/{room}" for room in ("transactions", "groups", "partitions", "tidemarks", "topics")),
 )  # fmt: skip
+"""Not here: what plays whole regions or the wire for minutes (`tests/spec/failover`, `tests/spec/wire`, the simulator)."""
 TEST_S_MAX: Final = 4.0
 """A test that takes longer is not asked: what it alone would notice is not noticed soon enough by people, either."""
 
@@ -67,16 +69,19 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Chooses tests that take `limit_s` at most without a mutant."""
+    """Chooses tests that take `limit_s` at most without a mutant; `sources` are the cores' texts, by path."""
 
     seen: Seen
+    sources: Mapping[str, str]
     limit_s: float
 
     def tests(self, mutant: Mutant, source: str) -> list[str]:
         """Return the tests that may notice a mutant, the quick ones first (INV-MU6)."""
         ran = self.seen.by_module.get(mutant.path, {})
         lines = sum(1 << line for line in lines_around(source, mutant) or ())
-        found = [test for test in ran if ran[test] & lines] or list(ran)
+        found = [test for test in ran if ran[test] & lines]
+        if not found:
+            found = sorted({*ran, *self._run_its_users(mutant.path)})
         asked: list[str] = []
         left_s = self.limit_s
         for test in sorted(found, key=lambda test: (self.seen.took_s[test], test)):
@@ -85,6 +90,12 @@ class Nearest:
                 break
             asked.append(test)
         return asked
+
+    def _run_its_users(self, path: str) -> Iterator[str]:
+        name = path.removesuffix(".py").replace("/", ".")
+        for user, ran in self.seen.by_module.items():
+            if re.search(rf"\b{re.escape(name)} import\b", self.sources.get(user, "")):
+                yield from ran
 
 
 def lines_around(source: str, mutant: Mutant) -> range | None:

@@ -162,6 +162,14 @@ async def test_KIP848_a_classic_member_waits_until_its_partitions_are_free() -> 
         assert state(fixture) == "Stable"
 
 
+async def test_KIP848_a_classic_member_that_is_behind_its_group_gets_no_assignment() -> None:
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        joined = await classic_group(fixture)
+        await beat(fixture, "B", 0)
+        assert (await sync(fixture, joined)).verdict is V.REBALANCE_IN_PROGRESS
+
+
 async def test_KIP848_members_who_wait_in_a_join_are_sent_to_rejoin_by_the_upgrade() -> None:
     fixture, _ = fixture_of()
     async with running(fixture):

@@ -10,6 +10,7 @@ from geo_replicator.lineage import (
     LineageEntry,
     LogKey,
     TidemarkPoint,
+    begun_twice,
     lowest_base,
 )
 from idempotency.identity import RegionEpoch
@@ -60,3 +61,11 @@ def test_a_log_that_one_entry_does_not_name_is_younger_than_it() -> None:
         RegionEpoch(24), "eu", TidemarkPoint(RegionEpoch(17), 9), {A: 90, B: 55, young: 7}
     )
     assert lowest_base((US, entry)).position_of(young) == 0
+
+
+def test_T35_an_epoch_that_one_side_alone_knows_was_not_begun_twice() -> None:
+    otherwise = LineageEntry(US.region_epoch, "us", US.base, {A: 50, B: 59}, 1_000)
+    assert begun_twice((US, EU), (otherwise,), US.region_epoch)
+    assert not begun_twice((US, EU), (US,), US.region_epoch)
+    assert not begun_twice((US,), (EU,), US.region_epoch)
+    assert not begun_twice((), (EU,), EU.region_epoch)

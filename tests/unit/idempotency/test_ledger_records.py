@@ -182,3 +182,10 @@ def test_trailing_bytes_and_false_counts_are_refused() -> None:
         decode_transaction_value("pay-7", huge)
     with pytest.raises(LedgerError, match="status"):
         decode_transaction_value("x", struct.pack(">hqhib", 1, 1, 0, 0, 9) + b"\x00" + b"\x00" * 17)
+
+
+# Holds INV-L2.
+def test_a_decision_that_cannot_be_read_is_damage() -> None:
+    tag = b"\x01\xa2\x9c\x01\x02xy"  # one tagged field, number 20002, of two bytes
+    with pytest.raises(LedgerError, match="tagged field 20002"):
+        decode_transaction_value("pay-7", encode_transaction_value(plain())[:-1] + tag)

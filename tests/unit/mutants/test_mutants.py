@@ -111,14 +111,17 @@ def test_INV_MU6_asked_is_what_runs_a_changed_line_the_quick_ones_first() -> Non
         json.dumps({"test": test, "took_s": took_s, "passed": passed, "ran": {"m.py": hex(ran)}})
         for test, took_s, passed, ran in rows
     )
+    seen.by_module["user.py"] = {"test_user.py::test": 2}
+    seen.took_s["test_user.py::test"] = 0.1
+    sources = {"m.py": SOURCE, "user.py": "from m import LIMIT"}
     mutants = mutants_of("m.py", SOURCE)
     inside = next(mutant for mutant in mutants if mutant.operator == "not-raised")
     outside = next(mutant for mutant in mutants if mutant.was(SOURCE) == "4")
-    found = Nearest(seen, 9.0).tests(inside, SOURCE)
+    found = Nearest(seen, sources, 9.0).tests(inside, SOURCE)
     assert found == ["test_driver.py::quick", "test_near.py::near"]
-    assert Nearest(seen, 0.95).tests(inside, SOURCE) == ["test_driver.py::quick"]
-    everything = Nearest(seen, 9.0).tests(outside, SOURCE)
-    assert set(everything) == {*found, "test_near.py::other"}
+    assert Nearest(seen, sources, 0.95).tests(inside, SOURCE) == ["test_driver.py::quick"]
+    everything = Nearest(seen, sources, 9.0).tests(outside, SOURCE)
+    assert set(everything) == {*found, "test_near.py::other", "test_user.py::test"}
 
 
 def test_INV_MU6_a_test_that_ran_again_counts_as_it_did_then() -> None:
@@ -172,7 +175,7 @@ def test_INV_MU5_a_test_that_ends_without_the_mutant_only_has_noticed(busy: bool
         for now in ("(n >= 0)", "pass")
     )
     row = {"test": "test_m.py::test_ends", "took_s": 0.1, "passed": True, "ran": {"m.py": "0xe"}}
-    judge = Judge(Nearest(Seen.read([json.dumps(row)]), 1.0), lambda *_: Timed(busy))
+    judge = Judge(Nearest(Seen.read([json.dumps(row)]), {}, 1.0), lambda *_: Timed(busy))
     assert judge.killer(endless, source) == (None if busy else TIME_OUT)
     assert judge.killer(other, source) is None
 

@@ -113,3 +113,9 @@ VALUES = st.one_of(
 def test_what_is_written_is_read(pair: tuple[ModernKind, ModernValue]) -> None:
     kind, value = pair
     assert decode_value(kind, encode_value(value)) == value
+
+
+def test_KIP848_states_of_members_have_Kafkas_numbers() -> None:
+    assert {state.name: state.value for state in MemberState} == {
+        "STABLE": 0, "UNREVOKED_PARTITIONS": 1, "UNRELEASED_PARTITIONS": 2,
+    }  # fmt: skip
