@@ -579,18 +579,24 @@ def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
         some.partition.reader.fetch(7, 1000, Isolation.READ_COMMITTED)
 
 
-def test_T26_a_reader_ahead_of_a_log_that_a_takeover_cut_hears_where_the_old_epoch_ended() -> None:
+@pytest.mark.parametrize("term", [0, 1])
+def test_T26_a_reader_ahead_of_a_log_that_a_takeover_cut_hears_where_the_old_epoch_ended(
+    term: int,
+) -> None:
     some = fixture()
     some.partition.writer.append(batch())
     some.sync()
     old_epoch, end_offset = some.partition.sight.leader_epoch, some.partition.log_end_offset
     some.partition.become_mirror()
-    some.partition.become_leader(leader_epoch(region_epoch(2, 1), 1))
+    some.partition.become_leader(leader_epoch(region_epoch(2, 1), term))
+    some.partition.writer.append(batch())
+    some.sync()
+    ahead = some.partition.log_end_offset + 3
     some.partition.readers_ahead = True
-    found = some.partition.reader.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
-    assert (found.data, found.next_offset) == (b"", end_offset + 3)
+    found = some.partition.reader.fetch(ahead, 1000, Isolation.READ_COMMITTED)
+    assert (found.data, found.next_offset) == (b"", ahead)
     assert found.diverging == (old_epoch, end_offset)
-    assert some.partition.reader.readable_bytes(end_offset + 3, Isolation.READ_COMMITTED, 1) == 0
+    assert some.partition.reader.readable_bytes(ahead, Isolation.READ_COMMITTED, 1) == 0
     some.partition.readers_ahead = False
     with pytest.raises(OffsetOutOfRange):
-        some.partition.reader.fetch(end_offset + 3, 1000, Isolation.READ_COMMITTED)
+        some.partition.reader.fetch(ahead, 1000, Isolation.READ_COMMITTED)
