@@ -58,6 +58,7 @@ async def test_KIP394_new_dynamic_member_must_come_back_with_its_id() -> None:
         told = await fixture.groups.join("g", request)
         assert told.verdict is V.MEMBER_ID_REQUIRED
         assert told.member_id.startswith("client-")
+        assert told.generation == -1  # Kafka's JoinGroupRequest.UNKNOWN_GENERATION_ID
         again = join_request(told.member_id, must_know_member_id=True)
         assert (await fixture.groups.join("g", again)).verdict is V.OK
 

@@ -298,6 +298,17 @@ async def test_KIP345_a_static_member_that_was_replaced_never_takes_its_place_ba
         assert [each.member_id for each in members(fixture)] == ["N"]
 
 
+async def test_KIP345_a_static_member_that_was_replaced_does_not_make_the_new_one_leave() -> None:
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "A", 0)
+        older = await join(fixture, instance_id="i")
+        newer = await join(fixture, instance_id="i")
+        left = await fixture.groups.leave("g", [MemberIdentity(older.member_id, "i")])
+        assert left.members == (V.FENCED_INSTANCE,)
+        assert {each.member_id for each in members(fixture)} == {"A", newer.member_id}
+
+
 async def test_INV_NB2_a_join_that_is_refused_does_not_change_the_groups_protocol() -> None:
     fixture, _ = fixture_of()
     async with running(fixture):

@@ -19,6 +19,7 @@ from region_broker.groups.records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    varint,
 )
 from tests.unit.region_broker.groups.fakes import tp
 
@@ -100,3 +101,12 @@ def test_a_key_that_nobody_knows_is_refused(raw: bytes | None) -> None:
 def test_a_newer_value_names_the_version() -> None:
     with pytest.raises(LedgerRecordError, match="version 5"):
         decode_offset_value(b"\x00\x05" + bytes(20))
+
+
+@pytest.mark.parametrize(
+    ("number", "raw"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02")]
+)
+def test_KIP482_an_unsigned_varint_has_seven_bits_a_byte_and_no_byte_too_many(
+    number: int, raw: bytes
+) -> None:
+    assert varint(number) == raw
