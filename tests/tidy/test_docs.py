@@ -310,15 +310,8 @@ def test_every_test_named_for_hostile_input_exists() -> None:
     assert sorted(named - defined) == []
 
 
-OF_THE_WIRE: Final = ("region_broker/handlers", "region_broker/wire")
-
-
 def test_each_room_says_where_to_begin_and_what_it_may_import() -> None:
-    rooms = [
-        path
-        for path in code_files(*PACKAGES, "chaos")
-        if path.name == "__init__.py" and not shown(path).startswith(OF_THE_WIRE)
-    ]
+    rooms = [path for path in code_files(*PACKAGES, "chaos") if path.name == "__init__.py"]
     found = {shown(room): _lacks(room) for room in rooms}
     assert not {room: lack for room, lack in found.items() if lack}
 

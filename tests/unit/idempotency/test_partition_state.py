@@ -157,6 +157,14 @@ def test_P5_marker_of_the_transaction_before_leaves_the_next_ones_attempt(
     assert verifications.is_current(guard) is current
 
 
+def test_P4_a_v1_batch_among_those_of_v2_ends_with_a_marker_of_its_epoch() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(PRODUCER, ProducerEpoch(3), SequenceNumber(0), tv2=True)
+    verifications.begin(PRODUCER, ProducerEpoch(3), SequenceNumber(1))
+    verifications.end(PRODUCER, ProducerEpoch(3))
+    assert not verifications.is_current(guard)
+
+
 def test_INV_G4_each_producer_epoch_has_an_attempt_of_its_own() -> None:
     verifications = Verifications()
     old = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(7))

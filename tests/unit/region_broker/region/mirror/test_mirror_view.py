@@ -301,8 +301,10 @@ def test_internal_topics_take_no_part_in_the_whole_cut() -> None:
         assert mirror.shown == [2, 0]
         assert mirror.view.status()["logs"] == 0
         assert mirror.durable == WholeEnds(Unlisted.AT_CUT)
-        mirror.start_again()
-        assert mirror.shown == [2, 0]
+        for durable in (mirror.durable, NOTHING_WHOLE):
+            mirror.durable = durable
+            mirror.start_again()
+            assert mirror.shown == [2, 0]
 
 
 def returned() -> Mirror:
