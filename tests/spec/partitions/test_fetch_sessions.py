@@ -55,6 +55,17 @@ class Session:
             self.epoch = self.epoch + 1 if answer.session_id else 0
         return answer
 
+    async def wait_for_news(self, fixture: WireFixture, forgotten: tuple[int, ...] = ()) -> None:
+        """Send a fetch of all that the session knows, and return once it waits; its answer is the next one."""
+        self.client.send(1, VERSION, {
+            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
+            "session_id": self.session_id, "session_epoch": self.epoch,
+            "forgotten_topics_data":
+                [{"topic": self.topic, "partitions": list(forgotten)}] if forgotten else [],
+        })  # fmt: skip
+        await self.client.writer.drain()
+        await waiting(fixture, 1)
+
 
 def named(answer: Any) -> list[int]:
     return [row.partition_index for topic in answer.responses for row in topic.partitions]
@@ -209,11 +220,7 @@ async def test_C40_waits_for_data_of_all_that_the_session_holds(tmp_path: Path) 
         client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0})
-        session.client.send(1, VERSION, {
-            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
-            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
-        await client.writer.drain()
-        await waiting(fixture, 1)
+        await session.wait_for_news(fixture)
         await write(fixture, 1, "a")
         _, answer = await client.receive(1, VERSION)
         assert named(answer) == [1]
@@ -227,11 +234,7 @@ async def test_INV_WS4_a_fetch_that_waits_is_given_up_when_its_reader_has_gone(
         client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0})
-        client.send(1, VERSION, {
-            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
-            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
-        await client.writer.drain()
-        await waiting(fixture, 1)
+        await session.wait_for_news(fixture)
         assert len(fixture.services.deadlines) == 1
         client.writer.transport.abort()
         await asyncio.wait_for(fixture.server.wait_connections(0), 10)
@@ -307,12 +310,8 @@ async def test_INV_FE6_a_fetch_that_waits_is_told_of_what_changes_and_looks_at_t
         await session.fetch(dict.fromkeys(range(50), 0))
         monkeypatch.setattr(PartitionReader, "readable_bytes", counted)
         for epoch, index in ((1, 7), (2, 9)):
-            client.send(1, VERSION, {
-                "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
-                "session_id": session.session_id, "session_epoch": epoch,
-                "forgotten_topics_data": [{"topic": "t", "partitions": [7]}] if epoch == 2 else []})  # fmt: skip
-            await client.writer.drain()
-            await waiting(fixture, 1)
+            session.epoch = epoch
+            await session.wait_for_news(fixture, forgotten=(7,) if epoch == 2 else ())
             await write(fixture, index, "a")
             _, answer = await client.receive(1, VERSION)
             assert named(answer) == [index]
@@ -327,11 +326,7 @@ async def test_INV_PU1_a_fetch_that_waits_in_a_session_ends_when_the_role_change
         client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0})
-        client.send(1, VERSION, {
-            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
-            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
-        await client.writer.drain()
-        await waiting(fixture, 1)
+        await session.wait_for_news(fixture)
         fixture.partition("t", 1).become_mirror()
         _, answer = await asyncio.wait_for(client.receive(1, VERSION), 10)
         assert answer.error_code == NONE
@@ -345,11 +340,7 @@ async def test_INV_FE7_a_session_that_ends_watches_nothing_and_answers_who_waits
         client = await fixture.connect()
         session = Session(client)
         await session.fetch({0: 0, 1: 0, 2: 0})
-        client.send(1, VERSION, {
-            "max_wait": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [],
-            "session_id": session.session_id, "session_epoch": 1, "forgotten_topics_data": []})  # fmt: skip
-        await client.writer.drain()
-        await waiting(fixture, 1)
+        await session.wait_for_news(fixture)
         other = Session(await fixture.connect())
         other.session_id, other.epoch = session.session_id, FINAL
         await other.fetch({0: 0})
