@@ -6,7 +6,7 @@ Each start draws an incarnation at random and links it to the one before: no clo
 
 INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region
 
-Not here: where it is kept (`region.birth.identity_file`), which of two goes on (`known_lives`), what a region without history does (`failover`).
+Not here: where it is kept (`region.folder.identity_file`), which of two goes on (`known_lives`), what a region without history does (`failover`).
 """
 
 from dataclasses import dataclass

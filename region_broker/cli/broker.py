@@ -103,8 +103,8 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
     from region_broker.controller.metadata_store import MetadataUnreadable
     from region_broker.log.failures import NewerFormat
     from region_broker.node import Node, NodeRefused
-    from region_broker.region.birth.identity_file import IdentityDamaged
     from region_broker.region.failover.journal import JournalDamaged
+    from region_broker.region.folder.identity_file import IdentityDamaged
 
     try:
         await _look_around(config, path)

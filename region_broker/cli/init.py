@@ -46,7 +46,7 @@ async def _init(config: NodeConfig, *, no_history_elsewhere: bool, dry_run: bool
     from region_broker.ports.system.clock import SystemClock
     from region_broker.ports.system.disk import RealDisk
     from region_broker.ports.system.network import AsyncioNetwork
-    from region_broker.region.birth.identity_file import IdentityDamaged
+    from region_broker.region.folder.identity_file import IdentityDamaged
 
     ports = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
     try:

@@ -24,8 +24,8 @@ from region_broker.node.storage import (
     check_owner,
     lock_folder,
 )
-from region_broker.region.birth.identity_file import read_identity
-from region_broker.region.birth.newborn import be_born, new_identity
+from region_broker.region.folder.identity_file import read_identity
+from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened
 from region_broker.region.peers.protocol import Hello, PeerRefused, PeerUnreachable
 

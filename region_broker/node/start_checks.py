@@ -32,8 +32,8 @@ from region_broker.node.storage import (
     part_missing,
 )
 from region_broker.ports.network import ByteStream, Network
-from region_broker.region.birth.identity_file import IdentityDamaged, read_identity
 from region_broker.region.failover.journal import JournalDamaged
+from region_broker.region.folder.identity_file import IdentityDamaged, read_identity
 
 
 @dataclass(slots=True)

@@ -52,15 +52,15 @@ from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
 from region_broker.ports.network import Network
-from region_broker.region.birth.identity_file import (
+from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.folder.identity_file import (
     FolderRecord,
     read_identity,
     write_identity,
 )
-from region_broker.region.birth.newborn import first_region_epoch, new_identity
-from region_broker.region.birth.wholeness import Parts, what_is_wrong
-from region_broker.region.failover.journal import FailoverJournal
-from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.folder.newborn import first_region_epoch, new_identity
+from region_broker.region.folder.wholeness import Parts, what_is_wrong
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from region_broker.region.tidemarks.retention_hold import RetentionHold
 from region_broker.region.tidemarks.service import ledger_topic_id

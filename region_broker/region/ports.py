@@ -275,7 +275,7 @@ class TidemarkFacts(Protocol):
 
 
 class FolderSide(Protocol):
-    """The identity of the data folder (`region.birth.identity_file.FolderRecord`)."""
+    """The identity of the data folder (`region.folder.identity_file.FolderRecord`)."""
 
     @property
     def identity(self) -> FolderIdentity:

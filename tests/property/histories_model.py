@@ -38,7 +38,7 @@ from geo_replicator.lineage import (
 )
 from idempotency import fencing
 from idempotency.identity import LeaderEpoch, RegionEpoch
-from region_broker.region.birth.wholeness import Parts, what_is_wrong
+from region_broker.region.folder.wholeness import Parts, what_is_wrong
 from tests.property.histories_regions import (
     FOLDER,
     NAMES,

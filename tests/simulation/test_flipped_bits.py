@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.region.birth.identity_file import IdentityDamaged
+from region_broker.region.folder.identity_file import IdentityDamaged
 from tests.simulation.folder_faults import FolderCopy, copy_of, restore
 from tests.simulation.kafka_client import Connection, Reader, Refused, batch_of
 from tests.simulation.network import Fabric

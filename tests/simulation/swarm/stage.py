@@ -21,8 +21,8 @@ from chaos.shuffle.plan import Action, Kind, Part
 from chaos.story import Damage, Story, Word
 from region_broker.controller.metadata_store import MetadataUnreadable
 from region_broker.node.storage import NodeRefused
-from region_broker.region.birth.identity_file import IdentityDamaged
 from region_broker.region.failover.operations import Operation, OperationRefused
+from region_broker.region.folder.identity_file import IdentityDamaged
 from region_broker.region.view import RegionService
 from tests.simulation.folder_faults import (
     FolderCopy,

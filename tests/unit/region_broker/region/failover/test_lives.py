@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from geo_replicator.folder_life import FolderIdentity, Shown
-from region_broker.region.birth.identity_file import FolderRecord, read_identity
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.steps.lives import Lives
+from region_broker.region.folder.identity_file import FolderRecord, read_identity
 from region_broker.region.peers.protocol import (
     ASK_AGAIN,
     RUNS_ELSEWHERE,

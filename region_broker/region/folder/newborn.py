@@ -12,7 +12,7 @@ from idempotency import fencing
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance, Clock
 from region_broker.ports.disk import Disk
-from region_broker.region.birth.identity_file import write_identity
+from region_broker.region.folder.identity_file import write_identity
 
 
 def first_region_epoch(ordinal: int) -> RegionEpoch:
