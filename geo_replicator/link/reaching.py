@@ -75,6 +75,7 @@ class Reaching:
         for tidemark in read.above:
             self.frontier.observe(tidemark)
         self._restored = True
+        self._saving = None  # what is on its way to the disk is no fact of these logs
         self._show_stored(is_held=reached == self._ports.reached.point)
 
     def _named_and_absent(self, reached: TidemarkPoint) -> Mapping[LogKey, int]:
@@ -130,14 +131,18 @@ class Reaching:
         self._saving = None
 
     async def _reach_complete(self) -> None:
-        point = self.frontier.complete
+        frontier = self.frontier
+        point = frontier.complete
         await self._grow_topics(point)
-        is_news = point > self.frontier.reached
+        if frontier is not self.frontier:
+            self.look_again()  # restored meanwhile: a log may be shorter now than it was
+            return
+        is_news = point > frontier.reached
         # While logs are absent, nobody knows what of a transaction lies there.
         if not is_news and (not self._look_due or self._absent):
             return
         self._look_due = False
-        frontier, every = self.frontier, bool(self._absent) or self._is_first
+        every = bool(self._absent) or self._is_first
         view = self._ports.logs.view(self._cuts_of(point, every=every) if is_news else {})
         await self._save(point, view)
         if frontier is not self.frontier:
