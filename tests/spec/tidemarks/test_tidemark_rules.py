@@ -176,6 +176,23 @@ def test_T4_rounds_that_hold_nobody_rest_three_usual_closing_times() -> None:
     assert 59 <= rest_ms <= 60
 
 
+def test_T4_a_round_that_was_given_up_is_taken_for_one_that_held() -> None:
+    """Who did not answer did not say that it holds nobody."""
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    _, started_ms = rest_after(made, range(1, 61), 0, holds=False)
+    given_up = made.step(TimePassed(), now_ms=started_ms + 250)
+    assert given_up == [ReleaseRound(round_of(TERM, 61))]
+    assert made.wake_at_ms is not None
+    assert 480 <= made.wake_at_ms - started_ms <= 490  # ten times 20 + (250 - 20) / 8
+
+
+def test_a_phase_that_does_not_follow_by_the_table_is_a_mistake_of_ours() -> None:
+    made = core()
+    with pytest.raises(AssertionError):
+        made._go_to(RoundPhase.PUBLISHING)
+
+
 def test_T4_one_slow_closing_counts_for_an_eighth() -> None:
     """A disk that hiccups for 100 ms must not keep mirrors without a tidemark for a second."""
     made = core()

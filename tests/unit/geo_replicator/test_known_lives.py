@@ -1,6 +1,6 @@
 """Rule T36: which of several starts of one region goes on."""
 
-from geo_replicator.folder_life import LATE_MS, TWICE_MS, Shown
+from geo_replicator.folder_life import LATE_MS, LIVES_HEARD_MAX, TWICE_MS, Shown
 from geo_replicator.known_lives import SILENT_MS, KnownLives, Standing
 
 KNOWN, UNDECIDED, REFUSED = Standing.KNOWN, Standing.UNDECIDED, Standing.REFUSED
@@ -175,6 +175,11 @@ def test_INV_KL2_a_copy_that_went_away_is_forgotten_and_met_for_the_first_time_w
     assert region.shakes_hands(COPY, answers=True) is KNOWN, (
         "it has the address, and nobody spoke since"
     )
+
+
+def test_of_many_copies_only_the_last_few_are_remembered() -> None:
+    region = Region(FIRST, *(start("a", f"c{number}") for number in range(3 * LIVES_HEARD_MAX)))
+    assert len(region.lives._known["eu"].newer) == LIVES_HEARD_MAX
 
 
 def test_T36_a_start_that_is_remembered_from_before_is_waited_for() -> None:

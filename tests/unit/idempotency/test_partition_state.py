@@ -182,6 +182,20 @@ def test_INV_G2_lowest_sequence_sinks_with_later_arrivals() -> None:
     assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) == 3
 
 
+@pytest.mark.parametrize(
+    ("sequences", "lowest"),
+    [((0, 2**31 - 1), 2**31 - 1), ((2**31 - 1, 0), 2**31 - 1), ((7, -1), 7), ((-1, 7), 7)],
+    ids=["over the end", "over the end, in order", "without a sequence", "first without one"],
+)
+def test_INV_G2_the_lowest_sequence_is_found_over_the_end_of_the_numbers(
+    sequences: tuple[int, int], lowest: int
+) -> None:
+    verifications = Verifications()
+    for sequence in sequences:
+        verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(sequence))
+    assert verifications.lowest_sequence(PRODUCER, ProducerEpoch(0)) == lowest
+
+
 def test_INV_G3_an_attempt_ends_with_the_last_one_that_waits_in_it() -> None:
     verifications = Verifications()
     guard = verifications.begin(PRODUCER, ProducerEpoch(0), SequenceNumber(7))

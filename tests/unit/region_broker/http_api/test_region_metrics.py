@@ -1,0 +1,46 @@
+"""What a region's metrics say where something is not known, and of what it waits for."""
+
+import math
+from typing import Any
+
+from region_broker.http_api.region_metrics import LINK_STATES, WAITS, RegionCollector
+
+MIRROR = {
+    "lag": {"records": 5, "bytes": None, "ms": 20}, "silent_ms": 300, "link_age_ms": None, "connected": False
+}  # fmt: skip
+VIEW: dict[str, Any] = {
+    "region": "us", "domain": "main", "acting": False, "region_epoch": 8, "primary_region": "eu",
+    "tidemark": {"number": 1, "age_ms": 1}, "waits_for": "dispute", "runs_twice": {}, "diverged_records": 0,
+    "lag": {"lag": {"records": None, "bytes": 7, "ms": None}, "mirrors": {"asia": MIRROR}},
+    "link": {"state": "streaming", "age_ms": None},
+}  # fmt: skip
+
+
+class Region:
+    """A region that says `VIEW` of itself."""
+
+    def describe(self) -> dict[str, Any]:
+        return VIEW
+
+
+def offered() -> dict[str, list[float]]:
+    families = RegionCollector(Region()).collect()  # type: ignore[arg-type]  # a part of it
+    return {family.name: [each.value for each in family.samples] for family in families}
+
+
+def test_what_is_not_known_is_no_number() -> None:
+    values = offered()
+    unknown = {name for name, samples in values.items() if any(map(math.isnan, samples))}
+    assert unknown == {
+        "tidemark_region_lag_records", "tidemark_region_lag_ms", "tidemark_region_link_age_ms",
+        "tidemark_mirror_lag_bytes", "tidemark_mirror_link_age_ms",
+    }  # fmt: skip
+    assert values["tidemark_region_lag_bytes"] == [7]
+    assert values["tidemark_mirror_lag_records"] == [5]
+    assert values["tidemark_mirror_connected"] == [0]
+
+
+def test_one_reason_and_one_state_are_1_and_all_others_0() -> None:
+    values = offered()
+    assert values["tidemark_region_waits"] == [reason == "dispute" for reason in WAITS]
+    assert values["tidemark_region_link_state"] == [state == "streaming" for state in LINK_STATES]
