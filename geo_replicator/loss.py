@@ -388,8 +388,8 @@ def _open_bound(takeover: Takeover, cut: Cut) -> str:
     )
     return (
         f"whatever region {takeover.from_region} acknowledged that never arrived here: every record"
-        " at or behind copied_end of its log, ledgers of groups and transactions too, and every topic or"
-        " config that it created, changed or deleted since. A topic's growth or deletion that no tidemark"
+        " at or behind the end of its log's copy here (copied_end in -o json), ledgers of groups and"
+        " transactions too, and every topic or config that it created, changed or deleted since. A topic's growth or deletion that no tidemark"
         f" covers is undone. It {heard}; what it acknowledged since is unknown"
         " until it returns, and then listed by: tidemark region losses"
     )

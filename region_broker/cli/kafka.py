@@ -24,7 +24,7 @@ from region_broker.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_S: Final = 15.0
@@ -203,7 +203,13 @@ def kafka_errors(what: str) -> Iterator[None]:
         code = _exit_code(inner.code())
         if code == EXIT_UNKNOWN_OUTCOME and what.startswith("no broker"):
             code = EXIT_FAILED
-        fail(f"{what}: {inner.str()} ({inner.name()}){_hint(inner.code())}", code)
+        fail(f"{what}: {_words(inner)} ({inner.name()}){_hint(inner.code())}", code)
+
+
+def _words(error: "KafkaError") -> str:
+    """Return what an error says; that of its code where the broker sent no text, which librdkafka ends with a colon."""
+    words = error.str().strip()
+    return words if words and not words.endswith(":") else type(error)(error.code()).str()
 
 
 def _hint(error_code: int) -> str:

@@ -184,11 +184,11 @@ def group_reset_offsets(
         fail("--dry-run and --execute exclude each other", EXIT_USAGE)
     if bool(topics) == all_topics:
         fail("give --topic, once or more, or --all-topics", EXIT_USAGE)
-    client = admin_client(bootstrap)
-    _refuse_members(client, group_id)
-    committed = _committed(client, group_id)
     try:
         target = _target(place)
+        client = admin_client(bootstrap)
+        _refuse_members(client, group_id)
+        committed = _committed(client, group_id)
         wanted = _partitions(client, topics) if topics else sorted(committed)
         moves = [
             plan(target, standing) for standing in _standings(client, wanted, committed, target)

@@ -333,9 +333,9 @@ class FailoverOperations:
                     await self._parts.clock.sleep_ms(self._settings.reach_poll_ms)
                 epoch = await self._next_epoch(await self._driver.outlook.statuses())
         except (TimeoutError, PeerUnreachable) as error:
-            await self._give_back(operation)
+            then = await self._give_back(operation)
             reason = f"region {old_region} was not reached up to its last tidemark in time: {error}"
-            raise OperationFailed(f"{reason}. It takes writes again.") from error
+            raise OperationFailed(f"{reason}. {then}") from error
         return TakeoverBegun(
             region_epoch=epoch,
             old_region=old_region,
@@ -352,7 +352,8 @@ class FailoverOperations:
             and self._parts.tidemarks.follows_topics()
         )
 
-    async def _give_back(self, operation: Operation) -> None:
+    async def _give_back(self, operation: Operation) -> str:
+        """Let the old region take writes again, and return what is known of that."""
         message = EndDrain(operation_id=operation.operation_id, reason="the switch timed out")
         try:
             await self._parts.peers.ask(
@@ -361,8 +362,15 @@ class FailoverOperations:
                 DrainEnded,
                 timeout_ms=self._settings.ask_timeout_ms,
             )
-        except (PeerRefused, PeerUnreachable) as error:
+        except PeerRefused as error:
+            _log.warning("the drained region has ended its drain by itself: %s", error)
+        except PeerUnreachable as error:
             _log.warning("the drained region ends its drain by itself in time: %s", error)
+            return (
+                "Nothing was changed here, and it does not answer: if it lives, it takes writes again by itself;"
+                f" if it is lost: tidemark region failover --to {operation.to_region}"
+            )
+        return "It takes writes again."
 
     async def _next_epoch(self, statuses: Mapping[str, SiteStatus]) -> RegionEpoch:
         image = self._parts.metadata.image

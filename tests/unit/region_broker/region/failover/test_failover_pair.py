@@ -207,6 +207,18 @@ async def test_a_switch_that_the_mirror_cannot_follow_rolls_back_to_acting(
     assert pair.us.driver.state.phase is Phase.MIRRORING
 
 
+async def test_a_switch_from_a_region_that_is_lost_names_the_failover(pair: Pair) -> None:
+    """Nobody knows that a region which does not answer takes writes."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.eu.kill()
+    operation = await pair.us.ended(pair.us.operations.begin_switch())
+    assert operation.status == "failed"
+    assert "It takes writes again" not in operation.error
+    assert operation.error.endswith("if it is lost: tidemark region failover --to us")
+    assert pair.us.driver.state.phase is Phase.MIRRORING
+
+
 async def test_a_lineage_of_thousands_of_logs_still_fits_a_handshake(pair: Pair) -> None:
     """A handshake answer carries the positions of every log, once per takeover."""
     positions = {f"{number:032x}/0": number for number in range(20_000)}
