@@ -14,7 +14,7 @@ import pytest
 from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from idempotency.record_batch import ControlType
 from region_broker.handlers.produce import produce
-from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
+from tests.fixtures.kafka_port import PlayedCoordinator, RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
 from tests.fixtures.waiting import until
 from tests.spec.wire.test_wire_produce_fetch import batch, produce_of, txn
@@ -148,3 +148,43 @@ async def test_INV_H15_request_that_was_given_up_hinders_no_log_from_being_close
             await until(lambda: partition.log_end_offset == 1, "the append")
             raise ProcessEnds
     assert partition.log.content.closed
+
+
+async def test_INV_G3_no_attempt_outlives_its_request(tmp_path: Path) -> None:
+    async with held_fixture(tmp_path) as (fixture, client, held):
+        fixture.txn.in_transaction.add(T0)
+        client.send(0, 12, another_producers())
+        client.send(0, 9, transactional())
+        await waits(fixture)
+        held.set()
+        assert [await error_of(client, version) for version in (12, 9)] == [NONE, NONE]
+        for producer_id, number in ((77, 1), (9, 0)):
+            attempts = fixture.partition("t", number).state.verifications
+            assert attempts.lowest_sequence(ProducerId(producer_id), ProducerEpoch(0)) is None
+
+
+class Noting(PlayedCoordinator):
+    """Notes which arrivals it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrivals: list[Any] = []
+
+    def verify(self, *args: Any, **more: Any) -> Any:
+        self.arrivals.append(args[4])
+        return super().verify(*args, **more)
+
+
+@pytest.mark.parametrize(("version", "shown"), [(11, True), (12, False)])
+async def test_KAFKA_17754_only_v1_clients_are_held_to_the_order_of_their_connections(
+    tmp_path: Path, version: int, shown: bool
+) -> None:
+    """Under transactions v2 each transaction has an epoch of its own: what is late is known by that."""
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 1)
+        noting = fixture.services.txn = Noting()  # type: ignore[assignment]
+        noting.in_transaction.add(T0)
+        client = await fixture.connect()
+        client.send(0, version, transactional())
+        assert await error_of(client, version) == NONE
+        assert [arrival is not None for arrival in noting.arrivals] == [shown]
