@@ -41,6 +41,7 @@ from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.ports.system.descriptors import descriptor_limit
+from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
 from region_broker.region.failover.operations import FailoverOperations
@@ -186,6 +187,7 @@ class Node:
         )
         self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
         self._handshake.driver = self.failover
+        self._failover_answers = FailoverAnswers(self.failover)
         self._source.on_refuted = self.failover.refuted
         self._source.cut_is_owed = self.failover.cut_is_owed
         self._source.promised_to = self.failover.promised_to
@@ -293,7 +295,7 @@ class Node:
         peers = PeerSettings(connections_max=max(1, caps.in_all // 2))
         self.peers = PeerServer(ports.network, self._handshake, peers)
         self._source.register(self.peers)
-        self.failover.register(self.peers)
+        self._failover_answers.register(self.peers)
         self.peers.admit = self.failover.outlook.lives.admit
         ForwardTarget(self._dispatcher, self.role).register(self.peers)
         self._compose_http()

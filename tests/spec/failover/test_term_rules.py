@@ -181,7 +181,7 @@ async def test_T31_a_drain_publishes_again_for_work_that_ended_behind_its_last_t
         return points[-1]
 
     monkeypatch.setattr(pair.eu.role, "final_round", followed_by_a_decision)
-    point = await pair.eu.driver.drain(
+    point = await pair.eu.answers.drain(
         AskDrain(operation_id="o", to_region="us", timeout_ms=60_000)
     )
     assert len(points) == 2

@@ -239,7 +239,7 @@ async def test_a_commit_that_ends_behind_the_last_tidemark_of_a_drain_stops_the_
 ) -> None:
     """A request that passed the gate before the drain may be decided after its last tidemark."""
     await pair.eu.write("first")
-    drain = pair.eu.driver.drain
+    drain = pair.eu.answers.drain
 
     async def decide_behind(message: AskDrain) -> TidemarkPoint:
         point = await drain(message)
@@ -247,7 +247,7 @@ async def test_a_commit_that_ends_behind_the_last_tidemark_of_a_drain_stops_the_
         await pair.eu.ledger.shard(0).wait_committed(decided_at + 1)
         return point
 
-    monkeypatch.setattr(pair.eu.driver, "drain", decide_behind)
+    monkeypatch.setattr(pair.eu.answers, "drain", decide_behind)
     operation = await pair.us.ended(pair.us.operations.begin_switch())
     assert operation.status == "failed"
     assert "takes writes again" in operation.error

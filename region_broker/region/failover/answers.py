@@ -1,0 +1,271 @@
+"""What the other regions ask of this one in a failover: how it stands, what it holds, promises, drains, statements.
+
+INV-FD4  a promise is answered only after it is durable and the gate is closed (T24)
+INV-FD5  a drained region promises only if its last tidemark covers everything that it has acknowledged
+
+Make one for a driver, and `register` it before the peer server starts.
+Not here: the machine, and what is learnt from a hello (`driver`); how such questions are asked (`peers`, `steps`).
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from geo_replicator.directory import Promise, PromiseVerdict, judge_promise
+from geo_replicator.failover import Phase, State
+from geo_replicator.failover_events import DrainBegun, DrainRolledBack, PromiseGiven
+from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
+from geo_replicator.loss import Tail
+from geo_replicator.tidemark import TidemarkError
+from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
+from region_broker.region.failover.messages import (
+    DRAIN_FAILED,
+    DRAIN_OVER,
+    AskDrain,
+    AskPromise,
+    AskStatement,
+    AskStatus,
+    Drained,
+    DrainEnded,
+    EndDrain,
+    PromiseAnswer,
+    SiteStatus,
+    StatementAnswer,
+)
+from region_broker.region.failover.quarantine_store import QuarantineDamaged
+from region_broker.region.failover.steps.accepting import held_here, state_beyond
+from region_broker.region.failover.steps.disputed import shown_here
+from region_broker.region.peers.history_messages import (
+    AskBeyond,
+    AskHeld,
+    AskHistory,
+    HistoryJudged,
+    HistoryPiece,
+)
+from region_broker.region.peers.protocol import NOT_ACTING, UNBORN, PeerRefused
+from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.region.ports import RoundFailed
+
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+class FailoverAnswers:
+    """Answers for the region of one driver."""
+
+    def __init__(self, driver: FailoverDriver) -> None:
+        """Speak for `driver`; its steps find the last tidemark of a drain here."""
+        self._driver = driver
+        self._parts = driver.parts
+        self._outlook = driver.outlook
+        self._drained: Cut = EMPTY_CUT
+        driver.steps.final_point = self._final_point
+
+    def register(self, table: PeerServer) -> None:
+        """Answer the other regions' questions through `table`."""
+        table.register(AskStatus, self._on_status)
+        table.register(AskHistory, self._on_history)
+        table.register(AskHeld, self._on_held)
+        table.register(AskBeyond, self._on_beyond)
+        table.register(AskPromise, self._on_promise)
+        table.register(AskDrain, self._on_drain)
+        table.register(EndDrain, self._on_end_drain)
+        table.register(AskStatement, self._on_statement)
+
+    async def _on_status(
+        self, _session: PeerSession, _message: AskStatus, _attachment: memoryview
+    ) -> SiteStatus:
+        state, claim = self._driver.state, self._outlook.known_claim()
+        return SiteStatus(
+            region=self._parts.role.region,
+            phase=state.phase.value,
+            acting=self._parts.role.acting,
+            region_epoch=self._parts.metadata.image.domains[self._parts.domain].region_epoch,
+            promised_epoch=state.promise.region_epoch,
+            promised_candidate=state.promise.candidate,
+            highest_epoch_known=state.highest_epoch_known,
+            claim_region_epoch=claim.point.region_epoch,
+            claim_number=claim.point.number,
+        )
+
+    async def _on_history(
+        self, _session: PeerSession, message: AskHistory, _attachment: memoryview
+    ) -> HistoryPiece:
+        try:
+            return await shown_here(self._outlook, message)
+        except TidemarkError as error:
+            raise PeerRefused("unreadable", str(error)) from error
+
+    async def _on_held(
+        self, _session: PeerSession, message: AskHeld, _attachment: memoryview
+    ) -> HistoryJudged:
+        return await held_here(self._outlook, message)
+
+    async def _on_beyond(
+        self, _session: PeerSession, message: AskBeyond, _attachment: memoryview
+    ) -> Reply:
+        return await state_beyond(self._outlook, message)
+
+    async def _on_promise(
+        self, _session: PeerSession, message: AskPromise, _attachment: memoryview
+    ) -> PromiseAnswer:
+        asked = Promise(message.region_epoch, message.candidate)
+        state = self._driver.state
+        if state.phase is Phase.UNBORN:
+            reason = f"the folder of region {self._parts.role.region} has no history: it promises nothing"
+            raise PeerRefused(UNBORN, reason)
+        verdict = judge_promise(state.promise, state.region_epoch, asked)
+        refusal = ""
+        if verdict is PromiseVerdict.GRANTED:
+            try:
+                verdict = await self._promise(state, asked, planned=message.planned)
+            except PeerRefused as refused:
+                refusal = refused.reason
+        if not refusal and verdict not in {PromiseVerdict.GRANTED, PromiseVerdict.REPEATED}:
+            refusal = f"region {self._parts.role.region} {verdict.value}"
+        if not refusal:
+            await self._copied_its_last()
+        # T33: what a region in dispute has published is no history that a failover candidate should go up to.
+        disputed = self._driver.state.refuted is not None or self._outlook.is_refuted(
+            state.region_epoch
+        )
+        claim = BEFORE_ALL if disputed else self._outlook.known_claim().point
+        return PromiseAnswer(
+            granted=not refusal,
+            reason=refusal,
+            claim_region_epoch=claim.region_epoch,
+            claim_number=claim.number,
+        )
+
+    async def _copied_its_last(self) -> None:
+        """Wait until the link has ended: what it reached behind the answer would be cut off by the candidate (T24)."""
+        while (
+            self._driver.running
+            and self._driver.state.phase is Phase.FENCED
+            and self._parts.role.mirrors
+        ):
+            await self._parts.clock.sleep_ms(1)
+
+    async def _promise(self, state: State, asked: Promise, *, planned: bool) -> PromiseVerdict:
+        if planned and state.phase is Phase.ACTING:
+            raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
+        if planned and state.phase is Phase.DRAINING:
+            await self._seal_drain(state, asked)
+        if state.phase is Phase.ACTING:
+            # T31: what is acknowledged here is under a tidemark, if this region must act again.
+            self._parts.role.close_gate(_about_to_act(asked))
+            try:
+                await self._final_point()
+            except (RoundFailed, TimeoutError) as error:
+                _log.warning("no last tidemark before the promise: %s", error)
+        event = PromiseGiven(asked.region_epoch, asked.candidate)
+        while not await self._driver.record(event, expected=state):
+            state = self._driver.state
+            verdict = judge_promise(state.promise, state.region_epoch, asked)
+            if verdict is not PromiseVerdict.GRANTED:
+                return verdict
+            if planned and state.phase.acts:
+                raise PeerRefused(DRAIN_OVER, "the drain is over: this region takes writes again")
+        return PromiseVerdict.GRANTED
+
+    async def _seal_drain(self, state: State, asked: Promise) -> None:
+        """Stop every answer, then see that the last tidemark covers all of them (INV-FD5).
+
+        1. A commit passes the gate and is held. 2. The gate closes, the last tidemark is published. 3. The
+        commit is decided and answered. 4. The candidate cuts at that tidemark: the commit would be lost.
+        """
+        await self._parts.role.fence(_about_to_act(asked))
+        reason = ""
+        try:
+            if is_acknowledged_work(await self._tail_beyond(self._drained)):
+                reason = "work that had begun before the drain ended behind its last tidemark"
+        except RoundFailed as error:
+            reason = str(error)
+        if self._driver.state.phase is Phase.ACTING:
+            # The drain timed out while this region stood still: what stands still must load again.
+            await self._driver.record(DrainBegun("", asked.candidate), expected=self._driver.state)
+        elif reason and self._driver.state is state:
+            await self._end_drain(reason)
+            raise PeerRefused(DRAIN_FAILED, f"{reason}: this region takes writes again")
+
+    async def _on_drain(
+        self, _session: PeerSession, message: AskDrain, _attachment: memoryview
+    ) -> Drained:
+        point = await self.drain(message)
+        return Drained(region_epoch=point.region_epoch, number=point.number)
+
+    async def drain(self, message: AskDrain) -> TidemarkPoint:
+        """Stop taking writes, publish a tidemark over everything acknowledged, and return it.
+
+        Raises `PeerRefused` where this region does not act, or no tidemark came about: it writes on then.
+        """
+        state = self._driver.state
+        if state.phase is Phase.FENCED and state.promise.candidate == message.to_region:
+            return self._outlook.known_claim().point
+        if state.phase is Phase.ACTING:
+            if not self._parts.role.acting:
+                raise PeerRefused(NOT_ACTING, self._parts.role.reason_not_acting)
+            now_ms = self._parts.clock.monotonic_ms()
+            self._driver.steps.drain_deadline_ms = now_ms + message.timeout_ms
+            await self._driver.record(
+                DrainBegun(message.operation_id, message.to_region), expected=state
+            )
+        if self._driver.state.phase is not Phase.DRAINING:
+            why = self._parts.role.reason_not_acting
+            raise PeerRefused(
+                NOT_ACTING,
+                f"region {self._outlook.region} is {self._driver.state.phase.value}: {why}",
+            )
+        try:
+            point = await self._final_point()
+            self._drained = self._outlook.known_claim()
+        except (RoundFailed, TimeoutError) as error:
+            await self._end_drain(f"no last tidemark: {error}")
+            raise PeerRefused(DRAIN_FAILED, f"no last tidemark: {error}") from error
+        return point
+
+    async def _final_point(self) -> TidemarkPoint:
+        async with asyncio.timeout(self._driver.settings.final_round_timeout_ms / 1000):
+            for _ in range(self._driver.settings.final_round_attempts):
+                point = await self._parts.role.final_round()
+                tail = await self._tail_beyond(self._outlook.known_claim())
+                # 1. EndTxn passed the gate. 2. The gate closed, the round was taken. 3. The decision
+                # was logged behind it. One more round covers it; nothing new passes the gate.
+                if not is_acknowledged_work(tail):
+                    return point
+        raise RoundFailed("work that had begun before the drain did not end")
+
+    async def _tail_beyond(self, cut: Cut) -> Tail:
+        tail = await tail_beyond(self._parts.role.logs(), cut)
+        if tail.unreadable:
+            raise RoundFailed(
+                f"what lies beyond the last tidemark is not known: {'; '.join(tail.unreadable)}"
+            )
+        return tail
+
+    async def _on_end_drain(
+        self, _session: PeerSession, message: EndDrain, _attachment: memoryview
+    ) -> DrainEnded:
+        await self._end_drain(message.reason)
+        return DrainEnded(acting=self._driver.state.phase is Phase.ACTING)
+
+    async def _end_drain(self, reason: str) -> None:
+        state = self._driver.state
+        if state.phase is Phase.DRAINING:
+            await self._driver.record(DrainRolledBack(reason), expected=state)
+
+    async def _on_statement(
+        self, _session: PeerSession, message: AskStatement, _attachment: memoryview
+    ) -> Reply:
+        try:
+            found = self._parts.quarantine.statement(message.domain, message.region_epoch)
+        except QuarantineDamaged as error:
+            raise PeerRefused("unreadable", str(error)) from error
+        attached = [] if found is None else [msgspec.json.encode(found)]
+        return Reply(StatementAnswer(found=found is not None), attached)
+
+
+def _about_to_act(asked: Promise) -> str:
+    return f"region {asked.candidate} is about to act; this one goes on by itself, when that one acts or gave up"
