@@ -100,7 +100,7 @@ class ClassicGroups:
             if request.member_id:
                 unknown = GroupVerdict.UNKNOWN_MEMBER
                 return JoinOutcome(verdict=unknown, member_id=request.member_id)
-            group = Group(group_id, self._settings)
+            group = Group(group_id, self._settings, generation=shard.first_generation)
             shard.groups[group_id] = group
         prefix = request.instance_id or request.client_id
         request = replace(request, new_member_id=f"{prefix}-{self._chance.uuid()}")

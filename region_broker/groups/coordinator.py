@@ -64,7 +64,14 @@ from region_broker.groups.records import (
     LedgerRecordError,
 )
 from region_broker.groups.settings import GroupSettings
-from region_broker.groups.shard import RECORDS_PER_BATCH, EndOf, Shard, ShardHooks, ShardStatus
+from region_broker.groups.shard import (
+    RECORDS_PER_BATCH,
+    EndOf,
+    Shard,
+    ShardHooks,
+    ShardStatus,
+    first_generation,
+)
 from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import YIELD_ROWS
@@ -116,13 +123,16 @@ class GroupCoordinator:
                 self._classic.stop()
                 self._tasks = None
 
-    async def load(self, shards: Iterable[int] | None = None) -> None:
-        """Replay the shards (all by default) and serve them.
+    async def load(
+        self, shards: Iterable[int] | None = None, *, region_epoch: RegionEpoch = RegionEpoch(0)
+    ) -> None:
+        """Replay the shards (all by default) and serve them, under `region_epoch`.
 
         Raises `LedgerFailed` or `LedgerRecordError`; the shard then answers NOT_AVAILABLE (C22:
         a ledger that cannot be read to its end is not served in part).
         """
         for index in range(len(self._shards)) if shards is None else shards:
+            self._shards[index].first_generation = first_generation(region_epoch)
             await self._load(self._shards[index])
 
     async def _load(self, shard: Shard) -> None:

@@ -182,7 +182,7 @@ class ModernGroups:
         view = self._view(None, patterns_needed(None, request))
         classic = shard.groups.get(group_id)
         records: list[KeyValue] = []
-        draft = Draft(ConsumerGroup(group_id))
+        draft = Draft(ConsumerGroup(group_id, shard.first_generation))
         if classic is not None:
             records.append((encode_group_key(GroupKey(group_id)), None))
             if classic.roster.members:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
 
+from idempotency import fencing
 from idempotency.identity import NO_LEADER_EPOCH, NO_PRODUCER_ID, RegionEpoch, TopicPartition
 from region_broker.groups.classic.group import Group
 from region_broker.groups.classic.states import GroupState
@@ -87,6 +88,8 @@ class Shard:
     table: OffsetTable = field(default_factory=OffsetTable)
     groups: dict[str, Group] = field(default_factory=dict)
     early_markers: list[LedgerMarker] = field(default_factory=list)
+    first_generation: int = 0
+    """What a new group counts on from."""
 
     def write(
         self, log: OffsetsLog, records: Sequence[KeyValue], producer: TxnProducer | None = None
@@ -255,6 +258,18 @@ class Shard:
             records += _emptied_modern(modern, region_epoch)
         emptied_ids = (*self.table.group_values, *self.table.modern)
         return ClampReport(tuple(clamped), emptied_ids), records, effects
+
+
+def first_generation(region_epoch: RegionEpoch) -> int:
+    """Return what new groups of a region that acts under `region_epoch` count on from (T26).
+
+    1. A group is made after the last tidemark that a mirror reaches. 2. That mirror takes over; the group is not in its
+    cut, and is made again. 3. Counted from 1 again, a late commit of the lost region's members would be one of this
+    group's, where they chose the same ids. Before the first takeover nothing is lost: those count as Kafka's.
+    """
+    if fencing.region_number_of(region_epoch) <= fencing.FIRST_REGION_NUMBER:
+        return 0
+    return region_epoch * GENERATION_JUMP & GENERATION_MASK
 
 
 def _jumped(generation: int, region_epoch: RegionEpoch) -> int:

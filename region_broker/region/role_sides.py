@@ -50,7 +50,7 @@ class GroupRole:
     async def load(self, term: Term) -> None:
         """Read the offsets ledger."""
         self._region_epoch = term.region_epoch
-        await self._coordinator.load()
+        await self._coordinator.load(region_epoch=term.region_epoch)
 
     async def clamp(self, log_ends: Mapping[TopicPartition, int]) -> None:
         """Write clamped offsets as records, empty all groups (T26)."""

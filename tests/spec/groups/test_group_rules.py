@@ -18,6 +18,7 @@ from idempotency.identity import (
 )
 from idempotency.java_hash import java_string_hash
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
+from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.ports import LedgerFailed, LedgerSlice, TxnProducer
 from region_broker.groups.records import LedgerRecordError
 from region_broker.groups.verdicts import GroupVerdict as V
@@ -448,6 +449,23 @@ async def test_T26_generations_of_two_takeovers_from_one_cut_never_meet() -> Non
             given.append(again.generation)
     # Each region epoch has 2**16 generations of its own, as it has leader epochs (T19).
     assert given == [(17 << 16) + 1, (26 << 16) + 1]
+
+
+async def test_T26_a_group_above_the_cut_gets_no_generation_of_the_lost_region() -> None:
+    """Region epoch 8 is the one that a cluster is born with; 17 and 26 are of takeovers."""
+    given = []
+    for region_epoch in (8, 17, 26):
+        async with running(Fixture()) as fixture:
+            await fixture.groups.load(region_epoch=RegionEpoch(region_epoch))
+            classic = await fixture.groups.join("classic", join_request())
+            fixture.topics.put("orders", 1)
+            beat = HeartbeatRequest(
+                group_id="modern", member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
+                topic_names=("orders",), owned={},
+            )  # fmt: skip
+            modern = await fixture.groups.consumer_heartbeat(beat)
+            given.append((classic.generation, modern.member_epoch))
+    assert given == [(1, 1), ((17 << 16) + 1, (17 << 16) + 1), ((26 << 16) + 1, (26 << 16) + 1)]
 
 
 async def test_T26_commit_without_a_generation_beyond_its_leader_epoch_is_refused() -> None:
