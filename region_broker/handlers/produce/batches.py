@@ -268,9 +268,7 @@ def append(ctx: RequestContext, items: Sequence[Item]) -> None:
         if not item.open:
             continue
         assert item.partition is not None
-        outcome = item.partition.writer.append(
-            item.data, tv2=tv2 and item.transactional, ahead=item.ahead
-        )
+        outcome = item.partition.writer.append(item.data, tv2=tv2, ahead=item.ahead)
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
         else:

@@ -4,6 +4,7 @@ Sources: exactly-once.md section 4, KIP-98, KIP-74, KIP-227, KIP-320, KIP-890.
 """
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from idempotency.identity import (
 )
 from idempotency.record_batch import ControlType
 from region_broker.partitions.disk_room import DiskRoom
+from region_broker.partitions.parts.writer import PartitionWriter
+from region_broker.partitions.record_rules import Prepared
+from region_broker.ports.network import Buffer
 from region_broker.records.batches import Origin, Record, build_batch, iter_records
 from region_broker.records.compression import Codec
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
@@ -497,3 +501,26 @@ async def test_HD4_what_was_sent_behind_a_batch_without_room_is_not_judged(tmp_p
                 ),
             )
             assert (row.error_code, row.base_offset) == (NONE, sequence)
+
+
+async def test_C7_a_batch_that_takes_long_is_opened_in_a_thread_and_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    prepared = PartitionWriter.prepared
+
+    def noting(writer: PartitionWriter, data: Buffer) -> Prepared:
+        threads.append(threading.current_thread())
+        return prepared(writer, data)
+
+    monkeypatch.setattr(PartitionWriter, "prepared", noting)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t", 1, {"compression.type": "gzip"})
+        client = await fixture.connect()
+        client.send(0, 9, produce_of(batch("heavy", codec=Codec.LZ4)))
+        client.send(0, 9, produce_of(batch("light", codec=Codec.GZIP)))
+        for base_offset in (0, 1):
+            _, answer = await client.receive(0, 9)
+            assert answer.responses[0].partition_responses[0].base_offset == base_offset
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
