@@ -1,6 +1,7 @@
 """What a region answers first after a start: what it had shown, and to nobody less (T16)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from geo_replicator.failover import State
 from geo_replicator.failover_events import PromiseGiven
 from region_broker.node import Node
 from region_broker.records.batches import Record, build_batch
-from tests.simulation.kafka_client import Connection, Refused
+from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -60,7 +61,19 @@ async def one_record(pair: Pair) -> None:
     await pair.until(lambda: theirs.sight.last_stable_offset == 1, "it is shown")
 
 
-async def first_answers(pair: Pair, region: Region) -> tuple[list[int], list[ErrorCode]]:
+async def told_end(connection: Connection) -> int:
+    """Return what ListOffsets says."""
+    return (await connection.ends("stream", 1))[0]
+
+
+async def read_end(connection: Connection) -> int:
+    """Return how far one Fetch from the beginning leads."""
+    return await Reader("stream", 1, committed=True).read(connection)
+
+
+async def first_answers(
+    pair: Pair, region: Region, ask: Callable[[Connection], Awaitable[int]] = told_end
+) -> tuple[list[int], list[ErrorCode]]:
     """Return the first end that a region tells, and the errors before it; without one, for three seconds."""
     network, refused = pair.fabric.site("reader"), set[ErrorCode]()
     loop = asyncio.get_running_loop()
@@ -68,7 +81,7 @@ async def first_answers(pair: Pair, region: Region) -> tuple[list[int], list[Err
     while loop.time() < until_s:
         try:
             reader = await Connection.open(network, region.kafka_port)
-            return list((await reader.ends("stream", 1)).values()), list(refused)
+            return [await ask(reader)], list(refused)
         except OSError:
             await asyncio.sleep(0.1)
         except Refused as error:
@@ -85,6 +98,18 @@ async def test_T16_a_primary_that_starts_tells_no_end_before_it_acts(tmp_path: P
         await pair.eu.kill()
         await pair.eu.begin()
         assert await first_answers(pair, pair.eu) == ([1], [ErrorCode.offset_not_available])
+
+
+async def test_T16_a_primary_that_starts_lets_no_reader_believe_that_it_is_at_the_end(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, seed=1) as pair:
+        await one_record(pair)
+        await pair.us.kill()
+        await pair.eu.kill()
+        await pair.eu.begin()
+        found = await first_answers(pair, pair.eu, read_end)
+        assert found == ([1], [ErrorCode.not_leader_or_follower])
 
 
 async def test_T16_a_region_that_starts_while_it_stands_still_tells_no_end(tmp_path: Path) -> None:
