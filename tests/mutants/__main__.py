@@ -17,7 +17,7 @@ import pytest
 from tests.mutants.draw import drawn, path_of, pure_modules
 from tests.mutants.equivalent import reason_for
 from tests.mutants.forks import Forks
-from tests.mutants.judge import SHARE_OF_TESTS, Judge
+from tests.mutants.judge import SHARE_OF_TESTS, Judge, Runner
 from tests.mutants.nearest import Nearest, Seen
 from tests.mutants.operators import Mutant
 from tests.mutants.runs import ARGUMENTS
@@ -59,7 +59,10 @@ def main(
         nearest = Nearest(seen, cores, limit_s / SHARE_OF_TESTS)
 
         def judge(forks: Forks) -> None:
-            judge = Judge(nearest, lambda *mutant: forks if forks.takes(*mutant) else scratch)
+            def runner_of(*mutant: *tuple[Mutant, str]) -> Runner:
+                return forks if nearest.of_its_lines(*mutant) and forks.takes(*mutant) else scratch
+
+            judge = Judge(nearest, runner_of)
             for number, mutant in enumerate(mutants, 1):
                 fate, said = _judged(judge, mutant, sources[mutant.path])
                 fates[fate] += 1

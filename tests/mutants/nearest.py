@@ -77,10 +77,9 @@ class Nearest:
 
     def tests(self, mutant: Mutant, source: str) -> list[str]:
         """Return the tests that may notice a mutant, the quick ones first (INV-MU6)."""
-        ran = self.seen.by_module.get(mutant.path, {})
-        lines = sum(1 << line for line in lines_around(source, mutant) or ())
-        found = [test for test in ran if ran[test] & lines]
+        found = self.of_its_lines(mutant, source)
         if not found:
+            ran = self.seen.by_module.get(mutant.path, {})
             found = sorted({*ran, *self._run_its_users(mutant.path)})
         asked: list[str] = []
         left_s = self.limit_s
@@ -90,6 +89,12 @@ class Nearest:
                 break
             asked.append(test)
         return asked
+
+    def of_its_lines(self, mutant: Mutant, source: str) -> list[str]:
+        """Return the tests that run a changed line; none where it runs at import only."""
+        ran = self.seen.by_module.get(mutant.path, {})
+        lines = sum(1 << line for line in lines_around(source, mutant) or ())
+        return [test for test in ran if ran[test] & lines]
 
     def _run_its_users(self, path: str) -> Iterator[str]:
         name = path.removesuffix(".py").replace("/", ".")

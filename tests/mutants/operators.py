@@ -16,7 +16,8 @@ _SWAPPED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
-_LOGGERS: Final = frozenset({"log", "logger", "_log", "_logger"})
+_LOGGERS: Final = frozenset({"log", "logger"})
+_SYMMETRIC: Final = frozenset({"min", "max"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -135,7 +136,7 @@ def _is_left_alone(node: ast.AST) -> bool:
 def _is_logging(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
-    return ast.unparse(node.func.value).rpartition(".")[2] in _LOGGERS
+    return ast.unparse(node.func.value).rpartition(".")[2].strip("_").lower() in _LOGGERS
 
 
 def _compare(node: ast.AST) -> Iterator[str]:
@@ -185,7 +186,11 @@ def _dropped(node: ast.AST) -> Iterator[str]:
 
 
 def _arguments(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and not any(isinstance(one, ast.Starred) for one in node.args):
+    if (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) not in _SYMMETRIC
+        and not any(isinstance(one, ast.Starred) for one in node.args)
+    ):
         for index in range(len(node.args) - 1):
             args = list(node.args)
             args[index], args[index + 1] = args[index + 1], args[index]

@@ -189,6 +189,7 @@ def test_INV_FA9_whoever_does_not_act_says_that_it_goes_on_by_itself(events: lis
 
 def test_INV_FA9_a_region_without_history_goes_on_by_itself() -> None:
     assert GOES_ON in standing_reason(unborn("us"))
+    assert "asks the other regions for theirs" in standing_reason(unborn("us"))
 
 
 def test_INV_FA9_in_a_dispute_the_choices_are_the_whole_reason() -> None:

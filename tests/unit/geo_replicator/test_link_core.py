@@ -37,6 +37,7 @@ from geo_replicator.events import (
 )
 from geo_replicator.lag import Lag, LagBook
 from geo_replicator.lineage import LogKey
+from geo_replicator.link.comparing import agrees
 from geo_replicator.link.core import BACKOFF_MS_MAX, LinkCore, LinkState
 from geo_replicator.link.cursor import Cursor, CursorBroken
 from geo_replicator.topology import MirrorTopic
@@ -307,3 +308,21 @@ def test_T33_what_an_older_region_epoch_has_shown_is_for_the_lineage_to_judge(
     effects = core.step(HistoryShown(RegionEpoch(shown_under), ("orders-0",)))
     assert (effects == [ReadRegistry()]) is is_followed
     assert (core.refused_history == "") is is_followed
+
+
+@pytest.mark.parametrize(
+    ("mirror", "primary", "same"),
+    [
+        ((0, 5), (0, 5), True),
+        ((0, 5), (1, 5), False),
+        ((0, 5), (0, 4), False),
+        ((-1, 5), (1, 5), True),
+        ((7, 0), (8, 0), True),
+    ],
+)
+def test_T23_a_mirror_agrees_whose_newest_epoch_goes_as_far_at_the_primary(
+    mirror: tuple[int, int], primary: tuple[int, int], same: bool
+) -> None:
+    ours = MirrorLogEnd(LeaderEpoch(mirror[0]), mirror[1])
+    theirs = PrimaryLogEnd(LeaderEpoch(primary[0]), primary[1], 0)
+    assert agrees(ours, theirs) is same

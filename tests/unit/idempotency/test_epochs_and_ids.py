@@ -9,8 +9,15 @@ from idempotency.decision import (
     round_number,
     round_of,
 )
-from idempotency.fencing import region_epoch_of
-from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, ProducerId, Round, SequenceNumber
+from idempotency.fencing import EpochExhausted, leader_epoch, region_epoch_of
+from idempotency.identity import (
+    NO_LEADER_EPOCH,
+    LeaderEpoch,
+    ProducerId,
+    RegionEpoch,
+    Round,
+    SequenceNumber,
+)
 from idempotency.producer_ids import ProducerIdBlock, ProducerIdsExhausted, block_for
 from idempotency.sequence import SEQUENCE_MAX, advance, distance, is_ahead
 
@@ -81,3 +88,10 @@ def test_producer_id_blocks_end_before_the_next_region() -> None:
 
 def test_leader_epoch_of_nobody_belongs_to_no_region() -> None:
     assert region_epoch_of(NO_LEADER_EPOCH) == -1
+
+
+def test_T19_a_region_epoch_has_65536_leader_epochs_and_not_one_more() -> None:
+    last = leader_epoch(RegionEpoch(8), 65_535)
+    assert last == 8 * 65_536 + 65_535
+    with pytest.raises(EpochExhausted, match="under a new region epoch"):
+        leader_epoch(RegionEpoch(8), 65_536)

@@ -109,6 +109,14 @@ def test_empty_transaction_has_null_partitions_as_in_kafka() -> None:
     assert decode_transaction_value("pay-7", encoded) == record
 
 
+@pytest.mark.parametrize(("count", "size"), [(126, b"\x7f"), (127, b"\x80\x01")])
+def test_compact_arrays_of_any_size_are_kafkas(count: int, size: bytes) -> None:
+    record = plain(partitions=tuple(tp("orders", number) for number in range(count)))
+    encoded = encode_transaction_value(record)
+    assert b"\x07orders" + size + struct.pack(">ii", 0, 1) in encoded
+    assert decode_transaction_value("pay-7", encoded) == record
+
+
 def test_version_0_of_older_kafka_is_read() -> None:
     """Source: TransactionLogValue.json version 0 (not flexible)."""
     raw = (

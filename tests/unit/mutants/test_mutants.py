@@ -27,6 +27,7 @@ def judged(first: int, second: int) -> bool:
     """Return 6 < 7."""
     assert first < second, 8
     logger.info(first, second)
+    _LOG.info(first, second)
     if first < second and compared(first, second):
         raise Refused(f"{first + 9}", 10)
     seen.add(first)
@@ -70,7 +71,7 @@ def test_INV_MU1_each_operator_changes_what_it_says_and_compiles(
 
 def test_INV_MU2_assertions_words_annotations_and_logging_are_left_alone() -> None:
     kept = [line for line in SOURCE.splitlines() if any(
-        word in line for word in ('"""', "@limited", "def ", "assert", "logger")
+        word in line for word in ('"""', "@limited", "def ", "assert", "logger", "_LOG")
     )]  # fmt: skip
     for mutant in mutants_of("m.py", SOURCE):
         changed = mutant.applied(SOURCE)
@@ -99,7 +100,7 @@ def test_drivers_and_what_runs_in_spark_are_no_pure_modules() -> None:
 
 
 def test_INV_MU6_asked_is_what_runs_a_changed_line_the_quick_ones_first() -> None:
-    judged, other = 1 << 12, 1 << 13
+    judged, other = 1 << 13, 1 << 14
     rows = [
         ("test_driver.py::quick", 0.1, True, judged),
         ("test_driver.py::slow", 9.0, True, judged),

@@ -105,7 +105,7 @@ class _Parser:
         self._pattern = pattern
         self._position = 0
         self._ignores_case = False
-        self._depth = 0
+        self._depth = -1  # the pattern itself is no group
 
     def parse(self) -> Node:
         tree = self._choice()

@@ -5,12 +5,15 @@ What compaction leaves is written down here by the rules (ADR 22), not made by t
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from geo_replicator.reconciliation.by_key import NotComparable, _newest
 from geo_replicator.reconciliation.findings import Kind
 from geo_replicator.reconciliation.job import LocalEngine, Outcome, Request, reconcile_all
-from geo_replicator.reconciliation.plan import Options
+from geo_replicator.reconciliation.plan import Options, PartitionPlan
 from idempotency.record_batch import read_header
 from region_broker.log.cleaning.state import NEVER_CLEANED, CleaningState, CleanMark
 from region_broker.ports.system.disk import RealDisk
@@ -184,3 +187,10 @@ def test_a_marker_that_lacks_above_the_clean_point_is_still_found(tmp_path: Path
 
     outcome = reconcile(tmp_path, Pair.of(primary_with(more)), ("away", {0}, OFFSETS))
     assert any(finding.producer_id == 1003 for finding in outcome.findings)
+
+
+def test_a_side_that_ends_below_the_clean_point_is_not_compared_by_key() -> None:
+    plan = cast("PartitionPlan", SimpleNamespace(cleaned_below=5))
+    assert _newest(cast("PartitionPlan", SimpleNamespace(cleaned_below=0)), [], 0) == {}
+    with pytest.raises(NotComparable, match="not copied so far"):
+        _newest(plan, [], 0)

@@ -17,7 +17,11 @@ from region_broker.groups.messages import (
 )
 from region_broker.groups.settings import GroupSettings
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.limits import GROUP_MEMBER_COUNT_MAX, MEMBER_METADATA_BYTES_MAX
+from region_broker.limits import (
+    GROUP_MEMBER_COUNT_MAX,
+    GROUP_VALUE_BYTES_MAX,
+    MEMBER_METADATA_BYTES_MAX,
+)
 from tests.unit.region_broker.groups.fakes import join_request, sync_request
 
 SETTINGS = GroupSettings()
@@ -262,6 +266,18 @@ def test_huge_member_metadata_is_refused() -> None:
     huge = (("range", bytes(MEMBER_METADATA_BYTES_MAX + 1)),)
     refused = joins(group.join(join_request(protocols=huge), 1, now_ms=0))[1]
     assert refused.verdict is GroupVerdict.REQUEST_TOO_LARGE
+
+
+def test_INV_GJ2_a_full_group_takes_no_other_member_and_its_own_come_again() -> None:
+    group = Group("g", GroupSettings(initial_rebalance_delay_ms=10))
+    large = (("range", bytes(MEMBER_METADATA_BYTES_MAX)),)
+    members = GROUP_VALUE_BYTES_MAX // MEMBER_METADATA_BYTES_MAX
+    for index in range(members):
+        group.join(join_request(new_member_id=f"m{index}", protocols=large), index, now_ms=0)
+    late = join_request(new_member_id="late", protocols=(("range", b"1"),))
+    assert joins(group.join(late, 98, now_ms=0))[98].verdict is GroupVerdict.REQUEST_TOO_LARGE
+    assert 99 not in joins(group.join(join_request("m0", protocols=large), 99, now_ms=0))
+    assert len(group.roster) == members
 
 
 def test_sync_with_another_protocol_is_inconsistent() -> None:

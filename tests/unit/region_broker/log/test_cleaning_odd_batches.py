@@ -11,6 +11,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, write_varint
+from region_broker.log.cleaning.batch_filter import emptied
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.records.compression import Codec
@@ -184,3 +185,10 @@ def test_a_replay_from_an_older_snapshot_opens_no_transaction_that_was_cleaned_a
     assert some.partition.state.last_stable_offset(some.partition.high_watermark) == (
         some.partition.high_watermark
     )
+
+
+def test_what_is_left_of_an_emptied_batch_has_the_header_that_Kafka_writes() -> None:
+    """Source: Kafka DefaultRecordBatch.writeEmptyHeader: the base timestamp is RecordBatch.NO_TIMESTAMP."""
+    origin = Origin(ProducerId(7), ProducerEpoch(1), SequenceNumber(3))
+    ((_, header),) = iter_headers(build_batch([Record(b"k", b"v", timestamp_ms=5)], origin=origin))
+    assert struct.unpack_from(">qqqhii", emptied(header), 27) == (-1, 5, 7, 1, 3, 0)

@@ -568,6 +568,18 @@ async def test_INV_PU2_a_wait_that_was_ended_leaves_nothing_and_tells_nothing() 
     assert (len(some.partition.watchers), told) == (0, [])
 
 
+def test_T16_what_a_mirror_shows_goes_up_only_but_where_its_log_was_cut() -> None:
+    some = fixture(leads=False)
+    some.partition.become_mirror()
+    sight = some.partition.sight
+    assert sight.show_up_to(9, 8)
+    assert not sight.show_up_to(4, 4)
+    assert (sight.shown_cut_offset, sight.whole_end) == (9, 8)
+    for offset, shown in ((10, (9, 8)), (6, (6, 6)), (7, (6, 6))):
+        sight.show_no_more_than(offset)
+        assert (sight.shown_cut_offset, sight.whole_end) == shown
+
+
 def test_T26_a_reader_ahead_of_a_mirror_waits_and_is_not_out_of_range() -> None:
     some = fixture(leads=False)
     some.partition.become_mirror()

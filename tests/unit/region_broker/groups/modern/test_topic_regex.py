@@ -65,3 +65,9 @@ def test_a_pattern_that_kills_backtracking_is_answered() -> None:
     regex = TopicRegex("(a|a|aa)*" * 20 + "b")
     assert not regex.matches("a" * 60)
     assert regex.matches("a" * 60 + "b")
+
+
+def test_groups_may_be_nested_fifty_deep() -> None:
+    assert TopicRegex("(" * 50 + "a" + ")" * 50).matches("a")
+    with pytest.raises(RegexRefused, match="deeper than 50"):
+        TopicRegex("(" * 51 + "a" + ")" * 51)

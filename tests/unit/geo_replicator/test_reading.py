@@ -1,0 +1,60 @@
+"""Which tidemark the bytes of a region hold."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pytest
+
+from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
+from geo_replicator.reading import held_point
+from geo_replicator.tidemark import LogPosition, Tidemark, encode
+from geo_replicator.topology import LedgerTopics
+from idempotency.identity import Round
+from tests.unit.geo_replicator.test_tidemark import TIDEMARK
+
+LOG = LogKey(UUID(int=9), 0)
+
+
+@dataclass
+class Records:
+    """`__tidemarks` with these tidemarks, from offset 0 on."""
+
+    tidemarks: list[Tidemark]
+
+    def tidemark_records(self, start_offset: int) -> Iterator[tuple[int, bytes, bytes]]:
+        for at, tidemark in list(enumerate(self.tidemarks))[start_offset:]:
+            yield at, *encode(tidemark)
+
+    def last_tidemark_record(self) -> tuple[int, bytes, bytes] | None:
+        return list(self.tidemark_records(0))[-1]
+
+
+@pytest.mark.parametrize(
+    ("end_offset", "number"), [(9, 5), (8, 4), (7, 4), (6, 3), (5, 3), (4, None)]
+)
+def test_T36_the_greatest_tidemark_that_the_bytes_hold_is_looked_for_over_full_records(
+    end_offset: int, number: int | None
+) -> None:
+    def full(number: int, end: int) -> Tidemark:
+        moved = {LOG: LogPosition(end, 0)}
+        return replace(TIDEMARK, number=number, round=Round(number), ledger={}, moved=moved)
+
+    records = Records(
+        [
+            full(3, 5),
+            replace(full(4, 7), full=False, previous_at=0, full_at=0),
+            replace(full(5, 9), previous_at=1),
+        ]
+    )
+    ledgers = LedgerTopics(UUID(int=1), UUID(int=2))
+    last = records.tidemarks[-1].point
+    found = held_point(records, ledgers, last, {LOG: end_offset}.get)
+    assert found == (BEFORE_ALL if number is None else TidemarkPoint(TIDEMARK.region_epoch, number))
+
+
+def test_T36_a_full_record_straight_behind_a_full_one_is_no_end_of_the_search() -> None:
+    first = replace(TIDEMARK, ledger={}, moved={LOG: LogPosition(5, 0)})
+    second = replace(first, number=4, round=Round(6), moved={LOG: LogPosition(9, 0)}, previous_at=0)
+    ledgers = LedgerTopics(UUID(int=1), UUID(int=2))
+    assert held_point(Records([first, second]), ledgers, second.point, {LOG: 5}.get) == first.point
