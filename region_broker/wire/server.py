@@ -187,7 +187,14 @@ class KafkaServer:
         elif self._group is None:
             self._waiting.append(stream)
         else:
-            self._group.create_task(self._serve(stream))
+            serving = self._serve(stream)
+            try:
+                self._group.create_task(serving)
+            except (
+                RuntimeError
+            ):  # `run` is being cancelled, or fails: its group takes no more (INV-WS7)
+                serving.close()
+                stream.abort()
 
     async def _serve(self, stream: ByteStream) -> None:
         if self._stop.is_set():  # accepted before that, and served first now (INV-WS7)

@@ -168,6 +168,38 @@ async def test_INV_WS7_a_connection_that_was_accepted_before_the_close_is_ended(
     client.writer.transport.abort()
 
 
+async def test_INV_WS7_a_connection_that_comes_while_the_server_is_cancelled_is_ended() -> None:
+    """A handler takes its time to end; pytest fails a coroutine that nobody awaited."""
+    fixture = Served()
+    ending = asyncio.Event()
+
+    async def reluctant(_: Incoming) -> Buffer | None:
+        try:
+            await fixture.gate.wait()
+        except asyncio.CancelledError:
+            ending.set()
+            await fixture.gate.wait()
+        return bytes(4)
+
+    fixture.server._answer = reluctant
+    await fixture.server.start("127.0.0.1", 0)
+    running = asyncio.get_running_loop().create_task(fixture.server.run())
+    first, late = await fixture.connect(), None
+    first.send_raw(REQUEST)
+    await until(lambda: fixture.server.connection_count == 1, "it is served")
+    await asyncio.sleep(0)
+    running.cancel()
+    async with asyncio.timeout(10):
+        await ending.wait()
+        late = await fixture.connect()
+        assert await late.closed()
+        fixture.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    for client in (first, late):
+        client.writer.transport.abort()
+
+
 async def test_close_answers_what_was_asked_and_ends() -> None:
     async with served() as fixture:
         client = await fixture.connect()
