@@ -99,7 +99,7 @@ def _why_it_waits(outlook: Outlook, hellos: Mapping[str, Hello], silent: Mapping
             f" back, or let that region act: tidemark region failover --to {holders[0]}. This one then joins it"
         )
     unheard = "; ".join(f"region {name}: {why}" for name, why in silent.items())
-    birth = "If this cluster is new, stop this node, run tidemark init --config FILE at the primary region, and start it"
+    birth = "If this cluster is new, run tidemark init --config FILE once, at its primary region, while the node there is stopped"
     if unheard:
         return (
             f"{told}: it waits for a region that acts ({unheard}). If its data is elsewhere (a disk that is not"
