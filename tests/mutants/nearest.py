@@ -64,7 +64,10 @@ class Seen:
                 {**os.environ, RECORD: str(record)},
                 None,
             )
-        return cls.read(record.read_text("utf-8").splitlines())
+        rows = record.read_text("utf-8").splitlines()
+        return cls.read(
+            row for row in rows if (root / json.loads(row)["test"].partition("::")[0]).exists()
+        )
 
 
 @dataclass(frozen=True, slots=True)
