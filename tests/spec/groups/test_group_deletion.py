@@ -14,10 +14,13 @@ from uuid import UUID
 import pytest
 
 from idempotency.identity import NO_LEADER_EPOCH, ProducerEpoch, ProducerId
-from region_broker.groups.deletion import subscription_topics
+from region_broker.groups.deletion import judge_deletion, subscription_topics
 from region_broker.groups.messages import CommitRequest, MemberIdentity, OffsetToCommit
 from region_broker.groups.modern.messages import HeartbeatRequest
+from region_broker.groups.modern.records import MemberMetadata
+from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.ports import TxnProducer
+from region_broker.groups.shard import Shard
 from region_broker.groups.verdicts import GroupVerdict as V
 from tests.fixtures.kafka_port import wire_fixture
 from tests.unit.region_broker.groups.fakes import (
@@ -59,6 +62,15 @@ async def test_KIP229_group_without_members_goes_with_its_offsets() -> None:
         fixture.assert_live_is_replay()
         assert await fixture.groups.delete_group("g") is V.GROUP_NOT_FOUND
         assert await fixture.groups.delete_group("") is V.INVALID_GROUP_ID
+
+
+def test_KIP229_a_group_of_the_new_protocol_stays_while_it_has_members() -> None:
+    shard, group = Shard(0), ConsumerGroup("g")
+    shard.table.modern["g"] = group
+    group.metadata["m"] = MemberMetadata()
+    assert judge_deletion(shard, "g") is V.NON_EMPTY_GROUP
+    group.metadata.clear()
+    assert judge_deletion(shard, "g") is V.OK
 
 
 async def test_KIP229_group_with_members_stays_until_they_left() -> None:

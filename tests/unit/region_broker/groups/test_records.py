@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from idempotency.identity import LeaderEpoch
+from region_broker.groups.modern.consumer_protocol import MalformedProtocol, read_topic_names
 from region_broker.groups.records import (
     GroupKey,
     GroupValue,
@@ -12,6 +13,7 @@ from region_broker.groups.records import (
     MemberValue,
     OffsetKey,
     OffsetValue,
+    Reader,
     decode_group_value,
     decode_key,
     decode_offset_value,
@@ -110,3 +112,19 @@ def test_KIP482_an_unsigned_varint_has_seven_bits_a_byte_and_no_byte_too_many(
     number: int, raw: bytes
 ) -> None:
     assert varint(number) == raw
+
+
+@pytest.mark.parametrize("size", [b"\xff\xfe", b"\x80\x00", b"\x7f\xff"])
+def test_a_size_that_leads_back_or_beyond_the_end_is_refused(size: bytes) -> None:
+    """A subscription is a client's bytes: one that leads back would be read for ever."""
+    with pytest.raises(MalformedProtocol):
+        read_topic_names(b"\x00\x00" + b"\x00\x00\x00\x01" + size)
+
+
+def test_a_reader_never_goes_back() -> None:
+    reader = Reader(b"abcd", "a test")
+    assert reader.take(2) == b"ab"
+    for size_bytes in (-1, 3):
+        with pytest.raises(LedgerRecordError):
+            reader.take(size_bytes)
+    assert reader.take(2) == b"cd"
