@@ -1,5 +1,6 @@
 """A cut that another history made may lie within a batch of this one, or beyond its end."""
 
+import asyncio
 from pathlib import Path
 
 from geo_replicator.lineage import Cut, TidemarkPoint
@@ -24,6 +25,26 @@ async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_wh
     (kept,) = await cut_logs([partition], cut, reason, store)
     assert partition.log_end_offset == 5
     assert (kept.first_offset, kept.last_offset, kept.byte_count) == (5, 9, len(tail))
+
+
+async def test_INV_LS1_a_tail_is_durable_before_it_is_kept_and_cut_off() -> None:
+    some = fixture()
+    partition = some.partition
+    partition.writer.append(batch(5))
+    some.sync()
+    partition.writer.append(batch(5))
+    partition.become_mirror()
+    store = QuarantineStore(some.disk, Path("/data/quarantine"))
+    cut = Cut(TidemarkPoint(RegionEpoch(16), 3), {key_of(partition): 0})
+    reason = CutReason("main", RegionEpoch(16), "us", RegionEpoch(16), "eu", 0)
+    async with asyncio.TaskGroup() as tasks:
+        cutting = tasks.create_task(cut_logs([partition], cut, reason, store))
+        ended, _ = await asyncio.wait({cutting}, timeout=0.05)
+        assert not ended, "it waits for the sync"
+        some.sync()
+    (kept,) = cutting.result()
+    assert (kept.first_offset, kept.last_offset) == (0, 9)
+    assert (partition.log_end_offset, partition.failed) == (0, None)
 
 
 async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_other_one() -> None:
