@@ -10,6 +10,7 @@ A later issue feeds the same `apply` from a replicated log. The log path never w
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 from uuid import UUID
@@ -82,15 +83,14 @@ class MetadataStore:
         options = {} if connect is None else {"async_creator": lambda *_, **__: connect(path)}
         engine = create_async_engine(f"sqlite+aiosqlite:///{path}", **options)
         event.listen(engine.sync_engine, "connect", _configure_connection)
-        try:
-            async with engine.begin() as connection:
-                image = await connection.run_sync(_load, new_cluster_id)
-        except DatabaseError as error:
-            await engine.dispose()
-            raise _not_opened(path, error) from error
-        except MetadataUnreadable:
-            await engine.dispose()
-            raise
+        async with AsyncExitStack() as given_up:
+            given_up.push_async_callback(engine.dispose)
+            try:
+                async with engine.begin() as connection:
+                    image = await connection.run_sync(_load, new_cluster_id)
+            except DatabaseError as error:
+                raise _not_opened(path, error) from error
+            given_up.pop_all()
         return cls(engine, image)
 
     @property

@@ -1,6 +1,9 @@
 """The metadata store: image and database are one, refused commands change nothing."""
 
+import asyncio
+import gc
 import sqlite3
+import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from msgspec import structs
 from sqlalchemy import create_engine
 
 from idempotency.identity import LeaderEpoch, RegionEpoch
+from region_broker.controller import metadata_store
 from region_broker.controller.metadata_commands import (
     Command,
     CommandRefused,
@@ -236,3 +240,20 @@ async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_
     again = await MetadataStore.open(path, RealDisk(), new_cluster_id="other")
     assert again.image.cluster_id == "c"
     await again.close()
+
+
+async def test_an_opening_that_is_given_up_leaves_no_connection_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is told to stop while it starts is cancelled in any of these steps."""
+
+    def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(metadata_store, "_load", cancelled)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(asyncio.CancelledError):
+            await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+        gc.collect()
+    assert [str(each.message) for each in told] == []
