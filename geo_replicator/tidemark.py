@@ -42,6 +42,11 @@ class LogPosition(NamedTuple):
     cut_offset: int
     log_start_offset: int
 
+    @property
+    def deleted_below(self) -> int:
+        """Return below which offset a region that reached this deletes the log: nothing that the cut does not hold."""
+        return min(self.log_start_offset, self.cut_offset)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tidemark:

@@ -225,9 +225,7 @@ class Reaching:
         for key in keys:
             position = self.book.floor.positions.get(key)
             if position is not None and position.log_start_offset > 0:
-                self._ports.logs.delete_below(
-                    key, min(position.log_start_offset, position.cut_offset)
-                )
+                self._ports.logs.delete_below(key, position.deleted_below)
 
     def _show_view(self, view: View) -> None:
         self._ports.logs.show(view)

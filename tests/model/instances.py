@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.model import adoption, compaction, groups, mirror, takeover, topics
+from tests.model import adoption, compaction, deletions, groups, mirror, takeover, topics
 from tests.model.explore import Instance
 from tests.model.primary import Primary
 from tests.model.primary_states import Size, Txn
@@ -59,6 +59,10 @@ def _adoption(size: adoption.Size) -> Made:
 
 def _compaction(size: compaction.Size) -> Made:
     return lambda mutants: compaction.Compaction(size, mutants)
+
+
+def _deletions(size: deletions.Size) -> Made:
+    return lambda mutants: deletions.Deletions(size, mutants)
 
 
 def _topics(size: topics.Size) -> Made:
@@ -178,6 +182,12 @@ INSTANCES: Final = {
             _compaction(compaction.Size(writes=4, mirrors=2, losses=1)),
         ),
         Named(
+            "deletions",
+            "three records, two of them deleted by order, two tidemarks, a takeover, and the lost region's return",
+            _deletions(deletions.Size()),
+            _deletions(deletions.Size(records=5, tidemarks=3, deletions=3)),
+        ),
+        Named(
             "groups",
             "two records in each of two regions, a group with a member in each, a new region that starts again",
             _groups(groups.Size()),
@@ -222,6 +232,9 @@ MUTANTS: Final = (
     Mutant("T13 a mirror cleans to its end", "compaction", "another value", "H12"),
     Mutant("T13 a log with holes counts at once", "compaction", "another value", "H12"),
     Mutant("T13 the first mirror counts", "compaction for two", "another value", "H12"),
+    Mutant("T14 a mirror starts where the primary does", "deletions", "deleted too early"),
+    Mutant("T14 a start above the cut counts", "deletions", "deleted too early"),
+    Mutant("T14 a lost order is kept", "deletions", "hidden"),
     Mutant("T15 what is gone is deleted at once", "topics", "records lost"),
     Mutant("T15 it is reached before it grows", "topics", "records lost"),
     Mutant("T15 a tidemark names no removal", "topics", "stuck"),
