@@ -157,10 +157,12 @@ class Deletions:
             )
         if state.lost or not state.checked:
             return
-        if theirs.start < position.deleted_below:
+        if theirs.start < min(position.log_start_offset, position.cut_offset):
             raise Broken("comes back", f"{theirs} has reached {position}")
-        if state.primary == 0 and theirs.start > position.deleted_below:
+        if state.primary == 0 and theirs.start > position.log_start_offset:
             raise Broken("deleted too early", f"{theirs} has reached {position}")
+        if state.primary == 0 and theirs.start > position.cut_offset:
+            raise Broken("nothing is left", f"{theirs} would act from {position}")
         if theirs.start > ours.start:
             raise Broken("hidden", f"a mirror starts at {theirs.start}, who acts at {ours.start}")
 

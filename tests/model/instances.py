@@ -233,7 +233,7 @@ MUTANTS: Final = (
     Mutant("T13 a log with holes counts at once", "compaction", "another value", "H12"),
     Mutant("T13 the first mirror counts", "compaction for two", "another value", "H12"),
     Mutant("T14 a mirror starts where the primary does", "deletions", "deleted too early"),
-    Mutant("T14 a start above the cut counts", "deletions", "deleted too early"),
+    Mutant("T14 a start above the cut counts", "deletions", "nothing is left"),
     Mutant("T14 a lost order is kept", "deletions", "hidden"),
     Mutant("T15 what is gone is deleted at once", "topics", "records lost"),
     Mutant("T15 it is reached before it grows", "topics", "records lost"),
