@@ -82,12 +82,15 @@ class VerdictService:
         return VerdictRefused
 
     def check_acting(self) -> None:
-        """Raise `VerdictRefused` (409, with who to ask) where this region does not act."""
+        """Raise `VerdictRefused` (409, with who to ask if that is known) where this region does not act."""
         if self._region.acting:
             return
         image = self._metadata.image
         acting = image.domains[DEFAULT_DOMAIN].acting_region
-        place = image.regions[acting]
+        place = image.regions.get(acting)
+        if place is None:  # it has no history yet
+            why = self._region.reason_not_acting
+            raise VerdictRefused(409, "not-acting", f"ask the region that acts ({why})")
         raise VerdictRefused(
             409,
             "not-acting",

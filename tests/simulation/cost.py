@@ -18,6 +18,8 @@ from tests.simulation.swarm.life import play
 
 SAMPLE_S: Final = 0.002
 LAYERS: Final = (
+    ("HTTP, its clients and their judge", ("/aiohttp/", "prometheus_client", "region_broker/http_api/", "tests/simulation/http_",
+     "tests/simulation/swarm/workloads/monitor")),
     ("clients, with kio's reading and writing", ("tests/fixtures/kafka_port", "tests/simulation/kafka_client", "/kio/",
      "tests/simulation/pipeliner", "tests/simulation/bank", "tests/simulation/swarm/")),
     ("event loop", ("/asyncio/", "tests/simulation/simulated_loop")),

@@ -1,6 +1,6 @@
 """Two whole nodes in one event loop, on a network and disks in memory: the composition that runs in production.
 
-Only the four ports are played, and HTTP is not bound. Retention and expiry are looked at all the time (`MAINTAINED_MS`). A region can be killed (its page cache survives) or lose
+Only the four ports are played, and what asyncio binds for HTTP (`http_server`). Retention and expiry are looked at all the time (`MAINTAINED_MS`). A region can be killed (its page cache survives) or lose
 power (unsynced pages are lost by chance), be cut off, and be started again on the same disk.
 """
 
@@ -11,6 +11,7 @@ import random
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -24,8 +25,9 @@ from region_broker.region.failover.operations import Operation
 from tests.fixtures import waiting
 from tests.fixtures.born_folders import birth_at, with_history
 from tests.simulation.disk import Crashed, SimulatedDisk
+from tests.simulation.http_server import bind, without_the_machine
 from tests.simulation.network import Fabric
-from tests.simulation.simulated_loop import PROCESS, LoopClock, SimulatedLoop
+from tests.simulation.simulated_loop import BIND, PROCESS, LoopClock, SimulatedLoop
 from tests.simulation.sqlite import SimulatedSqlite
 
 T = TypeVar("T")
@@ -90,7 +92,7 @@ class LifeDisk:
 
 
 class _Unbound:
-    """In place of the HTTP server: its routes have tests of their own."""
+    """In place of the HTTP server on a loop that would bind a real port."""
 
     async def start(self, _host: str, _port: int) -> tuple[str, int]:
         return ("", 0)
@@ -128,6 +130,11 @@ class Region:
         self._chance = chance
         self._task: asyncio.Task[None] | None = None
         self.node: Node
+
+    @property
+    def http_port(self) -> int:
+        """Return the HTTP port."""
+        return 12_000 + self.names.index(self.name)
 
     @property
     def kafka_port(self) -> int:
@@ -173,7 +180,9 @@ class Region:
             lambda path: SimulatedSqlite(path, cast("SimulatedDisk", disk)),
         )
         self.node = await self.as_process(Node.open(self.config(), ports))
-        self.node.http = _Unbound()  # type: ignore[assignment]
+        without_the_machine(self.node.metrics.registry)
+        if not isinstance(asyncio.get_running_loop(), SimulatedLoop):
+            self.node.http = _Unbound()  # type: ignore[assignment]
         self.node.ledger_images.step_bytes, self.node.ledger_images.pause_ms = 512, 25
         if self.on_open is not None:
             self.on_open(self.node)
@@ -197,6 +206,7 @@ class Region:
         """Return what `function` returns; what it starts is part of the region's process."""
         context = copy_context()
         context.run(PROCESS.set, self.name)
+        context.run(BIND.set, partial(bind, self.fabric.site(self.name)))
         return context.run(function)
 
     def as_process(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -18,7 +18,7 @@ import gc
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from itertools import count
@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
+from tests.simulation.http_server import answers_of_the_seed
 from tests.simulation.only_the_seed import only_the_seed
 
 T = TypeVar("T")
@@ -34,6 +35,9 @@ JOB_S_MAX: Final = 0.002
 INLINE_S_MAX: Final = 0.01
 PROCESS: Final[ContextVar[str]] = ContextVar("PROCESS", default="")
 """Whose process runs, in everything that it starts; empty for what is none of the simulated ones."""
+BIND: Final[ContextVar[Callable[..., Awaitable[object]]]] = ContextVar("BIND")
+"""How the process that runs listens with an asyncio protocol: (factory, host, port)."""
+WALL_START_MS: Final = 1_700_000_000_000
 COLLECT_ROUNDS: Final = 50_000
 
 
@@ -123,8 +127,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     @override
     def run_forever(self) -> None:
         """Run until stopped; raises `NotOfTheSeed` where anything else could have decided (INV-SIL6)."""
-        with only_the_seed():
+        with only_the_seed(), answers_of_the_seed(lambda: WALL_START_MS / 1000 + self._now_s):
             super().run_forever()
+
+    @override
+    async def create_server(  # type: ignore[override]
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int
+    ) -> object:
+        """Listen in the simulated network, at the site of the process that runs."""
+        assert backlog > 0
+        return await BIND.get()(factory, host, port)
 
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
@@ -235,7 +247,6 @@ class LoopClock:
     """`Clock` by the time of the running loop."""
 
     __slots__ = ()
-    _WALL_START_MS = 1_700_000_000_000
 
     def monotonic_ms(self) -> int:
         """See `Clock`."""
@@ -243,7 +254,7 @@ class LoopClock:
 
     def wall_ms(self) -> int:
         """See `Clock`."""
-        return self._WALL_START_MS + self.monotonic_ms()
+        return WALL_START_MS + self.monotonic_ms()
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """See `Clock`."""

@@ -1,4 +1,4 @@
-"""Which workloads a seed has, beside those that every seed has (`swarm.clients`).
+"""Which workloads a seed has, beside those that every seed has (`swarm.clients`); each is monitored over HTTP.
 
 Source: Groce et al., "Swarm testing" (ISSTA 2012), as for the faults (`swarm.rates`).
 """
@@ -17,6 +17,7 @@ from tests.simulation.swarm.workloads.groups import (
 from tests.simulation.swarm.workloads.growth import GrowthLoad
 from tests.simulation.swarm.workloads.java import JavaLoad
 from tests.simulation.swarm.workloads.lists import ListsLoad
+from tests.simulation.swarm.workloads.monitor import MonitorLoad
 from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
 from tests.simulation.swarm.workloads.trims import TrimsLoad
 
@@ -37,7 +38,8 @@ SHARE: Final = 0.2
 
 def draw_workloads(reach: Reach, seed: int, pace_s: float) -> dict[str, Workload]:
     """Return the workloads of a seed, by name."""
-    found: dict[str, Workload] = {}
+    monitored = Setting(reach, random.Random(f"monitors in {seed}"), pace_s)
+    found: dict[str, Workload] = {"monitors": MonitorLoad(monitored)}
     for name, load in LOADS.items():
         chance = random.Random(f"{name} in {seed}")  # INV-SWW1
         if chance.random() < SHARE:
