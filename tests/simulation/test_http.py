@@ -1,6 +1,8 @@
 """HTTP on the simulated network: a whole node's own server, and who judges its answers in each life."""
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -160,3 +162,22 @@ async def test_INV_SWH3_SWH4_metrics_and_the_description_agree_with_the_node(
             assert us.judge("/v1/region", 200, {**view, **changed})
         later = {**view["tidemark"], "number": 1 << 40}
         assert "tidemark" in us.judge("/v1/region", 200, {**view, "tidemark": later})
+
+
+async def test_INV_SWH1_a_loss_that_cannot_be_stated_is_refused_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails where the tails of an earlier takeover are looked for."""
+
+    def fails(path: Path) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    async with region_pair(tmp_path, 1) as pair:
+        pair.us.disk.make_dirs(pair.us.folder / "quarantine" / "main" / "log")
+        with monkeypatch.context() as patched:
+            patched.setattr(pair.us.disk, "list_dir", fails)
+            answer = await asking(pair, pair.us).get("/v1/region/loss-statement")
+        assert answer.status == 409, answer.body
+        problem = orjson.loads(answer.body)
+        assert problem["code"] == "unreadable"
+        assert "quarantine" in problem["detail"]

@@ -119,7 +119,7 @@ class FailoverOperations:
         epoch = await self._next_epoch({})
         try:
             return await self._driver.steps.state_loss(domain.acting_region, epoch, planned=False)
-        except (TidemarkError, QuarantineDamaged) as error:
+        except (TidemarkError, QuarantineDamaged, OSError) as error:
             raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
 
     async def loss_to_accept(self) -> LossStatement:
@@ -131,7 +131,7 @@ class FailoverOperations:
         claim = self._driver.outlook.known_claim()
         try:
             stated = await loss_to_accept(self._driver.outlook, against, epoch, claim)
-        except TidemarkError as error:
+        except (TidemarkError, OSError) as error:
             raise OperationRefused("unreadable", f"the loss cannot be stated: {error}") from error
         base = f"It acts from one more tidemark, which it publishes behind {claim.point} first"
         return msgspec.structs.replace(stated, open_bound=f"{stated.open_bound}. {base}")
