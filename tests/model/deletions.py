@@ -135,7 +135,7 @@ class Deletions:
     def _deleted_below(self, state: State, number: int) -> int:
         position = state.cuts[number - 1]
         if "T14 a mirror starts where the primary does" in self.mutants:
-            return state.logs[state.primary].start
+            return min(state.logs[state.primary].start, position.cut_offset)
         if "T14 a start above the cut counts" in self.mutants:
             return position.log_start_offset
         return position.deleted_below
