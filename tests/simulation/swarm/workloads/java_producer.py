@@ -31,6 +31,8 @@ PARTITIONS: Final = 3
 VERSION: Final = 9
 DELIVERY_S: Final = 4.0
 REQUEST_S: Final = 2.0
+LINGER_S: Final = 1.0
+"""How old a batch may be when it is complete (`linger.ms`); so those in flight are not given up all at once."""
 BACKOFF_S: Final = 0.1
 RECORDS_MAX: Final = 3
 NEVER_IN_THE_LOG: Final = frozenset(
@@ -76,6 +78,7 @@ class JavaProducer(Visitor):
         self._tries: dict[tuple[int, str], int] = {}
         """How often a value was sent, and not refused for good."""
         self._written = 0
+        self._created_s = 0.0
 
     @property
     def refused(self) -> set[tuple[int, str]]:
@@ -98,7 +101,9 @@ class JavaProducer(Visitor):
         count = self.chance.randrange(1, RECORDS_MAX + 1)
         numbers = range(self._written, self._written + count)
         self._written += count
-        batch = Batch(self.chance.randrange(PARTITIONS), numbers, now_s())
+        lingers_s = self.chance.uniform(0, LINGER_S)
+        self._created_s = max(self._created_s, now_s() - lingers_s)
+        batch = Batch(self.chance.randrange(PARTITIONS), numbers, self._created_s)
         self.rules.append(batch)
         return batch
 

@@ -89,7 +89,8 @@ class JavaTransactions(JavaProducer):
                 self._batches.append(self.write())
         if not (self._tv2 or self._is_added):
             await self._add(connection)
-        while self.rules.open:
+        # What was given up may still be answered, and not as the answer to what is asked next.
+        while self.rules.open or self._wire:
             await self.turn(connection)
             if self.rules.abortable:
                 self.rules.drop_unsent()
