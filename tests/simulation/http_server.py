@@ -3,7 +3,7 @@
 INV-SHT1  what an answer holds is of the seed: its Date is simulated time, and `/metrics` has no figures of the machine and no
           times at which counters were made
 INV-SHT2  what a protocol raises goes to the loop's handler of exceptions, as asyncio's own transports have it
-INV-SHT3  a connection ends for its protocol when it ends for the site, or its process
+INV-SHT3  a connection ends for its protocol when it ends for the site, or its process, a step after its last bytes at the earliest
 
 Not here: what is asked (`swarm.workloads.http`), TLS.
 """
@@ -111,6 +111,9 @@ class StreamTransport(asyncio.Transport):
                 return
             if not self._closing:
                 self._protocol.data_received(chunk)
+            await asyncio.sleep(
+                0
+            )  # as asyncio, which reads once in a step: what the protocol began then has begun
 
 
 class _Socket:

@@ -16,8 +16,9 @@ from region_broker.http_api.problems import PROBLEM_TYPE
 from tests.simulation.folder_faults import empty_folder
 from tests.simulation.http_client import Answer, get
 from tests.simulation.http_server import bind
-from tests.simulation.network import Fabric, SiteNetwork
+from tests.simulation.network import Fabric, SimulatedStream, SiteNetwork
 from tests.simulation.region_pair import Pair, Region, region_pair
+from tests.simulation.simulated_loop import PROCESS, SimulatedLoop
 from tests.simulation.swarm.workloads.monitor import facts_of, judged
 from tests.simulation.test_folders_without_history import waits
 
@@ -74,6 +75,42 @@ async def test_INV_SHT2_what_a_protocol_raises_is_told_and_ends_the_connection()
     stream.write(b"x")
     assert await stream.read(1) == b""
     assert told == ["AssertionError(b'x')"]
+
+
+class Beginning(asyncio.Protocol):
+    """Begins a task at the first bytes, as aiohttp does, which must run before the connection is lost."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def data_received(self, data: bytes) -> None:
+        self.task = asyncio.get_running_loop().create_task(self.run())
+
+    async def run(self) -> None:
+        self.said.append("begun")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.said.append(f"lost {type(exc).__name__}")
+
+
+async def test_INV_SHT3_a_connection_that_breaks_behind_its_first_bytes_ends_a_step_later() -> None:
+    said: list[str] = []
+    fabric = Fabric(random.Random(1))
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    token = PROCESS.set("eu")
+    await bind(fabric.site("eu"), lambda: Beginning(said), "127.0.0.1", 1)
+    PROCESS.reset(token)
+    stream = await fabric.site("somebody").connect("127.0.0.1", 1)
+    assert isinstance(stream, SimulatedStream)
+    loop.pause("eu")  # it hears of both at once
+    stream.write(b"x")
+    await asyncio.sleep(1)
+    stream.sever()
+    await asyncio.sleep(1)
+    loop.resume("eu")
+    await asyncio.sleep(1)
+    assert said == ["begun", "lost ConnectionResetError"]
 
 
 async def test_INV_SHT3_who_waits_for_an_answer_hears_that_the_process_was_killed(
