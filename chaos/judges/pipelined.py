@@ -1,8 +1,9 @@
 """The judge of producers with several requests in flight: values "<name>/<producer id>/<epoch> <number>", or of
 transactions "<name> <number>".
 
-JPL1  what a producer id wrote in one epoch follows its sequences from 0: nothing twice, nothing out of order; a gap only
-      where an operator's word let a region act that lacked something, one at most each time (T22)
+JPL1  what a producer id wrote in one epoch follows its sequences from 0: nothing twice, nothing out of order; a gap of
+      what was acknowledged only where an operator's word let a region act that lacked it, one at most each time. What
+      was never acknowledged may be missing: a region that took over, by a switch, too, accepts one gap (T22)
 JPL2  in a partition the epochs of a producer id never go back
 JPL3  what was refused each time that it was sent is not there
 JPL4  the first copies of a producer's numbers rise, over all of its epochs
@@ -91,6 +92,7 @@ def _gaps(run: PipelinedHistory, partition: int, line: Sequence[_Seen]) -> Itera
         for (where, writer), sent in run.sent.items()
         if where == partition
     }
+    acked = {(said.place.partition, said.place.value) for said in run.acked}
     for each in line:
         if each.writer not in sequences:
             continue
@@ -98,9 +100,9 @@ def _gaps(run: PipelinedHistory, partition: int, line: Sequence[_Seen]) -> Itera
         ahead = expected.get(each.writer, 0)
         sequence = sequences[each.writer].get(each.number, -1)
         producer = each.writer.rsplit("/", 1)[0]
-        gaps[producer] += sequence > ahead
+        behind = [sent.get(n) for n in range(ahead, sequence)]
+        gaps[producer] += any((partition, f"{each.writer} {number}") in acked for number in behind)
         if sequence < ahead or gaps[producer] > run.words:
-            behind = [sent.get(n) for n in range(ahead, sequence)]
             yield f"{each.writer} {each.number} has sequence {sequence} for {ahead}, without {behind}"
         expected[each.writer] = sequence + 1
 
