@@ -5,7 +5,8 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, Final, TypeVar
 
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, read_marker
@@ -20,6 +21,8 @@ TRIES = 40
 DAY_MS = 86_400_000
 EVENT_AGES_MS = (2 * DAY_MS, 0, 3_600_000)
 """How old the events of a producer are: also older than an idle producer is kept, by far."""
+_OFFSET: Final = struct.Struct(">q")
+_STAND_IN: Final = 0x7A5B_3C1D_4E2F_0000
 
 
 T = TypeVar("T")
@@ -139,22 +142,25 @@ class Connection:
         self, topic: str, positions: Mapping[int, int], *, committed: bool, wait_ms: int = 0
     ) -> Sequence[Any]:
         """Return the answered rows, all partitions in one reading."""
-        self._write(_fetch_frame(topic, tuple(positions.items()), committed, wait_ms))
+        answered = await self.fetch_topics({topic: positions}, committed=committed, wait_ms=wait_ms)
+        return answered.get(topic, ())
+
+    async def fetch_topics(
+        self, positions: Mapping[str, Mapping[int, int]], *, committed: bool, wait_ms: int = 0
+    ) -> Mapping[str, Sequence[Any]]:
+        """Return the answered rows of several topics, all in one request."""
+        self._write(_fetch_frame(positions, committed, wait_ms))
         await self._stream.drain()
         answer = await self.receive(FETCH, 12)
         if answer.error_code.value:
             raise Refused("Fetch", answer.error_code)
-        return [row for each in answer.responses for row in each.partitions]
+        return {each.topic: each.partitions for each in answer.responses}
 
     async def ends(self, topic: str, partitions: int) -> dict[int, int]:
         """Return the last stable offset of all partitions, asked in one request; raises `Refused`."""
-        answer = await self.call(
-            LIST_OFFSETS, 5,
-            {"replica_id": -1, "isolation_level": 1,
-             "topics": [{"name": topic, "partitions": [
-                 {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
-                 for number in range(partitions)]}]},
-        )  # fmt: skip
+        self._write(_ends_frame(topic, partitions))
+        await self._stream.drain()
+        answer = await self.receive(LIST_OFFSETS, 5)
         ends = {}
         for each in answer.topics:
             for row in each.partitions:
@@ -170,23 +176,53 @@ def _parsed(key: int, version: int, frame: bytes) -> Any:
     return parse_answer(key, version, frame)[1]
 
 
-@lru_cache(maxsize=256)
-def _fetch_frame(
-    topic: str, positions: tuple[tuple[int, int], ...], committed: bool, wait_ms: int
-) -> bytes:
-    """Return a whole Fetch; readers ask the same again and again, and kio takes its time to write it."""
+@lru_cache(maxsize=64)
+def _ends_frame(topic: str, partitions: int) -> bytes:
     rows = [
-        {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 24,
-         "current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
-        for number, offset in positions
-    ]  # fmt: skip
+        {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
+        for number in range(partitions)
+    ]
     return frame_of(
+        LIST_OFFSETS, 5,
+        {"replica_id": -1, "isolation_level": 1, "topics": [{"name": topic, "partitions": rows}]},
+    )  # fmt: skip
+
+
+def _fetch_frame(
+    positions: Mapping[str, Mapping[int, int]], committed: bool, wait_ms: int
+) -> bytes:
+    """Return a whole Fetch: kio takes its time to write one, so offsets are put into one that it wrote before."""
+    shape = tuple((topic, tuple(each)) for topic, each in positions.items())
+    frame, places = _fetch_template(shape, committed, wait_ms)
+    made = bytearray(frame)
+    offsets = (offset for each in positions.values() for offset in each.values())
+    for place, offset in zip(places, offsets, strict=True):
+        _OFFSET.pack_into(made, place, offset)
+    return bytes(made)
+
+
+@lru_cache(maxsize=256)
+def _fetch_template(
+    shape: tuple[tuple[str, tuple[int, ...]], ...], committed: bool, wait_ms: int
+) -> tuple[bytes, list[int]]:
+    """Return a Fetch with other offsets, and where these lie in it."""
+    numbers = count(_STAND_IN)
+    topics = [
+        {"topic": topic, "partitions": [
+            {"partition": number, "fetch_offset": next(numbers), "partition_max_bytes": 1 << 24,
+             "current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1}
+            for number in each]}
+        for topic, each in shape
+    ]  # fmt: skip
+    frame = frame_of(
         FETCH, 12,
         {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 26,
          "isolation_level": int(committed), "session_id": 0, "session_epoch": -1,
-         "topics": [{"topic": topic, "partitions": rows}],
-         "forgotten_topics_data": [], "rack_id": ""},
+         "topics": topics, "forgotten_topics_data": [], "rack_id": ""},
     )  # fmt: skip
+    stand_ins = range(_STAND_IN, next(numbers))
+    assert all(frame.count(_OFFSET.pack(each)) == 1 for each in stand_ins), shape
+    return frame, [frame.index(_OFFSET.pack(each)) for each in stand_ins]
 
 
 async def patiently(call: Callable[[], Awaitable[T]], *, rest_s: float = 0.005) -> T:
@@ -244,10 +280,14 @@ class Reader:
         for row in await connection.fetch(
             self.topic, self.positions, committed=self.committed, wait_ms=wait_ms
         ):
-            if row.error_code.value:
-                raise Refused(f"Fetch of {row.partition_index}", row.error_code)
-            self.take(row.partition_index, bytes(row.records or b""), row.aborted_transactions)
+            self.take_row(row)
         return sum(self.positions.values()) - before
+
+    def take_row(self, row: Any) -> None:
+        """Take what one partition answered; raises `Refused`."""
+        if row.error_code.value:
+            raise Refused(f"Fetch of {row.partition_index}", row.error_code)
+        self.take(row.partition_index, bytes(row.records or b""), row.aborted_transactions)
 
     def take(self, number: int, data: bytes, aborted: Sequence[Any] | None) -> None:
         waiting = sorted((each.first_offset, each.producer_id) for each in aborted or ())

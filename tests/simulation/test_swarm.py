@@ -1,7 +1,7 @@
 """Lives of whole regions from one seed each: nothing is violated, and a seed is the same run in every process.
 
 What differs between processes differs from its first event on that it touches, so the beginnings of many lives are compared,
-and a few lives are played to their end and judged.
+and two lives are played to their end and judged. `.ci/run` plays 200 more after the tests.
 """
 
 import os
@@ -41,9 +41,7 @@ def test_INV_SWL1_a_seed_is_the_same_run_in_every_process(regions: int, seeds: i
 
 
 @pytest.mark.usefixtures("silence")
-@pytest.mark.parametrize(
-    ("regions", "seed"), [(2, 100), (2, 101), (2, 102), (2, 103), (3, 104), (3, 105)]
-)
+@pytest.mark.parametrize(("regions", "seed"), [(2, 100), (3, 104)])
 def test_INV_SWL2_a_life_ends_whole_and_all_regions_alike(regions: int, seed: int) -> None:
     outcome = play(seed, minutes=MINUTES, regions=regions)
     assert not outcome.violations
