@@ -7,7 +7,7 @@ INV-IVE4  what a producer sent last is below the log end, its batches follow one
 INV-IVE5  what a partition knows of producers and open transactions is what a replay of its log finds
 INV-IVA1  under one region epoch one region acts, ever
 INV-IVA2  the tidemark that a region has reached goes back only with its folder or one of its logs, or where its lineage
-          voids it
+          voids it or an operator gave up what it had shown
 INV-IVA3  what is in quarantine stays, byte by byte, as long as the folder
 INV-IVA4  a mirror that holds the base of its lineage shows no more than the tidemark that it has reached says
 INV-IVA5  who forwards to another region shows nothing that the lineage took from its logs

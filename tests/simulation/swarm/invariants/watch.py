@@ -31,6 +31,7 @@ from tests.simulation.swarm.stage import Stage
 
 QUARANTINE = "quarantine"
 PARTIAL = ".partial"
+ACCEPT_LOSS = "accept-loss"
 
 
 class Watch:
@@ -63,12 +64,12 @@ class Watch:
                 if partition not in self._watched:
                     self._watch(name, partition)
                 self._look_at_history(name, partition)
-            damages = self._damages(name)
+            damages = self._damages(name) + self._given_up(name)
             before, highest = self._reached.get(name, (damages, BEFORE_ALL))
             point = node.storage.reached.point
             lineage = _lineage_of(node)
             if point < highest and before < damages:
-                before = damages  # a lost log takes it back once it is followed again, a lost folder at once
+                before = damages  # a lost log or a word takes it back once it is followed again, a lost folder at once
             elif not lineage.is_void(highest):
                 self._blame(name, wrong_reached(highest, point))
             self._reached[name] = before, point
@@ -149,6 +150,11 @@ class Watch:
 
     def _damages(self, name: str) -> int:
         return sum(each.region == name for each in self._stage.story.damages)
+
+    def _given_up(self, name: str) -> int:
+        """Count the words that gave up what a region has shown: the base may be another tidemark of the same number."""
+        words = self._stage.story.words
+        return sum(each.kind == ACCEPT_LOSS and each.target != name for each in words)
 
     def _blame(self, where: str, found: Iterable[str]) -> None:
         for text in found:
