@@ -262,7 +262,9 @@ class Segment:
         """Return where the batch starts that holds `offset` or is the first one behind it."""
         if offset >= self.next_offset:
             return self.size_bytes
-        start = self.index(wait=wait).position_before(max(offset - self.base_offset, 0))
+        if offset <= self.base_offset:
+            return 0  # nothing need be read: who counts over many segments would read in each of them
+        start = self.index(wait=wait).position_before(offset - self.base_offset)
         for position, header in self.walk(start, wait=wait):
             if header.next_offset > offset:
                 return position

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import random
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +30,7 @@ from tests.fixtures.node_logs import (
     fixture,
     run_now,
 )
-from tests.fixtures.page_cache import drop_pages, tells_cached
+from tests.fixtures.page_cache import TRIES_MAX, answered_from_disk, drop_pages, tells_cached
 
 SEGMENTS = {"segment.bytes": "4096"}
 ALL = 1 << 20
@@ -64,6 +65,16 @@ def patient(some: Fixture) -> ColdReads:
     return ColdReads(some.disk, at_once)
 
 
+def test_who_counts_bytes_over_whole_segments_reads_none_of_them() -> None:
+    """A mirror's lag is counted with each answer: with a cold read in each segment it would not come to an end."""
+    some = filled()
+    some.disk.forget_by_chance(random.Random(1), 1.0)
+    segments = some.partition.log.segments
+    assert len(segments.segments) > 2
+    count = segments.bytes_between(0, segments.segments[-1].next_offset, 1 << 30, wait=False)
+    assert count == sum(each.size_bytes for each in segments.segments)
+
+
 # -- the disk --------------------------------------------------------------------------------------
 
 
@@ -75,8 +86,14 @@ def test_INV_DK4_what_is_not_in_memory_is_not_waited_for(tmp_path: Path) -> None
     disk = RealDisk()
     file = disk.open(path)
     assert file.pread_cached(size_bytes, 0) == content
-    drop_pages(tmp_path)
-    cold = file.pread_cached(size_bytes, 0)
+    cold = bytearray()
+    # Asking lets the kernel read ahead, and a fast disk may have answered by then.
+    for _ in range(TRIES_MAX):
+        drop_pages(tmp_path)
+        cold = file.pread_cached(size_bytes, 0)
+        assert content.startswith(cold)
+        if not cold or not can_tell:
+            break
     assert cold == (b"" if can_tell else content)
     disk.warm(path, 4096, size_bytes)
     assert file.pread_cached(size_bytes, 4096) == content[4096:]
@@ -112,12 +129,10 @@ async def test_INV_CO1_a_cold_log_on_a_real_disk_is_read_in_by_a_thread(tmp_path
         partition.writer.append(batch(size_bytes=8000))
     await commit.sync_group()
     expected = partition.reader.read_raw(0, ALL)
-    can_tell = tells_cached(tmp_path)
-    drop_pages(tmp_path)
-    found = await partition.reader.cold_reads.read(partial(partition.reader.read_raw, 0, ALL))
-    assert found == expected
+    cold_reads = partition.reader.cold_reads
+    fetch = partial(cold_reads.read, partial(partition.reader.read_raw, 0, ALL))
+    assert await answered_from_disk(tmp_path, cold_reads, fetch) == expected
     assert all(name.startswith("cold-read") for name in disk.warmed_in)
-    assert bool(disk.warmed_in) is can_tell
     assert partition.reader.cold_reads.waited_count == 0
     table.close()
 

@@ -7,7 +7,7 @@ import pytest
 from region_broker.log.journal.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
 from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.node_logs import Fixture, batch, fixture
-from tests.fixtures.page_cache import drop_pages, tells_cached
+from tests.fixtures.page_cache import TRIES_MAX, drop_pages, tells_cached
 
 TAIL_BYTES = 4 << 20
 BATCH_BYTES = 1_000_000
@@ -79,8 +79,14 @@ def test_a_real_file_gives_its_memory_back(tmp_path: Path) -> None:
     drop_pages(tmp_path)
     disk = RealDisk()
     file = disk.open(path)
-    disk.warm(path, 0, size_bytes)
-    assert len(file.pread_cached(size_bytes, 0)) == size_bytes
-    file.drop_cached(0, size_bytes // 2)
-    assert len(file.pread_cached(size_bytes, 0)) == (0 if can_tell else size_bytes)
+    before = after = -1
+    # A fast disk may have it again before who asks without waiting has looked.
+    for _ in range(TRIES_MAX):
+        disk.warm(path, 0, size_bytes)
+        before = len(file.pread_cached(size_bytes, 0))
+        file.drop_cached(0, size_bytes // 2)
+        after = len(file.pread_cached(size_bytes, 0))
+        if before == size_bytes and after == (0 if can_tell else size_bytes):
+            break
+    assert (before, after) == (size_bytes, 0 if can_tell else size_bytes)
     file.close()
