@@ -27,6 +27,7 @@ from tests.simulation.swarm.invariants.watch import Watch
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
 from tests.simulation.swarm.plan import Choice, Plan
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
+from tests.simulation.swarm.rates import FLIP
 from tests.simulation.swarm.settling import settle
 from tests.simulation.swarm.stage import NAMES, Stage
 from tests.simulation.swarm.watching import watched
@@ -384,6 +385,9 @@ async def _act(life: Life, number: int, until_s: float) -> int:
         number += 1
         primary = next(iter(stage.acting()), primary)
         action, disaster = life.plan.action(number, primary), life.plan.disaster(number)
+        if (chance := life.plan.flip(number)) is not None:
+            stage.note_played(f"f{number}", FLIP)
+            await stage.flip_a_bit(action.region, chance)
         kind = action.kind.value if disaster is None else disaster.value
         if life.plan.choice.has(str(number), kind):
             stage.chance = life.plan.stream("of action", number)

@@ -3,7 +3,8 @@
 INV-SWN1  what has a number draws from a stream of its own: leaving one out, or a whole kind, changes no other
 What is left out is waited for all the same: whatever else happens keeps its time.
 
-An action is called by its number, a piece of weather by that of its spell (between two settled moments) and its own: `w2.7`.
+An action is called by its number, the flip before it `f3`, a piece of weather by the number of its spell (between two settled
+moments) and its own: `w2.7`.
 Not here: what they do (`stage`, `weather`).
 """
 
@@ -14,13 +15,15 @@ from random import Random
 from typing import Final
 
 from chaos.shuffle.plan import Action, Kind, Part
-from tests.simulation.swarm.rates import FAULTS, Disaster, Rates, Weather, draw_rates
+from tests.simulation.swarm.rates import FAULTS, FLIP, Disaster, Rates, Weather, draw_rates
 
 PAUSE_S: Final = (0.2, 4.0)
 LASTS_S: Final = (0.05, 6.0)
 PRIMARY_SHARE: Final = 0.5
 DISASTER_SHARES: Final = (0.0, 0.0, 0.1, 0.4)
 """How many of the actions are disasters; none in half of the seeds."""
+FLIP_SHARES: Final = (0.0, 0.0, 0.0, 0.3)
+"""How many of the actions have a bit flip before them; none in three of four seeds."""
 _RANGE: Final = re.compile(r"(\d+)-(\d+)")
 
 
@@ -113,6 +116,12 @@ class Plan:
         share = self.stream("disasters").choice(DISASTER_SHARES)
         chance = self.stream("disaster", number)
         return chance.choice(list(Disaster)) if chance.random() < share else None
+
+    def flip(self, number: int) -> Random | None:
+        """Return the chance of the flip that comes before action `number`, if one does."""
+        share = self.stream("flips").choice(FLIP_SHARES)
+        chance = self.stream("flip", number)
+        return chance if chance.random() < share and self.choice.has(f"f{number}", FLIP) else None
 
     def weather(self, spell: int) -> Iterator[Gust]:
         """Yield the weather of a spell, without end."""

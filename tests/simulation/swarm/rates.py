@@ -65,7 +65,13 @@ _NOTHING: Final[dict[str, dict[str, Any]]] = {
 }
 """The faults that are there all the time, and how none of each is said."""
 LASTING: Final = tuple(_NOTHING)
-FAULTS: Final = (*(kind.value for each in (Kind, Weather, Disaster) for kind in each), *LASTING)
+FLIP: Final = "flip"
+"""A bit of a file flips while its region is down (`flips`)."""
+FAULTS: Final = (
+    *(kind.value for each in (Kind, Weather, Disaster) for kind in each),
+    FLIP,
+    *LASTING,
+)
 assert len(FAULTS) == len(set(FAULTS)), "a name stands for two faults"
 
 

@@ -14,11 +14,12 @@ ASK_S: Final = 0.25
 
 
 async def settle(stage: Stage) -> bool:
-    """Return whether one region acts and all others mirror it, in time. Whose disk had failed is started anew."""
+    """Return whether one region acts and all others mirror it, in time.
+
+    Whose disk had failed is started anew; bits that had flipped are given back.
+    """
     stage.heal_all()
-    for name in stage.names:
-        if name in stage.disk_failed:
-            await stage.kill(name)
+    await _end_damaged(stage)
     deadline_s = stage.now_s() + stage.settle_s
     seen, since_s, settled_s = "", stage.now_s(), NEVER
     while stage.now_s() < deadline_s and not stage.is_over:
@@ -41,6 +42,14 @@ async def settle(stage: Stage) -> bool:
     if not stage.is_over:
         stage.blame(f"not one primary and its mirrors within {stage.settle_s:.0f} s: {seen}")
     return False
+
+
+async def _end_damaged(stage: Stage) -> None:
+    for name in stage.names:
+        if stage.flips.at(name):
+            await stage.mend_bits(name)
+        elif name in stage.disk_failed:
+            await stage.kill(name)
 
 
 async def _give_a_word(stage: Stage, views: Views) -> None:

@@ -35,6 +35,7 @@ from tests.simulation.folder_faults import (
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region
 from tests.simulation.simulated_loop import SimulatedLoop
+from tests.simulation.swarm.flips import Flips
 from tests.simulation.swarm.rates import Rates
 from tests.simulation.trace import Trace
 
@@ -81,6 +82,7 @@ class Stage:
         self._knowledge = Knowledge()
         self._swapped: tuple[str, str] | None = None
         self._missing: dict[str, FolderCopy] = {}
+        self.flips = Flips()
         self.disk_failed: set[str] = set()
         """Whose disk failed in this life of its process: that may end it, or some of its partitions."""
         self.days_off = False
@@ -155,6 +157,9 @@ class Stage:
     async def play(self, action: Action) -> None:
         """Do it, and let the regions be for a moment."""
         self.tell(str(action))
+        if action.kind in _TAKE_FOLDERS:
+            for name in {action.region: 1, action.other: 1}:
+                await self.mend_bits(name)
         await getattr(self, f"play_{_PLAYS[action.kind]}")(action)
         self.check_ends()
         await asyncio.sleep(action.pause_s)
@@ -165,7 +170,7 @@ class Stage:
             region = self.regions[name]
             if region.died:
                 self._up.discard(name)
-                if name in self.disk_failed:
+                if name in self.disk_failed or self.flips.at(name):
                     self.tell(f"  {name} ended, as its disk failed")
                 else:
                     self.blame(f"{name} ended by itself: {region.why_died()}")
@@ -223,6 +228,8 @@ class Stage:
         self.tell(f"  {name} refuses: {reason.splitlines()[-1][:200]}")
         if self._swapped is not None and name in self._swapped:
             await self.swap_back()
+        elif self.flips.at(name):
+            self.flips.give_back(self.regions[name])
         elif name in self._missing and (put_back or not self._others_know(name)):
             restore(self.regions[name], self._missing.pop(name))
         elif name in self._missing:
@@ -352,6 +359,24 @@ class Stage:
         pair = frozenset((one, other))
         is_parted = pair in self._cut or self._apart[pair] > 0
         return is_parted or not self.up(one) or not self.up(other)
+
+    async def flip_a_bit(self, name: str, chance: random.Random) -> None:
+        """End a region, flip a bit of one of its files, and start it; not where it alone knows what clients saw."""
+        if self._swapped is not None or name in self._missing or not self._others_know(name):
+            return
+        await self.kill(name)
+        flip = self.flips.flip(self.regions[name], chance)
+        if flip is not None:
+            self.tell(f"  a bit flips at {name}: byte {flip.position} of {flip.path}")
+            await self._note_damage(name)
+        await self.start(name)
+
+    async def mend_bits(self, name: str) -> None:
+        """Give a region its bits back, and start it with them."""
+        if self.flips.at(name):
+            await self.kill(name)
+            self.flips.give_back(self.regions[name])
+            await self.start(name)
 
     # One method per kind of action.
 
@@ -491,6 +516,8 @@ def _wait_for_disk() -> None:
     loop.wait_for_disk()
 
 
+_TAKE_FOLDERS: Final = frozenset({Kind.COPY, Kind.RESTORE, Kind.SWAP, Kind.HALF, Kind.WIPE})
+"""What copies or removes files: bits that had flipped are given back before."""
 _PLAYS: Final = {
     Kind.KILL: "kill", Kind.RETURN: "return", Kind.WIPE: "wipe", Kind.COPY: "copy",
     Kind.RESTORE: "restore", Kind.SWAP: "swap", Kind.HALF: "half", Kind.CUT: "part",

@@ -75,7 +75,9 @@ class Watch:
             self._reached[name] = before, point
 
     def look_whole(self, name: str) -> None:
-        """Look at all of a region that is up, its logs and quarantine as well."""
+        """Look at all of a region that is up, its logs and quarantine as well; not at what is damaged."""
+        if self._stage.flips.at(name):
+            return
         region = self._stage.regions[name]
         logs = region.node.storage.partitions
         partitions = [p for p in logs if p.failed is None and not p.log.content.closed]
