@@ -5,7 +5,8 @@ INV-FW1  each client connection has a peer connection of its own: its requests l
 INV-FW2  a failure says whether the request may have been executed: never "no" once it was sent (P18)
 INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
          sender knows; it never forwards again
-INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4)
+INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4). Those of one client
+         connection go over one peer connection: where that ends, what waits here may stand behind one that was refused there
 INV-FW5  a request that the acting side fails at ends its own client connection, never the acting node
 INV-FW6  no request waits for a region that acts no more: `follow` ends what is under way there, outcome unknown
 
@@ -62,6 +63,8 @@ class _Channel:
         self.turn = asyncio.Lock()
         self.client: PeerClient | None = None
         self.number = 0
+        self.produce_number = 0
+        """Over which of them produce requests go; 0 before the first."""
         self.primary_region = ""
         self.region_epoch = RegionEpoch(0)
 
@@ -139,7 +142,7 @@ class PeerForwarder:
                 client = await self._opened(channel)
                 # 1. A batch is under way. 2. The region epoch moves, or its connection ends. 3. The next
                 # request opens another one, and meanwhile the first batch is found to have failed.
-                _refuse_behind_failure(ctx)
+                _refuse_behind_failure(ctx, channel)
                 answer = client.begin(self._message(channel, ctx), Forwarded, (frame,))
                 del frame  # whoever called may have given it back, and the answer may take minutes
             async with asyncio.timeout(timeout_s):
@@ -215,10 +218,25 @@ class PeerForwarder:
         return client
 
 
-def _refuse_behind_failure(ctx: RequestContext) -> None:
+def _refuse_behind_failure(ctx: RequestContext, channel: _Channel) -> None:
+    """Raise `ForwardingFailed` where the request may stand behind a produce request that failed (INV-FW4).
+
+    1. Batches 1 and 2 are sent. 2. The primary's disk fails, and it answers batch 1 with an error. 3. It is restarted, and
+    batch 2, which waited here for a connection, would be the first that it judges: out of order, before the client has
+    sent batch 1 again.
+    """
     if ctx.connection_state.produce_broken:
         reason = "a produce request ahead of this one failed"
         raise ForwardingFailed(reason, may_have_happened=False)
+    if ctx.api_key != _PRODUCE_KEY:
+        return
+    channel.produce_number = channel.produce_number or channel.number
+    if channel.produce_number != channel.number:
+        raise ForwardingFailed(
+            f"the connection to region {channel.primary_region} that this client's produce requests went over has ended:"
+            " reconnect",
+            may_have_happened=False,
+        )
 
 
 class AnswersRequests(Protocol):

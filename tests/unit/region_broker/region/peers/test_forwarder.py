@@ -64,11 +64,13 @@ def request(correlation_id: int, *, key: int = END_TXN, version: int = 3) -> mem
     return memoryview(struct.pack(">hhi", key, version, correlation_id) + b"rest")
 
 
-def context(connection_id: int, state: ConnectionState, newest: int = 0) -> RequestContext:
+def context(
+    connection_id: int, state: ConnectionState, newest: int = 0, *, key: int = END_TXN
+) -> RequestContext:
     return RequestContext(
         services=None,  # type: ignore[arg-type]
         connection_id=connection_id,
-        api_key=END_TXN,
+        api_key=key,
         version=3,
         correlation_id=0,
         peer=f"client-{connection_id}",
@@ -281,6 +283,25 @@ async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_fai
 
 
 # Holds INV-FW2.
+async def test_INV_FW4_produce_of_a_client_goes_over_one_connection_and_other_requests_go_on() -> (
+    None
+):
+    """A batch that waited for the next connection would be judged though the one before it was refused on the last."""
+    async with fixture() as made:
+        state = ConnectionState()
+        ours = context(1, state, key=PRODUCE)
+        assert await made.forwarder.forward(ours, request(1, key=PRODUCE)) is None
+        assert await made.forwarder.forward(ours, request(2, key=PRODUCE)) is None
+        made.forwarder.follow("primary", RegionEpoch(9))  # the connection ends, and is opened again
+        await made.forwarder.forward(context(1, state), request(3))
+        with pytest.raises(ForwardingFailed, match="has ended: reconnect") as failed:
+            await made.forwarder.forward(ours, request(4, key=PRODUCE))
+        assert not failed.value.may_have_happened
+        assert [correlation_id for _, _, correlation_id in made.answers.seen] == [1, 2, 3]
+        again = context(2, ConnectionState(), key=PRODUCE)
+        assert await made.forwarder.forward(again, request(5, key=PRODUCE)) is None
+
+
 async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
     async with fixture() as made:
         made.answers.hangs = asyncio.Event()
