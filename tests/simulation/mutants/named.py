@@ -129,7 +129,7 @@ MUTANTS: Final = (
     _mutant(
         "mirror-shows-each-log-by-itself",
         "T17",
-        "both restart",
+        "mirror restarts",
         "torn in the view of mirror",
         (
             "region_broker.region.mirror.mirror_view:MirrorView._whole_ends",
@@ -225,7 +225,7 @@ MUTANTS: Final = (
         "nothing-is-synced",
         "INV-DK2",
         "killed",
-        "it lacks|out of range|a log is not opened",
+        "it lacks|out of range|a log is not opened|were durable: restore the file",
         ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
         ("region_broker.log.journal.sync_job:FileSync._run", "file.fdatasync()", "pass"),
     ),
@@ -412,7 +412,7 @@ MUTANTS: Final = (
         "a-cut-is-where-the-logs-end",
         "T3, T7",
         "transfers",
-        "TidemarkPoint",
+        r"TidemarkPoint|check\(history\)",
         (
             "txn_coordinator.rounds:RoundGate.is_free",
             "return stamp < self.current or stamp <= self.released",
@@ -456,6 +456,11 @@ MUTANTS: Final = (
         "INV-HD4",
         "pipelined",
         "refused_for_good",
+        (
+            "region_broker.region.peers.forwarder:_refuse_behind_failure",
+            "if channel.produce_number != channel.number:",
+            "if False:",
+        ),
         (
             "region_broker.handlers.dispatch.dispatcher:Dispatcher._forward",
             "ctx.connection_state.produce_broken = True",

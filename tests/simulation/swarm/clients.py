@@ -8,9 +8,9 @@ One more transactional producer knows all addresses, as applications do.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -28,8 +28,6 @@ from tests.simulation.swarm.workloads.setting import Reach, Workload
 
 EVERYWHERE: Final = "everywhere"
 READ_EVERY_S: Final = 0.03
-WAIT_MS: Final = 150
-"""How long a node keeps a reader's Fetch that finds nothing: an answer comes as soon as there is something."""
 
 
 class TimedBank(Bank):
@@ -73,36 +71,21 @@ class Watcher:
                 async with asyncio.timeout(CALL_S):
                     if connection is None:
                         connection = await Connection.open(self._network, self._region.kafka_port)
-                    await self._read(connection)
+                    for topic in self._topics:
+                        await self._read(connection, topic)
             except (OSError, Refused):
                 if connection is not None:
                     connection.close()
                 connection = None
             await asyncio.sleep(READ_EVERY_S)
 
-    async def _read(self, connection: Connection) -> None:
-        for topic, count in self._topics.items():
-            if topic not in self._readers:
-                self._readers[topic] = Reader(topic, count, committed=True)
-        answered = await connection.fetch_topics(
-            {topic: reader.positions for topic, reader in self._readers.items()},
-            committed=True, wait_ms=WAIT_MS,
-        )  # fmt: skip
-        refused: list[Refused] = []
-        for topic, rows in answered.items():
-            try:
-                self._take(topic, rows)
-            except Refused as error:
-                refused.append(error)
-        if refused:
-            raise refused[0]
-
-    def _take(self, topic: str, rows: Sequence[Any]) -> None:
-        reader = self._readers[topic]
+    async def _read(self, connection: Connection, topic: str) -> None:
+        reader = self._readers.get(topic)
+        if reader is None:
+            reader = self._readers[topic] = Reader(topic, self._topics[topic], committed=True)
         before = len(reader.records)
         try:
-            for row in rows:
-                reader.take_row(row)
+            await reader.read(connection)
         except Refused as refused:
             if refused.code.name == "offset_out_of_range":
                 del self._readers[topic]
