@@ -105,6 +105,9 @@ async def test_T33_the_statement_names_all_that_the_mirror_holds_beyond_the_regi
 
 async def test_INV_AL3_what_cannot_be_named_is_told_and_the_rest_is_named(pair: Pair) -> None:
     await wound_back(pair, shown=["gone"], copied=[], again=["other"])
+    rounds = pair.eu.tidemarks.cut_leader
+    assert rounds is not None
+    await until(lambda: bool(rounds.failed), "no round is under way: it would move the base")
     stated = await pair.eu.operations.loss_to_accept()
     base = TidemarkPoint(stated.tidemark_region_epoch, stated.tidemark_number)
     assert base == pair.eu.tidemarks.claim().point
