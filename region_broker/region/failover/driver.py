@@ -272,6 +272,7 @@ class FailoverDriver:
             case RollBackDrain():
                 return await self.steps.roll_back_drain()
             case LearnLineage():
+                await self.steps.stand_fenced(state)
                 return await learn_lineage(self.outlook, state)
 
     async def _digest(self) -> None:
@@ -289,8 +290,9 @@ class FailoverDriver:
         state = self.state
         if state.phase is Phase.ADOPTING and state.entry is not None:
             return self.steps.owes_cuts(state.entry.region_epoch)
+        takes_over_no_more = state.phase.acts or state.phase is Phase.FENCED
         return state.phase is Phase.CUTTING or (
-            state.phase.acts and self.steps.owes_cuts(state.region_epoch)
+            takes_over_no_more and self.steps.owes_cuts(state.region_epoch)
         )
 
     def doubt(self) -> str:

@@ -145,9 +145,9 @@ class PrimarySide:
                 f"the mirror follows region epoch {region_epoch}, the domain is at"
                 f" {ours.region_epoch}: follow that lineage first",
             )
-        if region_epoch == ours.region_epoch and reader and reader == self.promised_to():
-            return
-        if region_epoch > ours.region_epoch or ours.acting_region != ours.region:
+        promised = region_epoch == ours.region_epoch and reader and reader == self.promised_to()
+        acts = region_epoch == ours.region_epoch and ours.acting_region == ours.region
+        if not (promised or acts):
             raise PeerRefused(
                 NOT_ACTING,
                 f"region {ours.region} does not act under region epoch {region_epoch}",

@@ -50,6 +50,7 @@ from region_broker.region.failover.log_surgery import DivergedLogs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps import effects
 from region_broker.region.failover.steps.effects import FailoverSteps
+from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.ports import RegionLog, Term
 from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
 from tests.fixtures.waiting import until
@@ -275,6 +276,48 @@ async def test_T20_nobody_copies_a_log_that_is_cut_late(
     await pair.us.until(Phase.ACTING)
     await pair.us.write("second")
     await pair.eu.shows("second")
+
+
+# Holds INV-LS4.
+async def test_T20_a_candidate_copies_nothing_uncut_from_a_region_that_is_fenced_for_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of it had stopped as it cut the others; it has promised the next candidate, and is started again."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    cut = pair.us.tidemarks.claim()
+    await pair.stop_tidemarks()
+    await pair.eu.write("beyond", number=1)
+    late = pair.us.partition(1)
+    await until(lambda: late.high_watermark == 1, "it is copied")
+    late.stop("a bit is flipped")
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    promised = hang_after(pair.eu, CutChosen)
+    begin(pair.eu)
+    await wait(promised)
+    await pair.us.until(Phase.FENCED)
+    await pair.us.kill()
+    cut_logs, may_cut = log_surgery.cut_logs, asyncio.Event()
+
+    async def held(*given: Any) -> list[Provenance]:
+        await may_cut.wait()
+        return await cut_logs(*given)
+
+    monkeypatch.setattr(effects, "cut_logs", held)
+    await pair.us.start()
+    await pair.us.until(Phase.FENCED)
+    late = pair.us.partition(1)
+    assert (late.log_end_offset, cut.position_of(key_of(late))) == (1, 0)
+    with pytest.raises(PeerRefused, match="cuts its logs to where region epoch 17 begins"):
+        pair.us.source._admit(RegionEpoch(17), "eu")
+    may_cut.set()
+    await until(lambda: late.log_end_offset == 0, "the log is cut")
+    pair.us.source._admit(RegionEpoch(17), "eu")
+    (tail,) = [tail for tail in pair.us.quarantine.tails() if tail.topic == ORDERS]
+    assert (tail.partition, tail.first_offset, tail.last_offset) == (1, 0, 0)
 
 
 # Holds INV-RR1.

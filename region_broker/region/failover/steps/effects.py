@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.directory import StartVerdict, judge_start
-from geo_replicator.failover import Adopt, CutLogs, Phase, State
+from geo_replicator.failover import Adopt, CutLogs, Phase, State, standing_reason
 from geo_replicator.failover_events import (
     Adopted,
     CutChosen,
@@ -118,6 +118,11 @@ class FailoverSteps:
                 return stopped
             await self._handshake_until_aside()
             await self._parts.role.fence(self._outlook.lives.aside())
+
+    async def stand_fenced(self, state: State) -> None:
+        """Stand still, and cut what is to be cut late: the candidate that was promised may copy all that is here (INV-LS4)."""
+        await self._parts.role.fence(standing_reason(state))
+        await self._finish_cuts(state.region_epoch, state)
 
     async def _load_and_open(self, state: State) -> Event | None:
         role = self._parts.role
