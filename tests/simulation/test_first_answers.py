@@ -122,3 +122,17 @@ async def test_T16_a_region_that_starts_while_it_stands_still_tells_no_end(tmp_p
         await pair.eu.kill()
         await pair.us.begin()
         assert await first_answers(pair, pair.us) == ([], [ErrorCode.offset_not_available])
+
+
+async def test_T16_a_region_that_returned_tells_no_last_stable_offset_that_is_only_the_least(
+    tmp_path: Path,
+) -> None:
+    """INV-PT9. As after its return: of transactions that it has forgotten it does not know yet which are whole."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await one_record(pair)
+        theirs = pair.us.partition("stream", 0)
+        theirs.state.forget_completed_below(1)
+        theirs.sight.whole_end = 0
+        assert await first_answers(pair, pair.us) == ([], [ErrorCode.offset_not_available])
+        theirs.show_up_to(1, 1)
+        assert await first_answers(pair, pair.us) == ([1], [])

@@ -2,8 +2,9 @@
 
 "latest" is what the reader may read up to: the last stable offset under read committed (C37), on a mirror what the last
 tidemark reached shows; in one answer, of all partitions as of one moment.
-A region that was just started tells no end before its role is known (INV-PT9): what it shows then is less than what it had
-shown, and who resets to "latest" would read everything again (T16). Clients ask again, as in Kafka (KIP-207).
+A region that was just started tells no end before its role is known, and one that just returned as a mirror no last stable
+offset before it knows which of its transactions are whole (INV-PT9): what it shows then is less than what it had shown, and
+who resets to "latest" would read everything again (T16). Clients ask again, as in Kafka (KIP-207).
 There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 
@@ -49,8 +50,11 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     found: dict[tuple[str, int], Partition | ErrorCode] = {}
     for (name, index), items in asked.items():
         await yielding.row()
-        twice = len(items) > 1 or isolation is None
-        found[name, index] = ErrorCode.invalid_request if twice else _found(ctx, name, items[0])
+        found[name, index] = (
+            ErrorCode.invalid_request
+            if len(items) > 1 or isolation is None
+            else _found(ctx, name, items[0], isolation)
+        )
     # The ends of all partitions as of one moment: a mirror ends them at one whole cut.
     ends: dict[tuple[str, int], int] = {
         place: partition.sight.readable_end(isolation)
@@ -74,7 +78,9 @@ async def _asked(request: Any, yielding: CooperativeYield) -> dict[tuple[str, in
     return asked
 
 
-def _found(ctx: RequestContext, topic: str, item: Any) -> Partition | ErrorCode:
+def _found(
+    ctx: RequestContext, topic: str, item: Any, isolation: Isolation
+) -> Partition | ErrorCode:
     partition = find_partition(ctx.services, topic, item.partition_index)
     if isinstance(partition, ErrorCode):
         return partition
@@ -83,7 +89,7 @@ def _found(ctx: RequestContext, topic: str, item: Any) -> Partition | ErrorCode:
         return error
     if not _served(ctx.version, int(item.timestamp)):
         return ErrorCode.unsupported_version
-    if not partition.sight.end_is_known and int(item.timestamp) not in _OF_THE_START:
+    if int(item.timestamp) not in _OF_THE_START and not partition.sight.knows_end(isolation):
         new = ctx.version >= _OFFSET_NOT_AVAILABLE_SINCE
         return ErrorCode.offset_not_available if new else ErrorCode.leader_not_available
     return partition

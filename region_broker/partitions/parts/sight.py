@@ -5,7 +5,8 @@ INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark
         the last stable offset of a mirror lies at or below its whole cut
 INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
         primary region's term as soon as it is known here (`follow_term`, KIP-320)
-INV-PT9  after a start nobody knows where this ends for readers, until it leads or is shown as a mirror
+INV-PT9  after a start nobody knows where this ends for readers, until it leads or is shown as a mirror; nor does anyone
+        for read-committed ones, while a region that returned as a mirror does not know what of its past is whole
 
 Not here: who is told when it changes (`partition`), the bytes (`reader`).
 """
@@ -90,6 +91,13 @@ class Sight:
         if isolation is Isolation.READ_UNCOMMITTED:
             return self.visible_end
         return self.last_stable_offset
+
+    def knows_end(self, isolation: Isolation) -> bool:
+        """Return whether the readable end is an end, or only the least that may be shown meanwhile (INV-PT9)."""
+        if not self.end_is_known or isolation is not Isolation.READ_COMMITTED or self.is_leader:
+            return self.end_is_known
+        known_to = max(self.whole_end, self.log_start_offset)
+        return known_to >= self._content.state.forgotten_below
 
     def is_behind(self, offset: int) -> bool:
         """Return whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).

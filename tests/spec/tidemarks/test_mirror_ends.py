@@ -72,6 +72,11 @@ def ends(site: Site) -> list[int]:
     return [sight.readable_end(Isolation.READ_COMMITTED) for sight in sights]
 
 
+def known(site: Site, isolation: Isolation) -> list[bool]:
+    """Return whether ListOffsets tells an end of each log."""
+    return [site.partition(number).sight.knows_end(isolation) for number in range(2)]
+
+
 def forget(site: Site) -> None:
     """Maintain both logs, as a node does all the time."""
     for number in range(2):
@@ -113,8 +118,12 @@ async def test_T17_a_region_that_acted_returns_without_half_of_what_it_forgot(
     _, _, kept = next(entry for entry in written if entry[0] == "eu")
     assert kept == NOTHING_WHOLE, "it has acted since its birth, and never knew a whole cut"
     assert ends(pair.eu) == [0, 0]
+    # INV-PT9: nor is that told as an end to read on from.
+    assert not any(known(pair.eu, Isolation.READ_COMMITTED))
+    assert all(known(pair.eu, Isolation.READ_UNCOMMITTED))
     end(pair.us, LONG, 0, ControlType.ABORT)
     await until(lambda: ends(pair.eu) == [4, 4], "the long one is over, and the transfer is whole")
+    assert all(known(pair.eu, Isolation.READ_COMMITTED))
 
 
 async def test_T16_what_a_mirror_showed_whole_is_known_over_its_takeover_and_return(
