@@ -229,6 +229,14 @@ class Fixture:
         missing = sorted(self.kept - set(found))
         assert found == sorted(self.kept), f"{name} lacks {missing}, or shows more: {found}"
 
+    def await_shown(self, mirror: str) -> None:
+        """Return once a tidemark covers all that is kept: what was copied a moment ago is not shown yet (T17)."""
+        try:
+            wait_until("a tidemark", PATIENCE_S, lambda: self.kept <= set(self.values(mirror)))
+        except StageError:
+            self.shows_all(mirror)  # says what is missing
+            raise
+
     def settle(self) -> tuple[str, list[str]]:
         """Return who acts and who mirrors it, once each region does either and has copied all."""
 
@@ -249,6 +257,8 @@ class Fixture:
     def be_whole(self) -> str:
         """Require that one acts, the others mirror it, and all show what is kept; return who acts."""
         primary, mirrors = self.settle()
+        for mirror in mirrors:
+            self.await_shown(mirror)
         for name in (primary, *mirrors):
             self.shows_all(name)
         assert not self.stage.anomalies, self.stage.anomalies
