@@ -15,6 +15,7 @@ import click
 
 from region_broker.cli.output import (
     EXIT_FAILED,
+    EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
     Progress,
     fail,
@@ -183,7 +184,7 @@ def _waiting_logs(known: Mapping[str, Any]) -> str:
 def switch(target: str, domain: str, timeout_s: float, url: str | None, output: str) -> None:
     """Let another region act, planned: nothing is lost, writes pause for a moment."""
     cluster = Cluster(parse_urls(url))
-    address = cluster.address_of(target)
+    address = _address_in(cluster, target, domain)
     _end_if_acting(cluster, target, output)
     order = {"to": target, "domain": domain}
     operation = _ordered(address, "/v1/region/switch", order, timeout_s, quiet=output == JSON)
@@ -219,7 +220,7 @@ def failover(
     new one is copied from there first. Ends when the new region takes writes.
     """
     cluster = Cluster(parse_urls(url))
-    address = cluster.address_of(target)
+    address = _address_in(cluster, target, domain)
     _end_if_acting(cluster, target, output)
     statement = request(address, "GET", f"/v1/region/loss-statement?to={target}")
     if output != JSON:
@@ -254,7 +255,7 @@ def accept_loss(
     Prints what the mirror has beyond it, and asks, unless --yes is given. The mirror puts that into
     quarantine. The way that loses nothing is: tidemark region failover to the mirror.
     """
-    address = Cluster(parse_urls(url)).address_of(target)
+    address = _address_in(Cluster(parse_urls(url)), target, domain)
     statement = request(address, "GET", f"/v1/region/loss-to-accept?to={target}")
     if output != JSON:
         _print_statement(statement)
@@ -291,6 +292,18 @@ def _print_records(ranges: Sequence[Mapping[str, Any]]) -> None:
     ]
     if rows:
         print_table("", ("partition", "plain records#", "offsets"), rows)
+
+
+def _address_in(cluster: Cluster, target: str, domain: str) -> str:
+    """Return where to order something of a region for `domain`; ends the command where it has no such domain."""
+    address = cluster.address_of(target)
+    there = cluster.views()[target].get("domain")
+    if there != domain:
+        text = (
+            f"no domain is called {domain!r}; region {target} has {there!r}. Nothing was changed."
+        )
+        fail(text, EXIT_NOT_FOUND)
+    return address
 
 
 def _end_if_acting(cluster: Cluster, target: str, output: str) -> None:

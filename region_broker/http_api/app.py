@@ -7,6 +7,7 @@ Not here: what the routes answer (`routes_health`, `routes_regions`).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -38,6 +39,7 @@ class HttpLimits:
 
 
 DEFAULT_LIMITS: Final = HttpLimits()
+_log: Final = logging.getLogger("tidemark.http")
 
 
 def make_app(
@@ -70,6 +72,10 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
         if allow is not None:
             response.headers["Allow"] = allow
         return response
+    except Exception:  # noqa: BLE001 - it is logged, and harms no other request
+        _log.exception("%s %s failed", request.method, request.path)
+        detail = "an error in this node, which its log tells; what was ordered may have begun: ask GET /v1/region"
+        return problem(500, "internal-error", detail)
 
 
 def _time_limit(timeout_ms: int) -> Middleware:

@@ -18,6 +18,7 @@ _TITLES: Final = {
     409: "Conflict",
     413: "Too large",
     415: "Unsupported media type",
+    500: "Internal error",
     503: "Not available",
     504: "Timed out",
 }

@@ -8,8 +8,8 @@ librdkafka's idempotent one must never have had reason to take a new epoch: it w
 log. The node is killed at moments that the seed draws.
 """
 
+import argparse
 import random
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -151,10 +151,23 @@ def run(folder: Path, kills: int, seed: int) -> None:
     judge_sequences(folder, kills)
 
 
+def main() -> None:
+    """Read the command line and do it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.process.kill_nine",
+        description="Kill a node under load again and again; then judge what is there.",
+        epilog="Example: python -m tests.process.kill_nine 20 9",
+    )
+    parser.add_argument("kills", type=int, nargs="?", default=20, help="how often (20)")
+    parser.add_argument("seed", type=int, nargs="?", default=9, help="draws the moments (9)")
+    parser.add_argument("folder", type=Path, nargs="?", help="where; it stays (a new one, removed)")
+    given = parser.parse_args()
+    if given.folder:
+        run(given.folder, given.kills, given.seed)
+        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-kill-") as made:
+        run(Path(made), given.kills, given.seed)
+
+
 if __name__ == "__main__":
-    arguments = sys.argv[1:] + ["20", "9", ""][len(sys.argv) - 1 :]
-    if arguments[2]:
-        run(Path(arguments[2]), int(arguments[0]), int(arguments[1]))
-    else:
-        with tempfile.TemporaryDirectory(prefix="tidemark-kill-") as made:
-            run(Path(made), int(arguments[0]), int(arguments[1]))
+    main()

@@ -80,7 +80,7 @@ def topic_create(
     with kafka_errors(f"topic {name} was not created"):
         answers = client.create_topics([new], validate_only=dry_run)
     wait_for(answers[name], f"topic {name} was not created")
-    click.echo(f"topic {name} {'could be' if dry_run else 'was'} created, {partitions} partitions")
+    click.echo(f"topic {name} {'could be' if dry_run else 'was'} created, {_counted(partitions)}")
 
 
 @topic.command(
@@ -199,7 +199,7 @@ def topic_delete(name: str, yes: bool, dry_run: bool, bootstrap: str) -> None:
     if found is None:
         fail(f"there is no topic {name}", EXIT_NOT_FOUND)
     if dry_run:
-        click.echo(f"would delete topic {name} with {len(found.partitions)} partitions")
+        click.echo(f"would delete topic {name} with {_counted(len(found.partitions))}")
         return
     if not yes:
         click.confirm(f"delete topic {name} and all its records in every region?", abort=True)
@@ -315,3 +315,7 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
             )
     reader.close()
     print_answered(bounds, output, acting=acting)
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'' if partitions == 1 else 's'}"

@@ -100,6 +100,37 @@ async def test_a_region_describes_itself(pair: Pair, http: ClientSession) -> Non
     assert {topic["topic"] for topic in us["topics"]} >= {"orders", "__tidemarks"}
 
 
+async def test_an_error_that_nobody_expects_is_a_problem_and_the_log_tells_it(
+    pair: Pair,
+    http: ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def breaks() -> Mapping[str, object]:
+        raise ZeroDivisionError("by accident")
+
+    monkeypatch.setattr(pair.eu.service, "describe", breaks)
+    told = await get(http, f"{url(pair.eu)}/v1/region", 500)
+    assert (told["code"], told["status"]) == ("internal-error", 500)
+    assert "GET /v1/region failed" in caplog.text
+    assert "by accident" in caplog.text
+    assert await get(http, f"{url(pair.eu)}/livez") == {"status": "alive"}
+
+
+@pytest.mark.parametrize(
+    "order",
+    [("failover", "--to", "us", "--yes"), ("switch", "--to", "us"), ("accept-loss", "--at", "us")],
+)
+async def test_an_order_for_a_domain_that_is_none_is_refused_before_anything_is_told(
+    pair: Pair, order: tuple[str, ...]
+) -> None:
+    done = await command(*order, "--domain", "other", "--url", url(pair.eu))
+    assert done.exit_code == 3
+    said = "no domain is called 'other'; region us has 'main'. Nothing was changed."
+    assert done.output.strip() == f"tidemark: {said}"
+    assert pair.us.driver.state.phase is Phase.MIRRORING
+
+
 async def test_orders_for_another_region_say_where_to_go(pair: Pair, http: ClientSession) -> None:
     order = {"to": "us", "confirm": True}
     address = f"{url(pair.eu)}/v1/region/failover"

@@ -24,7 +24,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def views(self: Cluster) -> dict[str, dict[str, Any]]:
         self.http = {"eu": EU, "us": US}
         self.dead = {US: "Connection refused"}
-        return {"eu": {"region": "eu", "acting": True, "region_epoch": 8}}
+        return {"eu": {"region": "eu", "domain": "main", "acting": True, "region_epoch": 8}}
 
     asked: list[str] = []
 
@@ -112,7 +112,7 @@ def test_a_region_that_is_coming_back_is_waited_for(monkeypatch: pytest.MonkeyPa
 
     def views(self: Cluster) -> dict[str, dict[str, Any]]:
         self.http = {"us": US}
-        return {"us": {"region": "us", "acting": False, "region_epoch": 8}}
+        return {"us": {"region": "us", "domain": "main", "acting": False, "region_epoch": 8}}
 
     def request(*_arguments: Any) -> Any:
         answer = answers.pop(0)
