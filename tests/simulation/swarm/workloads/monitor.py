@@ -13,7 +13,7 @@ changes under way may be told either way.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -46,6 +46,8 @@ class Facts(NamedTuple):
     state: State
     region_epoch: int
     acting: bool
+    lineage: Sequence[object]
+    """What is known or was heard: once another region took over below, no tidemark beyond is claimed (T25)."""
     tidemark: TidemarkPoint
 
     def is_still(self, now: "Facts") -> bool:
@@ -55,9 +57,10 @@ class Facts(NamedTuple):
 
 def facts_of(node: Node) -> Facts:
     """Look at a node."""
+    domain = node.storage.metadata.image.main_domain
     return Facts(
-        node, node.role.serving, node.failover.state, node.storage.metadata.image.main_domain.region_epoch,
-        node.role.acting, node.failover.outlook.known_claim().point,
+        node, node.role.serving, node.failover.state, domain.region_epoch, node.role.acting,
+        node.failover.outlook.lineage().entries, node.failover.outlook.known_claim().point,
     )  # fmt: skip
 
 
