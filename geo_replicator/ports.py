@@ -148,6 +148,14 @@ class MirrorLogs(Protocol):
         """Let a log start at `offset` again, as far as its bytes reach, durably; raises `LinkFailed`."""
         ...
 
+    def doubt_starts(self) -> None:
+        """Let readers wait where an order has moved the start of a log: the order may be lost (T14)."""
+        ...
+
+    def confirm_starts(self, keys: Iterable[LogKey]) -> None:
+        """Let readers read these logs: they start where the primary's do, as far as bytes reach."""
+        ...
+
     def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
         """Show what was shown before: every log up to its D, read-committed readers up to `whole`, which is durable."""
         ...

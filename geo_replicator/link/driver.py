@@ -105,6 +105,8 @@ class Link:
 
         Where `__tidemarks` cannot be read, nothing is shown, and `run` copies nothing: what is wrong is told.
         """
+        if self._ports.reached.point.region_epoch < self.core.region_epoch:
+            self._ports.logs.doubt_starts()
         try:
             self.reaching.restore()
             self._restored = True
@@ -244,6 +246,7 @@ class Link:
                     with self._halting((key,)):
                         self._ports.logs.take_back_start(key, offset)
             case LogsReconciled(region_epoch=region_epoch, keys=keys):
+                self._ports.logs.confirm_starts(keys)
                 self.reaching.frontier.reconciled(keys, region_epoch)
                 self.reaching.changed.set()  # the primary may have been restarted: it knows nothing of this mirror
                 self.reaching.look_again()

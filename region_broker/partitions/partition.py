@@ -156,6 +156,12 @@ class Partition:
         if self.sight.show_up_to(cut_offset, whole_end):
             self.watchers.notify()
 
+    def doubt_start(self) -> None:
+        """Tell nobody where this begins until `retention.confirm_start`, if an order has hidden what is still there (INV-PT10)."""
+        if self.log_start_offset > self.kept_from:
+            self.sight.start_is_known = False
+            self.watchers.notify()
+
     def rewind_cut(self, cut_offset: int) -> None:
         """Take readers back to `cut_offset`, and show them nothing new: only where what was shown is void (T25, T31).
 

@@ -122,6 +122,10 @@ class RegionLog(Protocol):
         """Show readers nothing at or beyond `cut_offset` (T25: the one way down)."""
         ...
 
+    def doubt_start(self) -> None:
+        """Tell readers of no start that an order has moved: it may be lost (INV-PT10)."""
+        ...
+
     @property
     def reader(self) -> RawReader:
         """Return what reads it."""

@@ -3,12 +3,27 @@
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from geo_replicator.failover import Phase
+from tests.simulation.kafka_client import Connection, Reader
 from tests.simulation.region_pair import Pair, region_pair
+from tests.simulation.swarm.workloads.setting import earliest
+from tests.simulation.test_first_answers import first_answers
 from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+NOT_AVAILABLE = ErrorCode.offset_not_available
+
+
+async def told_start(connection: Connection) -> int:
+    """Return what ListOffsets says of the beginning."""
+    return (await earliest(connection, TOPIC, 1))[0]
+
+
+async def read_end(connection: Connection) -> int:
+    """Return how far one Fetch from the beginning leads."""
+    return await Reader(TOPIC, 1, committed=True).read(connection)
 
 
 async def deleted_by_the_lost(pair: Pair) -> None:
@@ -76,6 +91,42 @@ async def test_T14_records_that_only_the_lost_had_deleted_are_there_again_when_i
         await pair.eu.kill()
         await pair.eu.start()
         assert pair.eu.partition(TOPIC, 0).log_start_offset == 0, "durably"
+
+
+async def test_T14_a_region_that_returns_tells_no_start_that_a_lost_order_has_moved(
+    tmp_path: Path,
+) -> None:
+    """INV-PT10. Who resets to "earliest" there would leave out what the others show."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await three_records(pair)
+        pair.fabric.cut("eu", "us", silent=False)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await pair.eu.kill()
+        await pair.fail_over()
+        pair.fabric.heal("eu", "us")
+        await pair.eu.begin()
+        assert await first_answers(pair, pair.eu, told_start) == ([0], [NOT_AVAILABLE])
+        assert await first_answers(pair, pair.eu, read_end) == ([3], [])
+
+
+async def test_T14_a_mirror_that_has_not_compared_its_log_yet_lets_readers_wait(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, seed=1) as pair:
+        await three_records(pair)
+        theirs = pair.us.partition(TOPIC, 0)
+        theirs.doubt_start()
+        assert await first_answers(pair, pair.us, told_start) == ([0], []), "no order has moved it"
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await pair.until(lambda: theirs.log_start_offset == 2, "the mirror follows")
+        theirs.doubt_start()
+        assert await first_answers(pair, pair.us, told_start) == ([], [NOT_AVAILABLE])
+        assert await first_answers(pair, pair.us, read_end) == (
+            [],
+            [ErrorCode.not_leader_or_follower],
+        )
+        theirs.retention.confirm_start()
+        assert await first_answers(pair, pair.us, told_start) == ([2], [])
 
 
 async def test_T14_what_the_primary_deleted_stays_deleted_over_restarts_of_its_mirror(

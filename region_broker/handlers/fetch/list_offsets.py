@@ -4,7 +4,8 @@
 tidemark reached shows; in one answer, of all partitions as of one moment.
 A region that was just started tells no end before its role is known, and one that just returned as a mirror no last stable
 offset before it knows which of its transactions are whole (INV-PT9): what it shows then is less than what it had shown, and
-who resets to "latest" would read everything again (T16). Clients ask again, as in Kafka (KIP-207).
+who resets to "latest" would read everything again (T16). Nor does either tell a beginning, which an order may have moved that
+is lost (INV-PT10): who resets to "earliest" would leave records out (T14). Clients ask again, as in Kafka (KIP-207).
 There are no tiers, so the local log is the whole log, and nothing lies in or on its way to another tier: -1.
 """
 
@@ -89,7 +90,8 @@ def _found(
         return error
     if not _served(ctx.version, int(item.timestamp)):
         return ErrorCode.unsupported_version
-    if int(item.timestamp) not in _OF_THE_START and not partition.sight.knows_end(isolation):
+    sight, of_start = partition.sight, int(item.timestamp) in _OF_THE_START
+    if not (sight.is_known if of_start else sight.knows_end(isolation)):
         new = ctx.version >= _OFFSET_NOT_AVAILABLE_SINCE
         return ErrorCode.offset_not_available if new else ErrorCode.leader_not_available
     return partition

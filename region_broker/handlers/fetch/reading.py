@@ -186,8 +186,8 @@ class Reading:
         partition = find(self._services, item)
         if isinstance(partition, ErrorCode):
             return FetchedRow(item.index, int(partition))
-        if not partition.sight.end_is_known:
-            # INV-PT9: an empty answer would say that the reader is at the end. It has waited as long as it wanted.
+        if not partition.sight.is_known:
+            # INV-PT9, INV-PT10: an empty answer would say that the reader is at the end. It has waited as long as it wanted.
             return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
         # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
         bytes_max = max(0, min(left_bytes, item.max_bytes))

@@ -60,6 +60,12 @@ class Retention:
         self._trimming.take_back_start(offset)
         self._watchers.notify()
 
+    def confirm_start(self) -> None:
+        """Begin where it does: the primary region was asked (INV-PT10)."""
+        if not self._sight.start_is_known:
+            self._sight.start_is_known = True
+            self._watchers.notify()
+
     def maintain(
         self,
         *,

@@ -8,6 +8,9 @@ INV-PT8  the leader epoch that clients are told never goes back, whatever role t
 INV-PT9  after a start nobody knows where this ends for readers, until it leads or is shown as a mirror; nor does anyone
         for read-committed ones, while a region that returned as a mirror does not know what of its past is whole
 
+INV-PT10 while a mirror has reached nothing of the region epoch that it follows, and has not compared its log with the
+        primary's, nobody knows where a log begins that an order has cut off at its start: the order may be lost (T14)
+
 Not here: who is told when it changes (`partition`), the bytes (`reader`).
 """
 
@@ -40,6 +43,8 @@ class Sight:
         self.is_leader = False
         self.end_is_known = False
         """False after a start, until a role says how far readers see: no offset is its end for them (INV-PT9)."""
+        self.start_is_known = True
+        """False where records may be hidden that the primary region has: nobody is told where this begins (INV-PT10)."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.leader_epoch_start_offset = -1
         self.shown_cut_offset = 0
@@ -92,10 +97,15 @@ class Sight:
             return self.visible_end
         return self.last_stable_offset
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether it is known what is to be shown here (INV-PT9, INV-PT10)."""
+        return self.start_is_known and self.end_is_known
+
     def knows_end(self, isolation: Isolation) -> bool:
         """Return whether the readable end is an end, or only the least that may be shown meanwhile (INV-PT9)."""
-        if not self.end_is_known or isolation is not Isolation.READ_COMMITTED or self.is_leader:
-            return self.end_is_known
+        if not self.is_known or isolation is not Isolation.READ_COMMITTED or self.is_leader:
+            return self.is_known
         known_to = max(self.whole_end, self.log_start_offset)
         return known_to >= self._content.state.forgotten_below
 
@@ -131,7 +141,7 @@ class Sight:
         epochs, end_offset = self._content.epochs, self._content.end_offset
         assert leader_epoch >= epochs.latest, (leader_epoch, epochs.latest)
         self.is_leader = True
-        self.end_is_known = True
+        self.end_is_known = self.start_is_known = True
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = end_offset
         epochs.note(leader_epoch, end_offset)

@@ -121,6 +121,7 @@ def show_no_more_than(logs: Iterable[RegionLog], cut: Cut) -> None:
     """
     for log in logs:
         log.rewind_cut(cut.position_of(key_of(log)))
+        log.doubt_start()
 
 
 def _copy_anew(log: RegionLog, cut: Cut) -> None:

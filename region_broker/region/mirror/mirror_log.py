@@ -222,6 +222,18 @@ class MirrorPartitions(TidemarkLog):
         except LogError as error:
             raise LogHalted(f"{key.encode()} cannot start at {offset} again: {error}") from error
 
+    def doubt_starts(self) -> None:
+        """Tell readers of no start that an order has moved until `confirm_starts` (INV-PT10)."""
+        for partition in self._partitions:
+            partition.doubt_start()
+
+    def confirm_starts(self, keys: Iterable[LogKey]) -> None:
+        """Tell readers where these logs start: they were compared with the primary's."""
+        for key in keys:
+            partition = self._partitions.by_id(key.topic_id, key.partition)
+            if partition is not None:
+                partition.retention.confirm_start()
+
     def show_again(self, cuts: Mapping[LogKey, int], whole: WholeEnds) -> None:
         """Show what was shown before (`MirrorView.show_again`)."""
         self._view.show_again(cuts, whole)
