@@ -3,6 +3,8 @@
 INV-SHJ1  what was acknowledged or shown is there at the end, unless an operator's word covers it
 INV-SHJ2  a word covers what clients saw before it was carried out, and what they saw later in a region that could
           not have heard of it; never what the region that was to act had shown itself and no damage took from it
+          A region that took over, and was emptied before any other could have heard of that, takes with it what it
+          alone had: the others go on as before, and nobody needs a word
 INV-SHJ3  where no folder was damaged, what a word cost lies in ranges that the losses name
 INV-SHJ4  no value is there twice, each writer's values rise in each partition, all regions show the same
 INV-SHJ5  a refusal has a reason, and one that lasts names a way out
@@ -77,7 +79,21 @@ def covered(
         held = bool(times_s) and max(times_s) > max(damaged_s, default=0.0)
         if not held and _could_not_know(sighting, word, story):
             return True
-    return False
+    return any(_went_with_its_folder(sighting, word, story) for word in story.words)
+
+
+def _went_with_its_folder(sighting: Sighting, word: Word, story: Story) -> bool:
+    """Return whether only the region of `word` had it, and was emptied before another could hear that it acts."""
+    region = word.target
+    if sighting.region in story.final and sighting.region != region:
+        return False
+    others = [name for name in story.final if name != region]
+    return any(
+        word.given_s <= sighting.at_s <= damage.at_s
+        and all(_not_heard(other, damage.at_s, word, story) for other in others)
+        for damage in story.damages
+        if damage.region == region
+    )
 
 
 def _could_not_know(sighting: Sighting, word: Word, story: Story) -> bool:

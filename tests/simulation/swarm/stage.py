@@ -22,7 +22,7 @@ from chaos.story import Damage, Story, Word
 from region_broker.controller.metadata_store import MetadataUnreadable
 from region_broker.node.storage import NodeRefused
 from region_broker.region.failover.operations import Operation, OperationRefused
-from region_broker.region.folder.identity_file import IdentityDamaged
+from region_broker.region.folder.identity_file import FILE_NAME, IdentityDamaged
 from region_broker.region.view import RegionService
 from tests.simulation.folder_faults import (
     FolderCopy,
@@ -81,6 +81,7 @@ class Stage:
         self._contacts = Contacts(self.names, self.story.separations)
         self._knowledge = Knowledge()
         self._swapped: tuple[str, str] | None = None
+        self._nobodys: list[str] = []
         self._missing: dict[str, FolderCopy] = {}
         self.flips = Flips()
         self.disk_failed: set[str] = set()
@@ -246,8 +247,13 @@ class Stage:
         await self.kill(one)
         await self.kill(other)
         self._exchange(one, other)
+        for name in self._nobodys:  # the other region has begun to live in it
+            empty_folder(self.regions[name])
         self._swapped = None
         self.tell(f"  {one} and {other} have their own folders again")
+
+    def _has_identity(self, name: str) -> bool:
+        return self.regions[name].disk.exists(self.regions[name].folder / FILE_NAME)
 
     def _exchange(self, one: str, other: str) -> None:
         ours, theirs = copy_of(self.regions[one]), copy_of(self.regions[other])
@@ -424,6 +430,7 @@ class Stage:
             return
         await self.kill(one)
         await self.kill(other)
+        self._nobodys = [name for name in (one, other) if not self._has_identity(name)]
         self._exchange(one, other)
         self._swapped = (one, other)
         for name in (one, other):

@@ -98,6 +98,20 @@ def test_INV_SHJ2_an_older_folder_has_not_heard_either() -> None:
     assert kinds(told) == [UNNAMED, SILENT]
 
 
+def test_INV_SHJ2_who_took_over_unheard_takes_with_its_folder_what_it_alone_had() -> None:
+    late = acked(LOST, FAILOVER.done_s + 1)._replace(region="us")
+    unheard = [Separation(FAILOVER.given_s - 1, FAILOVER.done_s + 30, "eu", "us")]
+    emptied = [Damage(FAILOVER.done_s + 3, "us")]
+    told = story(late, words=(FAILOVER,), separations=unheard, damages=emptied)
+    assert kinds(told) == []
+    assert kinds(replace(told, damages=[])) == [UNNAMED, SILENT]
+    assert kinds(replace(told, damages=[Damage(FAILOVER.done_s + 0.5, "us")])) == [SILENT]
+    heard = [Separation(FAILOVER.given_s - 1, FAILOVER.done_s + 1, "eu", "us")]
+    later = [Damage(FAILOVER.done_s + 1 + NEWS_TAKES_S + 1, "us")]
+    assert kinds(replace(told, separations=heard, damages=later)) == [SILENT]
+    assert kinds(replace(told, words=[])) == [SILENT]
+
+
 def test_INV_SHJ3_what_a_word_cost_is_named_by_the_losses() -> None:
     told = story(acked(LOST, 1), words=(FAILOVER,))
     assert kinds(told) == [UNNAMED]

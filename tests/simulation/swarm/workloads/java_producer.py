@@ -119,7 +119,7 @@ class JavaProducer(Visitor):
             answer = await connection.receive(PRODUCE, self.version)
         request = self._wire.popleft()
         outcomes = [
-            self._took(request.batches[row.index], row.error_code, row.base_offset)
+            self._took(request.batches[row.index], row.error_code, row.base_offset, request.sent_s)
             for row in answer.responses[0].partition_responses
         ]
         if not self._wire and not all(outcomes):
@@ -161,11 +161,11 @@ class JavaProducer(Visitor):
         assert batch.producer is not None
         return f"{self.name}/{batch.producer[0]}/{batch.producer[1]}"
 
-    def _took(self, sent: Sent, error: ErrorCode, offset: int) -> bool:
+    def _took(self, sent: Sent, error: ErrorCode, offset: int, sent_s: float) -> bool:
         batch = sent.batch
         if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
             if self.rules.acknowledge(batch):
-                self.note(batch.partition, sent.values, offset)
+                self.note(batch.partition, sent.values, offset, sent_s)
             return True
         self.last_error = error.name
         if error in NEVER_IN_THE_LOG:
@@ -174,11 +174,11 @@ class JavaProducer(Visitor):
         self.rules.refuse(batch, error)
         return False
 
-    def note(self, partition: int, values: tuple[str, ...], offset: int) -> None:
-        """Note what was acknowledged."""
+    def note(self, partition: int, values: tuple[str, ...], offset: int, at_s: float) -> None:
+        """Note what was acknowledged, as of `at_s`: the answer may have waited for this client since it asked."""
         for index, value in enumerate(values):
             place = Place(TOPIC, partition, offset + index if offset >= 0 else -1, value)
-            self.acked.append(Sighting(now_s(), self.region, place, False))
+            self.acked.append(Sighting(at_s, self.region, place, False))
 
     @override
     def gave_up(self) -> None:

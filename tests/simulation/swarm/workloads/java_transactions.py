@@ -27,7 +27,7 @@ from tests.simulation.swarm.workloads.java_producer import (
     JavaProducer,
 )
 from tests.simulation.swarm.workloads.java_rules import RETRIED, Batch, JavaRules
-from tests.simulation.swarm.workloads.setting import Reach
+from tests.simulation.swarm.workloads.setting import Reach, now_s
 
 TV2_VERSION: Final = 12
 ABORT_SHARE: Final = 0.15
@@ -62,7 +62,7 @@ class JavaTransactions(JavaProducer):
         """Note nothing: of what is aborted no reader is shown which sequences it had."""
 
     @override
-    def note(self, partition: int, values: tuple[str, ...], offset: int) -> None:
+    def note(self, partition: int, values: tuple[str, ...], offset: int, at_s: float) -> None:
         self._values.append((partition, values, offset))
 
     @override
@@ -156,7 +156,7 @@ class JavaTransactions(JavaProducer):
         """Note how the open transaction ended, if there is one."""
         if outcome is Outcome.COMMITTED:
             for partition, values, offset in self._values:
-                super().note(partition, values, offset)
+                super().note(partition, values, offset, now_s())
         if self._batches:
             written = frozenset(
                 (batch.partition, f"{self.name} {number}")
