@@ -109,6 +109,7 @@ class Link:
             self._ports.logs.doubt_starts()
         try:
             self.reaching.restore()
+            self._ports.logs.confirm_starts(self.reaching.starts_as_named())
             self._restored = True
         except TidemarkError as error:
             self.reaching.stopped = (

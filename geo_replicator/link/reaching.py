@@ -12,6 +12,7 @@ Not here: decisions (`frontier`, `tidemark`, `topic_changes`), fetching (`driver
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from geo_replicator.frontier import Frontier
@@ -19,7 +20,7 @@ from geo_replicator.history import NAMED_MAX
 from geo_replicator.lag import LagBook
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.topic_changes import TopicChanges
-from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts
+from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts, LogHalted
 from geo_replicator.reading import Shortfall, held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
 from geo_replicator.whole_ends import NOTHING_WHOLE, View
@@ -218,6 +219,17 @@ class Reaching:
         self._shown = self.frontier.reached
         self._look_due = True
         self._moved.set()
+
+    def starts_as_named(self) -> list[LogKey]:
+        """Return the logs that begin no further than the tidemark that is shown says: no lost order moved those (T14)."""
+        floor, found = self.book.floor, list[LogKey]()
+        if floor is None or floor.newest.point > self.frontier.reached:
+            return found
+        for key, position in floor.positions.items():
+            with suppress(LogHalted):
+                if self._ports.logs.end(key).hidden_below <= position.deleted_below:
+                    found.append(key)
+        return found
 
     def _delete_below(self, keys: Iterable[LogKey]) -> None:
         """Let logs start where the tidemark that is shown says, and not before (T14)."""

@@ -255,6 +255,10 @@ class TidemarkFacts(Protocol):
         """Return (base offset, end) of the batch that holds `offset`, or of the next one; raises `LinkFailed`."""
         ...
 
+    def take_back_starts(self, point: TidemarkPoint) -> None:
+        """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""
+        ...
+
     async def cut_to(self, cut: Cut) -> None:
         """Make `cut` the reached tidemark, durably, after the logs were cut to it (T25)."""
         ...

@@ -1,11 +1,13 @@
 """Rules T15 and T16: a topic that only the lost region had deleted is there again, also in that region."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from geo_replicator.failover import Phase
+from geo_replicator.failover import Phase, State
+from region_broker.node import Node
 from tests.simulation.kafka_client import Connection, Reader
 from tests.simulation.region_pair import Pair, region_pair
 from tests.simulation.swarm.workloads.setting import earliest
@@ -150,3 +152,98 @@ async def test_T14_what_the_primary_deleted_stays_deleted_over_restarts_of_its_m
         await write(pair.eu, b"four")
         await pair.until(has_copied_more, "it copies on")
         assert starts == {2}
+
+
+def cut_off_before_it_compares(pair: Pair) -> Callable[[Node], None]:
+    """Return what cuts eu's node off from the others as soon as it begins to mirror."""
+
+    def hooked(node: Node) -> None:
+        steps = node.failover.steps
+        mirror = steps.mirror
+
+        async def cut_off(state: State) -> None:
+            for other in pair.regions:
+                if other != "eu":
+                    pair.fabric.cut("eu", other, silent=False)
+            await mirror(state)
+
+        steps.mirror = cut_off  # type: ignore[method-assign]
+
+    return hooked
+
+
+async def test_T14_a_start_that_the_tidemark_reached_names_is_told_while_the_primary_is_gone(
+    tmp_path: Path,
+) -> None:
+    """INV-PT10. The order lies below the cut that this region returned to: it cannot be lost, and a mirror serves its readers."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await three_records(pair)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        theirs = pair.us.partition(TOPIC, 0)
+        await pair.until(lambda: theirs.log_start_offset == 2, "the mirror follows")
+        await pair.eu.kill()
+        await pair.fail_over()
+        pair.eu.on_open = cut_off_before_it_compares(pair)
+        await pair.eu.begin()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.us.kill()
+        del pair.regions["us"]
+        assert (await first_answers(pair, pair.eu, told_start))[0] == [2]
+        await pair.eu.kill()
+        await pair.eu.begin()
+        assert (await first_answers(pair, pair.eu, told_start))[0] == [2]
+        assert pair.eu.partition(TOPIC, 0).sight.is_known
+
+
+async def test_T24_a_lost_order_hides_nothing_that_the_donor_shows(tmp_path: Path) -> None:
+    """1. eu deletes records, and is lost. 2. us acts without that order, ap follows. 3. eu returns, and us is lost before
+    they compared their logs. 4. eu takes over, and copies from ap first.
+    """
+    async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        await pair.until(lambda: shown(ap) == 3, "ap shows all")
+        for other in ("us", "ap"):
+            pair.fabric.cut("eu", other, silent=False)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await pair.eu.kill()
+        await pair.fail_over()
+        await write(pair.us, b"four")
+        await pair.until(lambda: shown(ap) == 4, "ap follows us")
+        for other in ("us", "ap"):
+            pair.fabric.heal("eu", other)
+        pair.eu.on_open = cut_off_before_it_compares(pair)
+        await pair.eu.begin()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.us.kill()
+        del pair.regions["us"]
+        pair.fabric.heal("eu", "ap")
+        operation = pair.eu.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the takeover ends")
+        assert operation.status == "succeeded", operation
+        assert shown(pair.eu) == 4, "it has copied from ap"
+        assert (await first_answers(pair, pair.eu, told_start))[0] == [0]
+        await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap follows")
+        assert (await first_answers(pair, ap, told_start))[0] == [0]
+
+
+async def test_T14_a_lost_order_hides_nothing_where_its_region_takes_over_before_it_compared(
+    tmp_path: Path,
+) -> None:
+    """Nobody is there to copy from, and its base holds the records: so does the history that it acts from."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await three_records(pair)
+        pair.fabric.cut("eu", "us", silent=False)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await pair.eu.kill()
+        await pair.fail_over()
+        pair.fabric.heal("eu", "us")
+        pair.eu.on_open = cut_off_before_it_compares(pair)
+        await pair.eu.begin()
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await pair.us.kill()
+        del pair.regions["us"]
+        operation = pair.eu.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the takeover ends")
+        assert operation.status == "succeeded", operation
+        assert (await first_answers(pair, pair.eu, told_start))[0] == [0]

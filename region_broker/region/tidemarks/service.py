@@ -7,6 +7,7 @@ ledgers' ids follow from the cluster's id.
 Not here: when roles change (`region.role`, `failover.driver`).
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -31,6 +32,7 @@ from region_broker.controller.metadata_image import (
     TRANSACTION_LEDGER,
     MetadataImage,
 )
+from region_broker.log.failures import LogError
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.network import Network
 from region_broker.region.mirror.donor import DonorPrimary
@@ -49,6 +51,7 @@ from region_broker.region.ports import MetadataSide, Term
 from region_broker.region.tidemarks.cut_leader import CutLeader, CutLeaderParts, RoundTaker
 from region_broker.region.tidemarks.reached_store import ReachedFile
 
+_log: Final = logging.getLogger("tidemark.failover")
 _LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
 
 
@@ -316,6 +319,22 @@ class TidemarkService:
             await reached.save(min(cut.point, reached.point), NOTHING_WHOLE)
             return
         await reached.save(kept.point, whole)
+
+    def take_back_starts(self, point: TidemarkPoint) -> None:
+        """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""
+        ledgers = ledgers_of(self._parts.metadata.image)
+        try:
+            records = TidemarkLog(self._parts.partitions, ledgers)
+            vector = read_book(records, ledgers, point).book.vector(point)
+        except TidemarkError:
+            return  # the primary region is asked, before readers are told of such a start (INV-PT10)
+        for key, position in ({} if vector is None else vector.positions).items():
+            partition = self._parts.partitions.by_id(key.topic_id, key.partition)
+            if partition is not None and partition.log_start_offset > position.deleted_below:
+                try:
+                    partition.retention.take_back_start(position.deleted_below)
+                except LogError as error:
+                    _log.warning("%s cannot start where %s says: %s", partition.tp, point, error)
 
     def _whole_at(self, cut: Cut) -> WholeEnds:
         """Return what this region had shown whole at the last tidemark that it reached, if `cut` holds that.

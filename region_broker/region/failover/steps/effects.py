@@ -470,6 +470,8 @@ class FailoverSteps:
             await self._fetch_statements(effect.entries)
         for record, cut in effect.by_entry():
             await self._cut_for(record, cut, state, parts.role.logs())
+        if state.phase is Phase.RETURNING:
+            parts.tidemarks.take_back_starts(effect.cut.point)
         await parts.tidemarks.cut_to(reached)
         if state.phase is Phase.CUTTING:
             return LogsCut(effect.lineage_epoch)
