@@ -14,6 +14,7 @@ Not here: what a step does (`steps`), what the other regions ask (`failover.answ
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Final
 
 from geo_replicator.failover import (
@@ -272,8 +273,9 @@ class FailoverDriver:
             case RollBackDrain():
                 return await self.steps.roll_back_drain()
             case LearnLineage():
-                await self.steps.stand_fenced(state)
-                return await learn_lineage(self.outlook, state)
+                return await self.steps.stand_fenced(
+                    state, partial(learn_lineage, self.outlook, state)
+                )
 
     async def _digest(self) -> None:
         while True:
@@ -290,9 +292,9 @@ class FailoverDriver:
         state = self.state
         if state.phase is Phase.ADOPTING and state.entry is not None:
             return self.steps.owes_cuts(state.entry.region_epoch)
-        takes_over_no_more = state.phase.acts or state.phase is Phase.FENCED
+        may_owe = state.phase.acts or state.phase in {Phase.FENCED, Phase.FENCING, Phase.RETURNING}
         return state.phase is Phase.CUTTING or (
-            takes_over_no_more and self.steps.owes_cuts(state.region_epoch)
+            may_owe and self.steps.owes_cuts(state.region_epoch)
         )
 
     def doubt(self) -> str:

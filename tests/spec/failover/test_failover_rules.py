@@ -1,6 +1,7 @@
 """T18-T23, T25-T27 and T31 for two regions, each on real logs, links and disks unless it is a pure rule."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -318,6 +319,74 @@ async def test_T20_a_candidate_copies_nothing_uncut_from_a_region_that_is_fenced
     pair.us.source._admit(RegionEpoch(17), "eu")
     (tail,) = [tail for tail in pair.us.quarantine.tails() if tail.topic == ORDERS]
     assert (tail.partition, tail.first_offset, tail.last_offset) == (1, 0, 0)
+
+
+async def fenced_with_a_late_cut(pair: Pair) -> RegionLog:
+    """Let us act with one log uncut, which had stopped, promise itself away, and be killed; return the log's extent."""
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.stop_tidemarks()
+    await pair.eu.write("beyond", number=1)
+    late = pair.us.partition(1)
+    await until(lambda: late.high_watermark == 1, "it is copied")
+    late.stop("a bit is flipped")
+    await pair.eu.kill()
+    await fail_over(pair.us)
+    await pair.eu.start()
+    await pair.eu.until(Phase.MIRRORING)
+    promised = hang_after(pair.eu, CutChosen)
+    begin(pair.eu)
+    await wait(promised)
+    await pair.us.until(Phase.FENCED)
+    await pair.us.kill()
+    return late
+
+
+# Holds INV-LS4.
+async def test_T20_nobody_copies_a_late_log_of_a_region_that_takes_over_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not cut that log yet; the others still know it as the one that acts."""
+    await fenced_with_a_late_cut(pair)
+
+    async def never(*_given: Any) -> list[Provenance]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(effects, "cut_logs", never)
+    monkeypatch.setattr(FailoverSteps, "collect_promises", never)
+    await pair.us.start()
+    await pair.us.until(Phase.FENCED)
+    begin(pair.us)
+    await pair.us.until(Phase.FENCING)
+    assert pair.us.partition(1).log_end_offset == 1
+    with pytest.raises(PeerRefused, match="cuts its logs to where region epoch 17 begins"):
+        pair.us.source._admit(RegionEpoch(17), "ap")
+
+
+# Holds INV-LS4.
+async def test_T20_a_disk_that_is_full_at_a_late_cut_ends_no_region_that_stands_fenced(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It serves nothing of the log, says why, and cuts it when there is room."""
+    await fenced_with_a_late_cut(pair)
+    full = True
+    move_in = QuarantineStore.move_in
+
+    async def moved(store: QuarantineStore, *given: Any) -> Provenance:
+        if full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return await move_in(store, *given)
+
+    monkeypatch.setattr(QuarantineStore, "move_in", moved)
+    await pair.us.start()
+    await pair.us.until(Phase.FENCED)
+    await until(lambda: "no space left" in caplog.text, "it says why")
+    assert pair.us.driver.running
+    assert pair.us.driver.cut_is_owed()
+    full = False
+    await until(lambda: not pair.us.driver.cut_is_owed(), "the log is cut")
+    assert pair.us.partition(1).log_end_offset == 0
 
 
 # Holds INV-RR1.

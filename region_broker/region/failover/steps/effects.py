@@ -119,10 +119,35 @@ class FailoverSteps:
             await self._handshake_until_aside()
             await self._parts.role.fence(self._outlook.lives.aside())
 
-    async def stand_fenced(self, state: State) -> None:
-        """Stand still, and cut what is to be cut late: the candidate that was promised may copy all that is here (INV-LS4)."""
+    async def stand_fenced(self, state: State, learn: Callable[[], Awaitable[Event]]) -> Event:
+        """Stand still, and cut what is to be cut late: the candidate that was promised may copy all that is here (INV-LS4).
+
+        Where the quarantine has no room, that is tried again while it learns who acts: nobody copies from here before.
+        """
         await self._parts.role.fence(standing_reason(state))
-        await self._finish_cuts(state.region_epoch, state)
+        if not (failed := await self._failed_cuts(state)):
+            return await learn()
+        _log.error(
+            "a log that is cut late, and all others, are not copied from here before: %s", failed
+        )
+        async with asyncio.TaskGroup() as tasks:
+            again = tasks.create_task(self._cut_again(state), name="late-cuts")
+            event = await learn()
+            again.cancel()
+        return event
+
+    async def _cut_again(self, state: State) -> None:
+        failed = "not tried yet"
+        while failed:
+            await self._parts.clock.sleep_ms(self._settings.handshake_interval_ms)
+            failed = await self._failed_cuts(state)
+
+    async def _failed_cuts(self, state: State) -> str:
+        try:
+            await self._finish_cuts(state.region_epoch, state)
+        except OSError as error:
+            return str(error)
+        return ""
 
     async def _load_and_open(self, state: State) -> Event | None:
         role = self._parts.role
