@@ -106,8 +106,12 @@ class Sight:
         """Return whether the readable end is an end, or only the least that may be shown meanwhile (INV-PT9)."""
         if not self.is_known or isolation is not Isolation.READ_COMMITTED or self.is_leader:
             return self.is_known
-        known_to = max(self.whole_end, self.log_start_offset)
-        return known_to >= self._content.state.forgotten_below
+        known_to, state = max(self.whole_end, self.log_start_offset), self._content.state
+        if known_to >= state.forgotten_below:
+            return True
+        # An open transaction may hold the end below what was forgotten: nobody was shown more than up to there.
+        bound = self.visible_end
+        return bound >= state.forgotten_below and known_to >= state.last_stable_offset(bound)
 
     def is_behind(self, offset: int) -> bool:
         """Return whether a mirror has not copied up to `offset` yet, or a takeover has cut the log below it (T26).

@@ -119,10 +119,32 @@ async def test_T17_a_region_that_acted_returns_without_half_of_what_it_forgot(
     assert kept == NOTHING_WHOLE, "it has acted since its birth, and never knew a whole cut"
     assert ends(pair.eu) == [0, 0]
     # INV-PT9: nor is that told as an end to read on from.
-    assert not any(known(pair.eu, Isolation.READ_COMMITTED))
+    assert known(pair.eu, Isolation.READ_COMMITTED) == [True, False], "the long one is open at 0"
     assert all(known(pair.eu, Isolation.READ_UNCOMMITTED))
     end(pair.us, LONG, 0, ControlType.ABORT)
     await until(lambda: ends(pair.eu) == [4, 4], "the long one is over, and the transfer is whole")
+    assert all(known(pair.eu, Isolation.READ_COMMITTED))
+
+
+async def test_T16_an_end_that_an_open_transaction_holds_is_told_though_the_primary_is_gone(
+    pair: Pair,
+) -> None:
+    """INV-PT9. What it has forgotten lies behind the open one: nobody was shown that, and no tidemark will say more."""
+    await pair.eu.write("plain")
+    begin(pair.eu, LONG, 0)
+    await pair.eu.write("behind")
+    await pair.reached("behind")
+    forget(pair.eu)
+    assert ends(pair.eu) == [1, 0]
+    pair.us.ledger.answers.clear()
+    pair.us.operations.begin_failover(confirmed=True)
+    await pair.eu.until(Phase.MIRRORING)
+    await until(lambda: pair.eu.tidemarks.view is not None, "it shows what it had shown")
+    assert pair.eu.tidemarks.view is not None
+    pair.eu.tidemarks.view._whole_wait_ms = 0
+    await pair.us.kill()
+    await until(lambda: ends(pair.eu) == [1, 0], "it has waited as long as it may")
+    assert pair.eu.partition(0).state.forgotten_below == 3
     assert all(known(pair.eu, Isolation.READ_COMMITTED))
 
 
