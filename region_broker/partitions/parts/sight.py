@@ -9,7 +9,8 @@ INV-PT9  after a start nobody knows where this ends for readers, until it leads 
         for read-committed ones, while a region that returned as a mirror does not know what of its past is whole
 
 INV-PT10 while a mirror has reached nothing of the region epoch that it follows, and has not compared its log with the
-        primary's, nobody knows where a log begins that an order has cut off at its start: the order may be lost (T14)
+        primary's, nobody knows where a log begins that an order has cut off further than the reached tidemark says: the order
+        may be lost (T14)
 
 Not here: who is told when it changes (`partition`), the bytes (`reader`).
 """
