@@ -3,6 +3,7 @@
 INV-LC1  only processes started here are ever signalled, and of each region one at a time
 INV-LC4  a port that a region is given is none that the system takes for what it dials: while the region is down, its port
          stays free
+INV-LC5  nor is it one that another cluster was given, as long as that one is open: both would be free at once
 A region is up when its process has said so on its standard output; nobody polls or guesses. A cluster is born once, by
 who made its folder: before its primary region starts for the first time (T32).
 
@@ -11,6 +12,7 @@ same folder gives the same cluster again.
 """
 
 import contextlib
+import errno
 import queue
 import signal
 import socket
@@ -31,6 +33,9 @@ FIRST_PORT: Final = 9092
 # Below what systems use for ports of their own choice (Linux: 32768 on), above FIRST_PORT and its like.
 PORTS_OF_OUR_OWN: Final = (20_000, 32_768)
 _PORTS_TRIED_MAX: Final = 1_000
+# Who is given a port of 127.0.0.1 holds the same one here until its cluster is closed (INV-LC5). Where a system has no such
+# address, ports are only looked at.
+_HELD_AT: Final = "127.0.0.77"
 PORTS_PER_REGION: Final = 10
 PLAN_FILE: Final = "cluster.json"
 _TIDEMARK: Final = (sys.executable, "-m", "region_broker")
@@ -138,8 +143,12 @@ class LocalCluster:
     `settings` are top-level keys of every node's configuration file.
     """
 
-    def __init__(self, folder: Path, plan: ClusterPlan, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, plan: ClusterPlan, settings: Mapping[str, Any],
+        held: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
         """Use `open`."""
+        self._held = held
         self.folder = folder
         self.plan = plan
         self._settings = dict(settings)
@@ -158,20 +167,21 @@ class LocalCluster:
         `ClusterError`, `OSError`.
         """
         path = folder / PLAN_FILE
-        if path.exists():
-            plan = _read_plan(path)
-            if len(plan.regions) != region_count:
-                raise ClusterError(
-                    f"{folder} holds a cluster of {len(plan.regions)} regions, not {region_count}: give"
-                    " another --data-dir or the same --regions"
-                )
-            plan = plan if port is None else _moved(plan, port)
-        else:
-            places = _places(region_count, FIRST_PORT if port is None else port)
-            plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=places, born=False)
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_plan(path, plan)
-        return cls(folder, plan, settings or {})
+        with contextlib.ExitStack() as held:
+            if path.exists():
+                plan = _read_plan(path)
+                if len(plan.regions) != region_count:
+                    raise ClusterError(
+                        f"{folder} holds a cluster of {len(plan.regions)} regions, not {region_count}: give"
+                        " another --data-dir or the same --regions"
+                    )
+                plan = plan if port is None else _moved(plan, port, held)
+            else:
+                places = _places(region_count, FIRST_PORT if port is None else port, held)
+                plan = ClusterPlan(cluster_id=str(new_cluster_id), regions=places, born=False)
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_plan(path, plan)
+            return cls(folder, plan, settings or {}, held.pop_all())
 
     def __enter__(self) -> Self:
         """Return self; nothing is started yet."""
@@ -265,8 +275,14 @@ class LocalCluster:
         return ended
 
     def stop(self, names: Sequence[str] | None = None) -> None:
-        """SIGTERM these regions (all, when None), wait, and SIGKILL those that do not end in time."""
-        wanted = [name for name in self._started if names is None or name in names]
+        """SIGTERM these regions, wait, and SIGKILL those that do not end in time; None: all, and their ports are given back."""
+        if names is None:
+            with self._held:
+                self._stop(list(self._started))
+        else:
+            self._stop([name for name in self._started if name in names])
+
+    def _stop(self, wanted: Sequence[str]) -> None:
         for name in wanted:
             self.signal(name, signal.SIGTERM)
         for name in wanted:
@@ -386,7 +402,7 @@ def _reason(log: Path, line_count: int = 15) -> str:
     return "\n".join([f"the end of {log} says:", *(lines[-line_count:] or ["(nothing)"])])
 
 
-def _places(region_count: int, port: int) -> list[RegionPlace]:
+def _places(region_count: int, port: int, held: contextlib.ExitStack) -> list[RegionPlace]:
     if not 1 <= region_count <= len(REGION_NAMES):
         raise ClusterError(f"--regions {region_count} is not in 1..{len(REGION_NAMES)}")
     last = port + PORTS_PER_REGION * (region_count - 1) + 2
@@ -395,7 +411,7 @@ def _places(region_count: int, port: int) -> list[RegionPlace]:
             f"--port {port} leaves no room: {region_count} regions would need ports up to {last}"
         )
     ports = (
-        _free_ports(3 * region_count)
+        _free_ports(3 * region_count, held)
         if port == 0
         else [port + PORTS_PER_REGION * i + j for i in range(region_count) for j in range(3)]
     )
@@ -411,24 +427,39 @@ def _places(region_count: int, port: int) -> list[RegionPlace]:
     ]
 
 
-def _moved(plan: ClusterPlan, port: int) -> ClusterPlan:
-    return msgspec.structs.replace(plan, regions=_places(len(plan.regions), port))
+def _moved(plan: ClusterPlan, port: int, held: contextlib.ExitStack) -> ClusterPlan:
+    return msgspec.structs.replace(plan, regions=_places(len(plan.regions), port, held))
 
 
-def _free_ports(count: int) -> list[int]:
-    """Return ports that are free now and that the system gives to no connection that is dialled (INV-LC4)."""
+def _free_ports(count: int, held: contextlib.ExitStack) -> list[int]:
+    """Return ports that are free now, that the system gives to no connection that is dialled (INV-LC4), and that `held` keeps
+    from other clusters (INV-LC5)."""
     chance = SystemChance()
     first, last = PORTS_OF_OUR_OWN
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         for _ in range(_PORTS_TRIED_MAX):
+            port = int(chance.uniform(first, last))
             one = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                one.bind(("127.0.0.1", int(chance.uniform(first, last))))
-                found.append(one.getsockname()[1])
+                one.bind(("127.0.0.1", port))
+                if _hold(port, held):
+                    found.append(port)
             if len(found) == count:
                 return found
     raise ClusterError(
         f"of {_PORTS_TRIED_MAX} ports of this machine from {first} to {last} not {count} are free: name free ones"
         " by --port"
     )
+
+
+def _hold(port: int, held: contextlib.ExitStack) -> bool:
+    """Keep other clusters from a port; return whether none holds it."""
+    with contextlib.ExitStack() as given_up:
+        guard = given_up.enter_context(socket.socket())
+        try:
+            guard.bind((_HELD_AT, port))
+        except OSError as error:
+            return error.errno == errno.EADDRNOTAVAIL
+        held.push(given_up.pop_all())
+        return True

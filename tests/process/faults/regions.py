@@ -221,18 +221,18 @@ def _elsewhere(fixture: Fixture, name: str) -> Any:
     """Give a copy of a region's folder to a node at other ports."""
     folder = fixture.folder / "elsewhere"
     shutil.copytree(fixture.folder / name, folder / name, ignore=shutil.ignore_patterns("node.log"))
-    spare = LocalCluster.open(
-        fixture.folder / "spare", region_count=1, port=0, new_cluster_id=UUID(int=1)
-    ).plan.regions[0]
-    plan = fixture.stage.cluster.plan
-    moved = [_at(each, spare) if each.name == name else each for each in plan.regions]
-    (folder / "cluster.json").write_bytes(
-        msgspec.json.encode(msgspec.structs.replace(plan, regions=moved))
-    )
     with LocalCluster.open(
-        folder, region_count=len(moved), port=None, new_cluster_id=UUID(int=1)
-    ) as copy:
-        yield copy
+        fixture.folder / "spare", region_count=1, port=0, new_cluster_id=UUID(int=1)
+    ) as ports:
+        spare, plan = ports.plan.regions[0], fixture.stage.cluster.plan
+        moved = [_at(each, spare) if each.name == name else each for each in plan.regions]
+        (folder / "cluster.json").write_bytes(
+            msgspec.json.encode(msgspec.structs.replace(plan, regions=moved))
+        )
+        with LocalCluster.open(
+            folder, region_count=len(moved), port=None, new_cluster_id=UUID(int=1)
+        ) as copy:
+            yield copy
 
 
 def _at(place: RegionPlace, spare: RegionPlace) -> RegionPlace:

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from region_broker.workbench import local_cluster
 from region_broker.workbench.local_cluster import (
     PLAN_FILE,
     PORTS_OF_OUR_OWN,
@@ -27,7 +28,8 @@ RANGE_OF_LINUX = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def test_INV_LC4_a_region_that_is_down_keeps_its_ports_from_whatever_is_dialled(
     tmp_path: Path,
 ) -> None:
-    plan = LocalCluster.open(tmp_path, region_count=8, port=0, new_cluster_id=UUID(int=1)).plan
+    with LocalCluster.open(tmp_path, region_count=8, port=0, new_cluster_id=UUID(int=1)) as cluster:
+        plan = cluster.plan
     ports = [port for r in plan.regions for port in (r.kafka_port, r.http_port, r.peer_port)]
     assert len(set(ports)) == 3 * 8
     first, last = PORTS_OF_OUR_OWN
@@ -39,11 +41,29 @@ def test_INV_LC4_a_region_that_is_down_keeps_its_ports_from_whatever_is_dialled(
             one.bind(("127.0.0.1", port))
 
 
+def test_INV_LC5_a_port_is_given_to_no_other_cluster_while_this_one_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_cluster, "PORTS_OF_OUR_OWN", (29_000, 29_004))
+
+    def opened(name: str) -> LocalCluster:
+        return LocalCluster.open(
+            tmp_path / name, region_count=1, port=0, new_cluster_id=UUID(int=1)
+        )
+
+    with opened("one"), pytest.raises(ClusterError, match="not 3 are free"):
+        opened("other")  # though no node of the first runs yet
+    with opened("other") as other:
+        assert len(other.plan.regions) == 1
+
+
 def test_a_plan_is_replaced_as_a_whole_and_never_written_over(tmp_path: Path) -> None:
-    before = LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=1)).plan
+    with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=1)) as cluster:
+        before = cluster.plan
     kept = tmp_path / "kept"
     kept.hardlink_to(tmp_path / PLAN_FILE)
-    after = LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=2)).plan
+    with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=2)) as cluster:
+        after = cluster.plan
     assert after.cluster_id == before.cluster_id
     assert msgspec.json.decode(kept.read_bytes(), type=ClusterPlan) == before
 
