@@ -1,6 +1,6 @@
 """Rules T15 and T16: a topic that only the lost region had deleted is there again, also in that region."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -28,22 +28,32 @@ async def read_end(connection: Connection) -> int:
     return await Reader(TOPIC, 1, committed=True).read(connection)
 
 
-async def deleted_by_the_lost(pair: Pair) -> None:
-    """Let the primary delete the topic, which nobody hears of, and be lost; the mirror takes over and has it."""
+async def lost_behind(pair: Pair, order: Callable[[Pair], Awaitable[object]]) -> None:
+    """Let the primary carry out an order that nobody hears of, and be lost; the mirror takes over and shows all."""
     await three_records(pair)
     pair.fabric.cut("eu", "us", silent=False)
-    await pair.eu.node.topics.delete_topic(TOPIC)
+    await order(pair)
     await pair.eu.kill()
     await pair.fail_over()
     assert shown(pair.us) == 3
     pair.fabric.heal("eu", "us")
 
 
+async def delete_topic(pair: Pair) -> None:
+    """Let the primary delete the topic."""
+    await pair.eu.node.topics.delete_topic(TOPIC)
+
+
+async def delete_two(pair: Pair) -> None:
+    """Let the primary delete the first two records, by order."""
+    assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+
+
 async def test_T16_a_region_that_had_deleted_a_topic_shows_it_again_when_it_returns(
     tmp_path: Path,
 ) -> None:
     async with region_pair(tmp_path, 1) as pair:
-        await deleted_by_the_lost(pair)
+        await lost_behind(pair, delete_topic)
         await pair.eu.start()
         await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
         await pair.until(
@@ -56,7 +66,7 @@ async def test_T16_a_region_that_has_not_copied_again_what_only_it_had_deleted_c
 ) -> None:
     """The topic cannot be read where it is held: all else is copied, and later tidemarks come."""
     async with region_pair(tmp_path, 2) as pair:
-        await deleted_by_the_lost(pair)
+        await lost_behind(pair, delete_topic)
         base = pair.us.node.tidemarks.claim().point
         pair.us.partition(TOPIC, 0).stop("its disk is gone")
         await pair.eu.start()
@@ -79,12 +89,7 @@ async def test_T14_records_that_only_the_lost_had_deleted_are_there_again_when_i
 ) -> None:
     """DeleteRecords after the last tidemark that arrived, below where the logs are cut: no part of the history."""
     async with region_pair(tmp_path, 1) as pair:
-        await three_records(pair)
-        pair.fabric.cut("eu", "us", silent=False)
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
-        await pair.eu.kill()
-        await pair.fail_over()
-        pair.fabric.heal("eu", "us")
+        await lost_behind(pair, delete_two)
         await pair.eu.start()
         await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
         await pair.until(
@@ -100,12 +105,7 @@ async def test_T14_a_region_that_returns_tells_no_start_that_a_lost_order_has_mo
 ) -> None:
     """INV-PT10. Who resets to "earliest" there would leave out what the others show."""
     async with region_pair(tmp_path, seed=1) as pair:
-        await three_records(pair)
-        pair.fabric.cut("eu", "us", silent=False)
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
-        await pair.eu.kill()
-        await pair.fail_over()
-        pair.fabric.heal("eu", "us")
+        await lost_behind(pair, delete_two)
         await pair.eu.begin()
         assert await first_answers(pair, pair.eu, told_start) == ([0], [NOT_AVAILABLE])
         assert await first_answers(pair, pair.eu, read_end) == ([3], [])
@@ -119,7 +119,7 @@ async def test_T14_a_mirror_that_has_not_compared_its_log_yet_lets_readers_wait(
         theirs = pair.us.partition(TOPIC, 0)
         theirs.doubt_start()
         assert await first_answers(pair, pair.us, told_start) == ([0], []), "no order has moved it"
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await delete_two(pair)
         await pair.until(lambda: theirs.log_start_offset == 2, "the mirror follows")
         theirs.doubt_start()
         assert await first_answers(pair, pair.us, told_start) == ([], [NOT_AVAILABLE])
@@ -136,7 +136,7 @@ async def test_T14_what_the_primary_deleted_stays_deleted_over_restarts_of_its_m
 ) -> None:
     async with region_pair(tmp_path, 1) as pair:
         await three_records(pair)
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await delete_two(pair)
         await pair.until(
             lambda: pair.us.partition(TOPIC, 0).log_start_offset == 2, "the mirror follows"
         )
@@ -178,7 +178,7 @@ async def test_T14_a_start_that_the_tidemark_reached_names_is_told_while_the_pri
     """INV-PT10. The order lies below the cut that this region returned to: it cannot be lost, and a mirror serves its readers."""
     async with region_pair(tmp_path, seed=1) as pair:
         await three_records(pair)
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await delete_two(pair)
         theirs = pair.us.partition(TOPIC, 0)
         await pair.until(lambda: theirs.log_start_offset == 2, "the mirror follows")
         await pair.eu.kill()
@@ -205,7 +205,7 @@ async def test_T24_a_lost_order_hides_nothing_that_the_donor_shows(tmp_path: Pat
         await pair.until(lambda: shown(ap) == 3, "ap shows all")
         for other in ("us", "ap"):
             pair.fabric.cut("eu", other, silent=False)
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
+        await delete_two(pair)
         await pair.eu.kill()
         await pair.fail_over()
         await write(pair.us, b"four")
@@ -232,12 +232,7 @@ async def test_T14_a_lost_order_hides_nothing_where_its_region_takes_over_before
 ) -> None:
     """Nobody is there to copy from, and its base holds the records: so does the history that it acts from."""
     async with region_pair(tmp_path, seed=1) as pair:
-        await three_records(pair)
-        pair.fabric.cut("eu", "us", silent=False)
-        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(2) == 2
-        await pair.eu.kill()
-        await pair.fail_over()
-        pair.fabric.heal("eu", "us")
+        await lost_behind(pair, delete_two)
         pair.eu.on_open = cut_off_before_it_compares(pair)
         await pair.eu.begin()
         await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")

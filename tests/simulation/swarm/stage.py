@@ -81,7 +81,7 @@ class Stage:
         self._contacts = Contacts(self.names, self.story.separations)
         self._knowledge = Knowledge()
         self._swapped: tuple[str, str] | None = None
-        self._nobodys: list[str] = []
+        self._without_identity: list[str] = []
         self._missing: dict[str, FolderCopy] = {}
         self.flips = Flips()
         self.disk_failed: set[str] = set()
@@ -247,7 +247,7 @@ class Stage:
         await self.kill(one)
         await self.kill(other)
         self._exchange(one, other)
-        for name in self._nobodys:  # the other region has begun to live in it
+        for name in self._without_identity:  # the other region has begun to live in it
             empty_folder(self.regions[name])
         self._swapped = None
         self.tell(f"  {one} and {other} have their own folders again")
@@ -430,7 +430,7 @@ class Stage:
             return
         await self.kill(one)
         await self.kill(other)
-        self._nobodys = [name for name in (one, other) if not self._has_identity(name)]
+        self._without_identity = [name for name in (one, other) if not self._has_identity(name)]
         self._exchange(one, other)
         self._swapped = (one, other)
         for name in (one, other):

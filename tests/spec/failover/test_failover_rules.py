@@ -26,6 +26,7 @@ from geo_replicator.failover_events import (
 )
 from geo_replicator.lineage import (
     EMPTY_CUT,
+    Cut,
     LineageEntry,
     LogKey,
     TidemarkPoint,
@@ -279,11 +280,8 @@ async def test_T20_nobody_copies_a_log_that_is_cut_late(
     await pair.eu.shows("second")
 
 
-# Holds INV-LS4.
-async def test_T20_a_candidate_copies_nothing_uncut_from_a_region_that_is_fenced_for_it(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A log of it had stopped as it cut the others; it has promised the next candidate, and is started again."""
+async def fenced_with_a_late_cut(pair: Pair) -> Cut:
+    """Let us act with one log uncut, which had stopped, promise itself away, and be killed; return where it took over."""
     await pair.eu.write("first")
     await pair.reached("first")
     cut = pair.us.tidemarks.claim()
@@ -301,6 +299,15 @@ async def test_T20_a_candidate_copies_nothing_uncut_from_a_region_that_is_fenced
     await wait(promised)
     await pair.us.until(Phase.FENCED)
     await pair.us.kill()
+    return cut
+
+
+# Holds INV-LS4.
+async def test_T20_a_candidate_copies_nothing_uncut_from_a_region_that_is_fenced_for_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of it had stopped as it cut the others; it has promised the next candidate, and is started again."""
+    cut = await fenced_with_a_late_cut(pair)
     cut_logs, may_cut = log_surgery.cut_logs, asyncio.Event()
 
     async def held(*given: Any) -> list[Provenance]:
@@ -319,27 +326,6 @@ async def test_T20_a_candidate_copies_nothing_uncut_from_a_region_that_is_fenced
     pair.us.source._admit(RegionEpoch(17), "eu")
     (tail,) = [tail for tail in pair.us.quarantine.tails() if tail.topic == ORDERS]
     assert (tail.partition, tail.first_offset, tail.last_offset) == (1, 0, 0)
-
-
-async def fenced_with_a_late_cut(pair: Pair) -> RegionLog:
-    """Let us act with one log uncut, which had stopped, promise itself away, and be killed; return the log's extent."""
-    await pair.eu.write("first")
-    await pair.reached("first")
-    await pair.stop_tidemarks()
-    await pair.eu.write("beyond", number=1)
-    late = pair.us.partition(1)
-    await until(lambda: late.high_watermark == 1, "it is copied")
-    late.stop("a bit is flipped")
-    await pair.eu.kill()
-    await fail_over(pair.us)
-    await pair.eu.start()
-    await pair.eu.until(Phase.MIRRORING)
-    promised = hang_after(pair.eu, CutChosen)
-    begin(pair.eu)
-    await wait(promised)
-    await pair.us.until(Phase.FENCED)
-    await pair.us.kill()
-    return late
 
 
 # Holds INV-LS4.

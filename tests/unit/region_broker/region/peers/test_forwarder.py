@@ -282,7 +282,6 @@ async def test_INV_FW4_no_produce_leaves_on_a_new_connection_behind_one_that_fai
         made.answers.hangs.set()
 
 
-# Holds INV-FW2.
 async def test_INV_FW4_produce_of_a_client_goes_over_one_connection_and_other_requests_go_on() -> (
     None
 ):
@@ -302,6 +301,7 @@ async def test_INV_FW4_produce_of_a_client_goes_over_one_connection_and_other_re
         assert await made.forwarder.forward(again, request(5, key=PRODUCE)) is None
 
 
+# Holds INV-FW2.
 async def test_what_was_sent_and_not_answered_may_have_happened() -> None:
     async with fixture() as made:
         made.answers.hangs = asyncio.Event()
