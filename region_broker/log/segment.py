@@ -263,9 +263,7 @@ class Segment:
         if offset >= self.next_offset:
             return self.size_bytes
         if offset <= self.base_offset:
-            return (
-                0  # nothing need be read: who counts over many segments would read in each of them
-            )
+            return 0  # and nothing is read: who counts over many segments would read in each
         start = self.index(wait=wait).position_before(offset - self.base_offset)
         for position, header in self.walk(start, wait=wait):
             if header.next_offset > offset:

@@ -455,11 +455,11 @@ def _free_ports(count: int, held: contextlib.ExitStack) -> list[int]:
 
 def _hold(port: int, held: contextlib.ExitStack) -> bool:
     """Keep other clusters from a port; return whether none holds it."""
-    with contextlib.ExitStack() as given_up:
-        guard = given_up.enter_context(socket.socket())
-        try:
-            guard.bind((_HELD_AT, port))
-        except OSError as error:
-            return error.errno == errno.EADDRNOTAVAIL
-        held.push(given_up.pop_all())
-        return True
+    guard = socket.socket()
+    try:
+        guard.bind((_HELD_AT, port))
+    except OSError as error:
+        guard.close()
+        return error.errno == errno.EADDRNOTAVAIL
+    held.enter_context(guard)
+    return True
