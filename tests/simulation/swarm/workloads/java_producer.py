@@ -24,7 +24,7 @@ from region_broker.records.batches import Origin, Record, build_batch
 from tests.simulation.kafka_client import PRODUCE, Connection, produce_request
 from tests.simulation.simulated_loop import LoopClock
 from tests.simulation.swarm.workloads.java_rules import Batch, JavaRules
-from tests.simulation.swarm.workloads.setting import Reach, Visitor, now_s
+from tests.simulation.swarm.workloads.setting import Reach, Visitor, earliest, now_s
 
 TOPIC: Final = "java"
 PARTITIONS: Final = 3
@@ -88,6 +88,7 @@ class JavaProducer(Visitor):
     @override
     async def step(self, connection: Connection) -> None:
         if self.rules.producer is None:
+            await earliest(connection, TOPIC, PARTITIONS)
             self.rules.begin(await connection.init_producer_id(None))
         burst = self.chance.randrange(1, 2 * self._in_flight_max + 1)
         while self.rules.open < burst:
