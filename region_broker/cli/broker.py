@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from region_broker.node import Ports
     from region_broker.node.start_checks import Findings
 
+_LEDGER_FAILED: Final = (
+    "tidemark: the node ended, because no region acts without all of its ledgers: {}. Where that cannot be mended, let"
+    " another region act (tidemark region failover)"
+)
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -100,11 +104,10 @@ def _ports() -> "Ports":
 
 
 async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
-    from region_broker.controller.metadata_store import MetadataUnreadable
-    from region_broker.log.failures import NewerFormat
-    from region_broker.node import Node, NodeRefused
-    from region_broker.region.failover.journal import JournalDamaged
-    from region_broker.region.folder.identity_file import IdentityDamaged
+    from region_broker.groups import ports as of_groups
+    from region_broker.groups.records import LedgerRecordError
+    from region_broker.node import START_REFUSALS, Node
+    from txn_coordinator.ports import LedgerFailed
 
     try:
         await _look_around(config, path)
@@ -118,12 +121,24 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
         own = config.own
         ready = f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
         await node.run(lambda: _settle(ready))
-    except (
-        ConfigError, NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, JournalDamaged, OSError,
-    ) as error:  # fmt: skip
+    except (ConfigError, *START_REFUSALS, OSError) as error:
         click.echo(f"tidemark: {error}", err=True)
         return 1
+    except ExceptionGroup as ended:
+        failed, others = ended.split((LedgerFailed, of_groups.LedgerFailed, LedgerRecordError))
+        if others is not None:
+            raise
+        click.echo(_LEDGER_FAILED.format("; ".join(_texts(failed))), err=True)
+        return 1
     return 0
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _texts(each)
+    elif error is not None:
+        yield str(error)
 
 
 def _settle(ready: str) -> None:

@@ -5,6 +5,6 @@ what cannot run, `birth` is `tidemark init`. May import: every room but `cli`.
 """
 
 from region_broker.node.node import Node
-from region_broker.node.storage import NodeRefused, Ports
+from region_broker.node.storage import START_REFUSALS, NodeRefused, Ports
 
-__all__ = ["Node", "NodeRefused", "Ports"]
+__all__ = ["START_REFUSALS", "Node", "NodeRefused", "Ports"]

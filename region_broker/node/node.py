@@ -101,7 +101,7 @@ class Node:
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
         """Open the data folder and join everything; nothing is bound or run yet.
 
-        Raises `NodeRefused`, `MetadataUnreadable`, `NewerFormat`, `JournalDamaged`, `OSError`.
+        Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
         storage = await Storage.open(config, ports)
         try:

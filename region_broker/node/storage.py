@@ -45,17 +45,23 @@ from region_broker.controller.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import ConnectSqlite, MetadataStore
+from region_broker.controller.metadata_store import (
+    ConnectSqlite,
+    MetadataStore,
+    MetadataUnreadable,
+)
+from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
 from region_broker.ports.network import Network
-from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.failover.journal import FailoverJournal, JournalDamaged
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.folder.identity_file import (
     FolderRecord,
+    IdentityDamaged,
     read_identity,
     write_identity,
 )
@@ -76,6 +82,12 @@ _JOURNAL_FILE: Final = "failover.journal"
 
 class NodeRefused(Exception):
     """The node cannot start; the text says why and what to do."""
+
+
+START_REFUSALS: Final = (
+    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged,
+)  # fmt: skip
+"""What an opening raises where the folder may not be used as it is: each says in its text why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,7 @@ class Storage:
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
         """Open the folder of `config`, creating what is missing.
 
-        Raises `NodeRefused`, `IdentityDamaged`, `MetadataUnreadable`, `NewerFormat`, `OSError`.
+        Raises what is in `START_REFUSALS`, and `OSError`.
         """
         folder = Path(config.data_dir)
         ports.disk.make_dirs(folder)

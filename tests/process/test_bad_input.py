@@ -7,6 +7,7 @@ the node is still the same process.
 import asyncio
 import itertools
 import json
+import shutil
 import socket
 import sqlite3
 import struct
@@ -324,3 +325,68 @@ def test_a_second_node_that_cannot_start_says_why(
     else:
         assert (checked.returncode, checked.stdout) == (done.returncode, "")
         assert checked.stderr.strip().splitlines()[-1] == last
+
+
+def flip(path: Path, *positions: int) -> None:
+    content = bytearray(path.read_bytes())
+    for position in positions:
+        content[position] ^= 0x10
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cluster's folder, with a transaction and a group's offsets in it."""
+    folder = tmp_path_factory.mktemp("written")
+    with LocalCluster.open(folder, region_count=1, port=0, new_cluster_id=UUID(int=4)) as made:
+        made.start()
+        admin = AdminClient({"bootstrap.servers": made.bootstrap})
+        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(20)
+        producer = Producer({"bootstrap.servers": made.bootstrap, "transactional.id": "writer"})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce("orders", b"one")
+        producer.commit_transaction()
+        consumer = Consumer({"bootstrap.servers": made.bootstrap, "group.id": "readers"})
+        consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+        consumer.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damaged", "positions", "said"),
+    [
+        ("logs/format", (0,), "does not name a Tidemark log format"),
+        ("logs/journal", (8, 2056), "the journal has no sound head"),
+        ("failover.journal", (0,), "failover.journal has no magic number"),
+        ("identity", (8,), "is damaged"),
+        ("__transaction_state", (0,), "no region acts without all of its ledgers: __transaction_state-"),
+        ("__consumer_offsets", (0,), "no region acts without all of its ledgers: __consumer_offsets-"),
+    ],
+)  # fmt: skip
+def test_a_node_whose_folder_is_damaged_says_why_it_ends(
+    written: Path, tmp_path: Path, damaged: str, positions: tuple[int, ...], said: str
+) -> None:
+    config = json.loads((written / "eu" / "node.json").read_bytes())
+    folder = tmp_path / "copy"
+    shutil.copytree(config["data_dir"], folder)
+    flip(largest_log(folder, damaged) if damaged.startswith("_") else folder / damaged, *positions)
+    config["data_dir"] = str(folder)
+    other_ports(config)
+    path = tmp_path / "copy.json"
+    path.write_text(json.dumps(config))
+    done = subprocess.run(
+        [*TIDEMARK, "broker", "--config", str(path)],
+        capture_output=True, text=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr.strip().splitlines()[-1]
+
+
+def largest_log(folder: Path, ledger: str) -> Path:
+    """Return the fullest segment of a ledger."""
+    [described] = [
+        path for path in folder.glob("logs/*/topic.json") if f'"{ledger}"' in path.read_text()
+    ]
+    return max(described.parent.glob("*/*.log"), key=lambda path: path.stat().st_size)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from region_broker.node import START_REFUSALS
 from region_broker.region.folder.identity_file import IdentityDamaged
-from tests.simulation.folder_faults import copy_of
+from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.kafka_client import Connection, batch_of
 from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Region, until
@@ -76,6 +77,25 @@ async def test_T36_a_region_that_refuses_a_damaged_identity_starts_with_its_bit_
     flips.give_back(region)
     await region.start()
     await region.kill()
+
+
+async def test_whatever_bit_flips_an_opening_serves_or_says_why_not(tmp_path: Path) -> None:
+    region, chance = await stopped(tmp_path), random.Random(3)
+    whole, refused = copy_of(region), dict[str, str]()
+    for path in sorted(region.disk.files_under(region.folder)):
+        content = region.disk.content(path)
+        if not content or path.name == "metadata.db":
+            continue
+        for position in {0, len(content) // 2, len(content) - 1, chance.randrange(len(content))}:
+            region.disk.damage(path, position)
+            try:
+                await region.begin()
+            except START_REFUSALS as error:
+                refused[path.name] = str(error)
+            await region.kill()
+            restore(region, whole)
+    assert {"identity", "format", "failover.journal"} <= set(refused)
+    assert min(map(len, refused.values())) > 40, refused
 
 
 def test_a_fourth_of_the_seeds_has_flips_and_they_can_be_left_out() -> None:

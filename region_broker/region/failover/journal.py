@@ -67,7 +67,7 @@ class FailoverJournal:
         else:
             sync_as_found(self._disk, self._path)
         if not data.startswith(MAGIC):
-            raise JournalDamaged(self._complaint(0, "it does not begin with its magic"))
+            raise JournalDamaged(self._complaint(0, "no magic number"))
         events, end_bytes = self._read(data)
         if end_bytes < len(data):
             file.truncate(end_bytes)

@@ -19,10 +19,9 @@ from chaos.judges.knowledge import Knowledge
 from chaos.judges.operator import Stand, stand_of
 from chaos.shuffle.plan import Action, Kind, Part
 from chaos.story import Damage, Story, Word
-from region_broker.controller.metadata_store import MetadataUnreadable
-from region_broker.node.storage import NodeRefused
+from region_broker.node import START_REFUSALS
 from region_broker.region.failover.operations import Operation, OperationRefused
-from region_broker.region.folder.identity_file import FILE_NAME, IdentityDamaged
+from region_broker.region.folder.identity_file import FILE_NAME
 from region_broker.region.view import RegionService
 from tests.simulation.folder_faults import (
     FolderCopy,
@@ -44,7 +43,6 @@ ORDER_S: Final = 15.0
 ASK_S: Final = 0.1
 QUIET_S: Final = 0.5
 TOPIC_ID_DIGITS: Final = 32
-REFUSALS: Final = (NodeRefused, IdentityDamaged, MetadataUnreadable)
 RETENTION_CHECK_MS: Final = 1_000
 
 
@@ -212,7 +210,7 @@ class Stage:
             self.disk_failed.add(name)  # full before it starts
         try:
             await region.begin()
-        except REFUSALS as error:
+        except START_REFUSALS as error:
             await region.kill()
             return str(error)
         except OSError as error:
