@@ -487,7 +487,7 @@ class FailoverSteps:
         if state.phase is Phase.RETURNING:
             show_no_more_than(parts.role.logs(), effect.cut)
         for record in effect.entries:
-            await self._record_lineage(record)
+            await self._record_lineage(record, learnt=state.phase is Phase.RETURNING)
         if state.phase is Phase.CUTTING:
             # T25: stored at every reachable region; the handshake carries the lineage.
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
@@ -535,13 +535,13 @@ class FailoverSteps:
                 provenance.base_number,
             )
 
-    async def _record_lineage(self, record: EntryRecord) -> None:
+    async def _record_lineage(self, record: EntryRecord, *, learnt: bool) -> None:
         entry = as_image_entry(record)
         domain = self._outlook.domain
         if entry in domain.lineage:
             return
         await self._parts.metadata.apply(
-            metadata_commands.RecordLineage(domain=domain.name, entry=entry)
+            metadata_commands.RecordLineage(domain=domain.name, entry=entry, learnt=learnt)
         )
 
     async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:

@@ -1,0 +1,65 @@
+"""A candidate that dies in the middle, and is passed over, comes back to a lineage that has gone on without it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from region_broker.node import Node
+from tests.simulation.region_pair import Pair, Region, region_pair, until
+from tests.simulation.test_folders_without_history import shown, three_records, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+
+
+def hangs_when_recorded(node: Node) -> asyncio.Event:
+    """Let the node hang as soon as it has written down that it takes over; set the returned event then."""
+    recorded = asyncio.Event()
+
+    async def hanging(*_given: object) -> None:
+        recorded.set()
+        await asyncio.Event().wait()
+
+    node.failover.steps._cut_for = hanging  # type: ignore[method-assign]
+    return recorded
+
+
+async def ordered(pair: Pair, region: Region, *, planned: bool = False) -> None:
+    operations = region.node.operations
+    operation = operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
+    await pair.until(lambda: operation.status != "running", "the takeover ends")
+    assert operation.status == "succeeded", operation
+
+
+async def test_T31_a_candidate_that_was_passed_over_returns(tmp_path: Path) -> None:
+    """1. eu is lost while us is down: ap takes over under 18, and dies when that is written down. 2. us is up, and takes over
+    under 17: it has heard of nothing. 3. eu is back, and takes over under 24. 4. ap is back.
+    """
+    async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        await pair.until(lambda: shown(ap) == 3, "ap shows all")
+        await pair.us.kill()
+        await pair.eu.kill()
+        recorded = hangs_when_recorded(ap.node)
+        ap.node.operations.begin_failover(confirmed=True)
+        await until(recorded.is_set, "ap has recorded that it takes over")
+        assert ap.phase is Phase.CUTTING
+        await ap.kill()
+        del pair.regions["ap"]
+        pair.regions.pop("eu")
+        await pair.us.start()
+        await ordered(pair, pair.us)
+        assert pair.us.node.role.region_epoch == 17
+        await write(pair.us, b"four")
+        await pair.eu.begin()
+        pair.regions["eu"] = pair.eu
+        await pair.until(lambda: shown(pair.eu) == 4, "eu has returned")
+        await ordered(pair, pair.eu, planned=True)
+        assert pair.eu.node.role.region_epoch == 24
+        await write(pair.eu, b"five")
+        await ap.begin()
+        pair.regions["ap"] = ap
+        await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap returns")
+        await pair.until(lambda: shown(ap) == 5, "ap shows all")
