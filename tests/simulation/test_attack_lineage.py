@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from idempotency.identity import RegionEpoch
 from region_broker.node import Node
+from region_broker.region.verdict_service import VerdictService
 from tests.simulation.region_pair import Pair, Region, region_pair, until
-from tests.simulation.test_folders_without_history import shown, three_records, write
+from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 
@@ -23,6 +25,12 @@ def hangs_when_recorded(node: Node) -> asyncio.Event:
 
     node.failover.steps._cut_for = hanging  # type: ignore[method-assign]
     return recorded
+
+
+def verdicts(region: Region) -> VerdictService:
+    """Return what answers for transactions and records."""
+    storage = region.node.storage
+    return VerdictService(storage.partitions, storage.metadata, region.node.role)
 
 
 async def ordered(pair: Pair, region: Region, *, planned: bool = False) -> None:
@@ -63,3 +71,37 @@ async def test_T31_a_candidate_that_was_passed_over_returns(tmp_path: Path) -> N
         pair.regions["ap"] = ap
         await pair.until(lambda: ap.phase is Phase.MIRRORING, "ap returns")
         await pair.until(lambda: shown(ap) == 5, "ap shows all")
+
+
+async def test_T29_what_a_takeover_that_never_acted_had_not_is_not_called_lost(
+    tmp_path: Path,
+) -> None:
+    """1. eu is lost, and ap, which has shown more, is down: us takes over, and dies when that is written down. 2. ap takes
+    over from its own tidemark. 3. us returns, and is switched to later. It is asked for what ap had and still has.
+    """
+    async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        pair.fabric.cut("eu", "us")
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(ap) == 4, "ap shows one more")
+        await ap.kill()
+        await pair.eu.kill()
+        recorded = hangs_when_recorded(pair.us.node)
+        pair.us.node.operations.begin_failover(confirmed=True)
+        await until(recorded.is_set, "us has recorded that it takes over")
+        await pair.us.kill()
+        us = pair.regions.pop("us")
+        pair.regions.pop("eu")
+        await ap.start()
+        await ordered(pair, ap)
+        assert ap.node.role.region_epoch == 18
+        told = await verdicts(ap).verdict(TOPIC, 0, 3, RegionEpoch(8))
+        assert told.verdict == "committed", told
+        await us.begin()
+        pair.regions["us"] = us
+        await pair.until(lambda: shown(us) == 4, "us has returned")
+        await ordered(pair, us, planned=True)
+        assert shown(us) == 4
+        told = await verdicts(us).verdict(TOPIC, 0, 3, RegionEpoch(8))
+        assert told.verdict == "committed", told
