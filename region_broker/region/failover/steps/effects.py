@@ -377,6 +377,8 @@ class FailoverSteps:
         """
         region_epoch = self._current().region_epoch
         term = await self._own_term(region_epoch)
+        # A log that had stopped may be readable since a start: what is lost of it must come under no tidemark.
+        await self._finish_cuts(region_epoch, self._current())
         await self._parts.role.act(
             term,
             adopts=False,
