@@ -10,6 +10,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.node import Node
 from region_broker.region.verdict_service import VerdictService
 from tests.simulation.region_pair import Pair, Region, region_pair, until
+from tests.simulation.test_deleted_by_the_lost import cut_off_before_it_compares
 from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
@@ -105,3 +106,46 @@ async def test_T29_what_a_takeover_that_never_acted_had_not_is_not_called_lost(
         assert shown(us) == 4
         told = await verdicts(us).verdict(TOPIC, 0, 3, RegionEpoch(8))
         assert told.verdict == "committed", told
+
+
+async def test_T25_a_takeover_that_never_acted_takes_nothing_from_who_returns(
+    tmp_path: Path,
+) -> None:
+    """1. us writes down that it takes over, and dies. 2. ap takes over from a later tidemark. 3. eu returns, hears of both,
+    and holds all that ap began with. 4. ap is lost before eu compared its logs: eu takes over.
+    """
+    async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        pair.fabric.cut("eu", "us")
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(ap) == 4, "ap shows one more")
+        await ap.kill()
+        await pair.eu.kill()
+        recorded = hangs_when_recorded(pair.us.node)
+        pair.us.node.operations.begin_failover(confirmed=True)
+        await until(recorded.is_set, "us has recorded that it takes over")
+        await pair.us.kill()
+        us = pair.regions.pop("us")
+        pair.regions.pop("eu")
+        await ap.start()
+        await ordered(pair, ap)
+        await us.begin()
+        pair.regions["us"] = us
+        pair.fabric.heal("eu", "us")
+        await pair.until(lambda: shown(us) == 4, "us has returned")
+        await us.kill()
+        await us.begin()
+        pair.eu.on_open = cut_off_before_it_compares(pair)
+        await pair.eu.begin()
+        pair.regions["eu"] = pair.eu
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "eu has returned")
+        await ap.kill()
+        del pair.regions["ap"]
+        await us.kill()
+        del pair.regions["us"]
+        operation = pair.eu.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the takeover ends")
+        assert operation.status == "succeeded", operation
+        print(operation.statement)
+        assert shown(pair.eu) == 4
