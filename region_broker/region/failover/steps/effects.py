@@ -354,6 +354,9 @@ class FailoverSteps:
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             raise _GivenUp(f"only {cut.point} was reached, not the final {final}")
+        if self._outlook.lineage().since(self._current().region_epoch):
+            # Another one has acted since, from a base below or at this one: what was ordered here behind it is void (T14).
+            self._parts.tidemarks.take_back_starts(cut.point)
         return cut
 
     async def _statement_of(
