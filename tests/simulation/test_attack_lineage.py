@@ -13,7 +13,7 @@ from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_deleted_by_the_lost import cut_off_before_it_compares
 from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
-pytestmark = [pytest.mark.slow, pytest.mark.simulation]
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
 
 def hangs_when_recorded(node: Node) -> asyncio.Event:
