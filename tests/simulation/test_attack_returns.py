@@ -87,4 +87,28 @@ async def test_T14_a_region_that_has_really_deleted_what_a_lost_order_named_copi
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows")
         await write(pair.eu, b"even more")
         await pair.until(lambda: shown(pair.us) == 42, "us follows")
-        assert told[0] == [0]
+        starts = [pair.regions[name].partition(TOPIC, 0).log_start_offset for name in ("us", "eu")]
+        assert (told[0], starts) == ([0], [0, 0]), "told first; and after a planned switch"
+
+
+async def test_T24_an_order_at_a_region_that_was_cut_off_loses_nothing_of_a_primary_that_is_up(
+    tmp_path: Path,
+) -> None:
+    """1. ap is cut off, and eu is lost. 2. us acts, and acknowledges. 3. ap is there again, and has not heard of us yet, when
+    an operator lets it take over: us is up, and answers it.
+    """
+    async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        await pair.until(lambda: shown(ap) == 3, "ap shows all")
+        for other in ("us", "eu"):
+            pair.fabric.cut("ap", other, silent=False)
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        await pair.fail_over()
+        await write(pair.us, b"four")
+        pair.fabric.heal("ap", "us")
+        operation = ap.node.operations.begin_failover(confirmed=True)
+        await pair.until(lambda: operation.status != "running", "the takeover ends")
+        acts = ap if operation.status == "succeeded" else pair.us
+        assert shown(acts) == 4, f"what us acknowledged, {operation}"
