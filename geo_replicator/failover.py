@@ -86,6 +86,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     entry: EntryRecord | None = None
     unseen: tuple[EntryRecord, ...] = ()
     abandoned_epoch: RegionEpoch = RegionEpoch(0)
+    heard_region_epoch: RegionEpoch = RegionEpoch(0)
+    """The highest that another region was heard to act under, also where it was not followed."""
     refuted: HistoryRefuted | None = None
     reason: str = ""
     copied: bool = False
@@ -101,8 +103,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         """Return the highest region epoch that this region may never undercut (T19)."""
         wanted = self.takeover.region_epoch if self.takeover is not None else RegionEpoch(0)
         newest = self.unseen[-1].region_epoch if self.unseen else RegionEpoch(0)
+        heard = max(self.heard_region_epoch, newest)
         return max(
-            self.region_epoch, self.promise.region_epoch, wanted, newest, self.abandoned_epoch
+            self.region_epoch, self.promise.region_epoch, wanted, heard, self.abandoned_epoch
         )
 
 
@@ -192,7 +195,10 @@ def _remember(state: State, event: Event) -> State:
             return msgspec.structs.replace(fenced, promise=Promise(region_epoch, candidate))
         case HigherEpochLearned(region_epoch=region_epoch, acting_region=acting_region):
             fenced = _without_takeover(state, why_fenced(state.region, region_epoch, acting_region))
-            return msgspec.structs.replace(fenced, acting_region=acting_region, unseen=())
+            heard = max(state.heard_region_epoch, region_epoch)
+            return msgspec.structs.replace(
+                fenced, acting_region=acting_region, unseen=(), heard_region_epoch=heard
+            )
         case FollowResumed() | ReturnBegun() | Returned() | HistoryJoined():
             return _remember_return(state, event)
         case FolderNamed():

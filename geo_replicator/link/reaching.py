@@ -3,7 +3,7 @@
 INV-LD1  a reader of this region is shown D(k), and the whole cut there, only after both are durable here (T16, T17)
 INV-LD5  a claim does not outlive its bytes: after a loss the greatest tidemark that the logs hold counts as reached;
          what was reached, and is stored as that, does not go down by it (T16)
-A corrupt `__tidemarks` stops reaching, loudly; what was shown stays.
+A corrupt `__tidemarks` stops reaching, loudly; what was shown stays. What the disk does not take is tried again.
 
 Durable -> complete -> durable fact -> shown; the topics change in step with it (T15).
 Not here: decisions (`frontier`, `tidemark`, `topic_changes`), fetching (`driver`).
@@ -25,6 +25,7 @@ from geo_replicator.reading import Shortfall, held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
 from geo_replicator.whole_ends import NOTHING_WHOLE, View
 
+RETRY_DISK_MS: Final = 5_000
 _log: Final = logging.getLogger("tidemark.link")
 
 
@@ -120,10 +121,17 @@ class Reaching:
                 self._take_moves()
                 await self._reach_complete()
                 await self._drop_logs()
-            except (TidemarkError, OSError) as error:
+            except TidemarkError as error:
                 self.stopped = str(error)
                 _log.error("no tidemark is reached any more: %s", error)
                 return
+            except OSError as error:
+                self.stopped = f"{error}; it is tried again"
+                _log.error("no tidemark is reached until the disk takes it: %s", error)
+                await self._ports.clock.sleep_ms(RETRY_DISK_MS)
+                self.stopped = ""
+                self._look_due = True
+                self._moved.set()
 
     def end(self) -> None:
         """Take note of what was being made durable when `run` was cancelled: the link is over."""

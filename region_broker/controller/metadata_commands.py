@@ -88,10 +88,15 @@ class PutDomain(msgspec.Struct, frozen=True, tag=True):
 
 
 class RecordLineage(msgspec.Struct, frozen=True, tag=True):
-    """A region acts from a cut under a new region epoch (T25); refused behind a later one."""
+    """A region acts from a cut under a new region epoch (T25); refused behind a later one, but where it is `learnt`.
+
+    1. A region writes down that it takes over, and dies before it acts. 2. Others, who never heard of that, take over
+    under a lower region epoch, and then under a higher one. 3. It returns, and learns of both.
+    """
 
     domain: str
     entry: LineageEntry
+    learnt: bool = False
 
 
 class CountNodeStart(msgspec.Struct, frozen=True, tag=True):
@@ -136,8 +141,8 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _put_region(image, region)
         case PutDomain(domain=domain):
             return _put_domain(image, domain)
-        case RecordLineage(domain=name, entry=entry):
-            return _record_lineage(image, name, entry)
+        case RecordLineage():
+            return _record_lineage(image, command)
         case CountNodeStart():
             return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
         case TakeLeaderEpoch(leader_epoch=leader_epoch):
@@ -260,22 +265,25 @@ def _put_domain(image: MetadataImage, domain: DomainImage) -> MetadataImage:
     return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})
 
 
-def _record_lineage(image: MetadataImage, name: str, entry: LineageEntry) -> MetadataImage:
-    domain = image.domains.get(name)
+def _record_lineage(image: MetadataImage, command: RecordLineage) -> MetadataImage:
+    domain, entry = image.domains.get(command.domain), command.entry
     if domain is None:
-        raise CommandRefused("unknown-domain", f"no domain is called {name}")
+        raise CommandRefused("unknown-domain", f"no domain is called {command.domain}")
     if entry in domain.lineage:
         return image
-    if entry.region_epoch <= domain.region_epoch:
+    begun = {known.region_epoch for known in domain.lineage}
+    is_newest = entry.region_epoch > domain.region_epoch
+    if not is_newest and (not command.learnt or entry.region_epoch in begun):
         raise CommandRefused(
             "stale-region-epoch",
-            f"domain {name} is at region epoch {domain.region_epoch};"
+            f"domain {domain.name} is at region epoch {domain.region_epoch};"
             f" {entry.region_epoch} comes too late",
         )
+    lineage = sorted((*domain.lineage, entry), key=lambda known: known.region_epoch)
     domain = msgspec.structs.replace(
         domain,
-        acting_region=entry.acting_region,
-        region_epoch=entry.region_epoch,
-        lineage=(*domain.lineage, entry),
+        acting_region=entry.acting_region if is_newest else domain.acting_region,
+        region_epoch=max(entry.region_epoch, domain.region_epoch),
+        lineage=tuple(lineage),
     )
-    return msgspec.structs.replace(image, domains={**image.domains, name: domain})
+    return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})

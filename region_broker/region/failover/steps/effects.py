@@ -354,6 +354,9 @@ class FailoverSteps:
         if takeover.final is not None and cut.point < TidemarkPoint(*takeover.final):
             final = TidemarkPoint(*takeover.final)
             raise _GivenUp(f"only {cut.point} was reached, not the final {final}")
+        if self._outlook.lineage().since(self._current().region_epoch):
+            # Another one has acted since, from a base below or at this one: what was ordered here behind it is void (T14).
+            self._parts.tidemarks.take_back_starts(cut.point)
         return cut
 
     async def _statement_of(
@@ -377,6 +380,8 @@ class FailoverSteps:
         """
         region_epoch = self._current().region_epoch
         term = await self._own_term(region_epoch)
+        # A log that had stopped may be readable since a start: what is lost of it must come under no tidemark.
+        await self._finish_cuts(region_epoch, self._current())
         await self._parts.role.act(
             term,
             adopts=False,
@@ -487,7 +492,7 @@ class FailoverSteps:
         if state.phase is Phase.RETURNING:
             show_no_more_than(parts.role.logs(), effect.cut)
         for record in effect.entries:
-            await self._record_lineage(record)
+            await self._record_lineage(record, learnt=state.phase is Phase.RETURNING)
         if state.phase is Phase.CUTTING:
             # T25: stored at every reachable region; the handshake carries the lineage.
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
@@ -535,13 +540,13 @@ class FailoverSteps:
                 provenance.base_number,
             )
 
-    async def _record_lineage(self, record: EntryRecord) -> None:
+    async def _record_lineage(self, record: EntryRecord, *, learnt: bool) -> None:
         entry = as_image_entry(record)
         domain = self._outlook.domain
         if entry in domain.lineage:
             return
         await self._parts.metadata.apply(
-            metadata_commands.RecordLineage(domain=domain.name, entry=entry)
+            metadata_commands.RecordLineage(domain=domain.name, entry=entry, learnt=learnt)
         )
 
     async def _fetch_statements(self, entries: tuple[EntryRecord, ...]) -> None:
