@@ -126,7 +126,9 @@ class Watch:
         own_end = partition.sight.end_of_older(leader_epoch(newest.region_epoch, 0))
         base = as_entry(newest).positions.get(LogKey(partition.topic_id, partition.tp.partition), 0)
         shown = partition.sight.visible_end
-        if shown > partition.log_start_offset:
+        # Of a cleaned log nobody can say where older terms end: the first records of the newest one may be gone.
+        cleaned = partition.log.cleaning.holes_below > base
+        if shown > partition.log_start_offset and not cleaned:
             where = f"{name} {partition.tp}"
             self._blame(where, wrong_history(shown, own_end, base))
 
