@@ -213,7 +213,9 @@ async def test_T24_a_region_that_promised_a_higher_epoch_does_not_follow_who_act
             eu._state = replace(eu.state, abandoned_epoch=promised)
             await pair.until(lambda: shown(ap) == 1, "ap follows us, too")
         else:
-            operation = await ended(pair, ap.node.operations.begin_failover(confirmed=True))
+            operation = await ended(
+                pair, ap.node.operations.begin_failover(confirmed=True, accept_behind=True)
+            )
             assert operation.status == "succeeded", operation
             await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")
 

@@ -12,7 +12,7 @@ Not here: the donor's side (`primary_side`), what is copied how (`region.mirror.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from geo_replicator.failover import State
 from geo_replicator.failover_events import TakeoverBegun
@@ -88,6 +88,16 @@ def _way_out(outlook: Outlook, ahead: Mapping[str, TidemarkPoint]) -> str:
         f" not be copied from there ({why}). Nothing was cut. To lose nothing that region {donor} has shown:"
         f" tidemark region failover --to {donor}. To give that up: tidemark region failover --to"
         f" {outlook.region} --accept-behind"
+    )
+
+
+def passed_over_text(outlook: Outlook, beyond: Sequence[str]) -> str:
+    """Say why a takeover is given up where `beyond` are up and at a later region epoch, and what else can be done."""
+    names, own = ", ".join(beyond), outlook.region
+    return (
+        f"region {names} answers and is at a later region epoch than this region has followed: what was acknowledged under it"
+        f" would be given up. Nothing was cut. To keep it: start region {own} with an empty data folder, and it copies all from"
+        f" the region that acts. To give it up: tidemark region failover --to {own} --accept-behind"
     )
 
 

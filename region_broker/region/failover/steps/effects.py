@@ -11,7 +11,7 @@ until it is known who acts (`region.failover.steps.fenced`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -67,6 +67,7 @@ from region_broker.region.failover.steps.accepting import (
 )
 from region_broker.region.failover.steps.catching_up import (
     behind_text,
+    passed_over_text,
     reach_claims,
     unheard_text,
 )
@@ -415,6 +416,8 @@ class FailoverSteps:
             if not missing or (takeover.planned and takeover.old_region not in missing):
                 return answers
             if takeover.forced and not (asked == 1 and await self._answer_lost(missing)):
+                if beyond := await self._beyond(takeover):
+                    return passed_over_text(self._outlook, beyond)
                 for name, why in missing.items():
                     _log.warning(
                         "no promise of region %s (%s): the operator's word stands", name, why
@@ -422,6 +425,17 @@ class FailoverSteps:
                 return answers
             await self._parts.clock.sleep_ms(self._settings.poll_ms)
         return "; ".join(f"no promise of region {name}: {why}" for name, why in missing.items())
+
+    async def _beyond(self, takeover: TakeoverBegun) -> Sequence[str]:
+        """Return who is up at a later region epoch than this region has followed, and is not given up by the operator's word.
+
+        1. This region promises an epoch to a candidate, which is lost. 2. Another region acts under a lower one, and
+        acknowledges. 3. An operator lets this one take over: the other one refuses its question, as one from the past, and what
+        it has acknowledged would be cut off as if it were silent (T24).
+        """
+        if takeover.accepts or takeover.accepts_behind:
+            return ()
+        return await self._parts.peers.further_on(timeout_ms=self._settings.ask_timeout_ms)
 
     async def _answer_lost(self, missing: Mapping[str, str]) -> bool:
         """Return whether a region that gave no promise is up: the operator's word stands for the silent, not for a lost answer."""

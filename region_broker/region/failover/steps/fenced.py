@@ -121,7 +121,9 @@ class _Awaited:
         return (
             f"region {primary_region} acts, but region {promise.candidate} was promised the higher region epoch"
             f" {promise.region_epoch}: this region goes on by itself, when {promise.candidate} acts or gives up. If"
-            f" {promise.candidate} is lost, or has lost its memory of it: tidemark region failover --to {self._outlook.region}"
+            f" {promise.candidate} is lost, or has lost its memory of it: start this region with an empty data folder, and it copies all"
+            f" from {primary_region}; or give up what {primary_region} has acknowledged: tidemark region failover --to"
+            f" {self._outlook.region} --accept-behind"
         )
 
     async def _who_knows_the_later_life(self) -> Iterable[str]:
