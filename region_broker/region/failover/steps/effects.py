@@ -2,6 +2,8 @@
 
 INV-FS2  a step may be cancelled anywhere and run again, in this process or the next (T18)
 INV-FS3  writes open only in `act`, when all else is done, and only if nothing higher was learnt meanwhile
+INV-FS4  a quarantine that cannot be written ends no region that cuts its logs: that is said, and tried again; nothing is
+         served or copied from before the cut that was not before
 A step returns the event that ends it, or None when only something from outside can end it. While it acts, a region
 makes a handshake with the others: two that act both hear of it as soon as they are connected.
 
@@ -13,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -126,29 +129,43 @@ class FailoverSteps:
         Where the quarantine has no room, that is tried again while it learns who acts: nobody copies from here before.
         """
         await self._parts.role.fence(standing_reason(state))
-        if not (failed := await self._failed_cuts(state)):
+        cuts = partial(self._finish_cuts, state.region_epoch, state)
+        if not (failed := await _why_not(cuts)):
             return await learn()
         _log.error(
             "a log that is cut late, and all others, are not copied from here before: %s", failed
         )
         async with asyncio.TaskGroup() as tasks:
-            again = tasks.create_task(self._cut_again(state), name="late-cuts")
+            again = tasks.create_task(self._cut_again(cuts), name="late-cuts")
             event = await learn()
             again.cancel()
         return event
 
-    async def _cut_again(self, state: State) -> None:
-        failed = "not tried yet"
-        while failed:
+    async def _cut_again(self, cuts: Callable[[], Awaitable[None]]) -> None:
+        while True:
             await self._parts.clock.sleep_ms(self._settings.handshake_interval_ms)
-            failed = await self._failed_cuts(state)
+            if not await _why_not(cuts):
+                return
 
-    async def _failed_cuts(self, state: State) -> str:
-        try:
-            await self._finish_cuts(state.region_epoch, state)
-        except OSError as error:
-            return str(error)
-        return ""
+    async def _cut_till_done(self, cuts: Callable[[], Awaitable[None]]) -> None:
+        """Run `cuts`, and again while the quarantine has no room; say why, with the gate closed (INV-FS4).
+
+        1. A region has confirmed that it may act, and waits for room. 2. It is cut off, and another one takes over. 3. They
+        reach each other again: as one that acts, it must hear of that, whoever of both reaches the other (T31).
+        """
+        if not (failed := await _why_not(cuts)):
+            return
+        reason = f"this region cannot cut its logs: {failed}; it goes on by itself, when its quarantine can be written"
+        self._parts.role.close_gate(reason)
+        _log.error("%s", reason)
+        async with asyncio.TaskGroup() as tasks:
+            handshakes = [
+                tasks.create_task(self._handshake_again(region), name=f"handshake-{region}")
+                for region in self._parts.peers.names()
+            ]
+            await self._cut_again(cuts)
+            for handshake in handshakes:
+                handshake.cancel()
 
     async def _load_and_open(self, state: State) -> Event | None:
         role = self._parts.role
@@ -168,7 +185,7 @@ class FailoverSteps:
             except fencing.EpochExhausted as error:
                 role.close_gate(f"{error} (tidemark region failover --to another region)")
                 return None
-            await self._finish_cuts(state.region_epoch, state)
+            await self._cut_till_done(partial(self._finish_cuts, state.region_epoch, state))
             base = self._base_of(state.region_epoch)
             loading = "this region loads its ledgers; it goes on by itself"
             await role.act(term, adopts=False, base=base, reason=loading)
@@ -382,7 +399,7 @@ class FailoverSteps:
         region_epoch = self._current().region_epoch
         term = await self._own_term(region_epoch)
         # A log that had stopped may be readable since a start: what is lost of it must come under no tidemark.
-        await self._finish_cuts(region_epoch, self._current())
+        await self._cut_till_done(partial(self._finish_cuts, region_epoch, self._current()))
         await self._parts.role.act(
             term,
             adopts=False,
@@ -510,16 +527,19 @@ class FailoverSteps:
         if state.phase is Phase.CUTTING:
             # T25: stored at every reachable region; the handshake carries the lineage.
             await parts.peers.handshake_with_all(timeout_ms=self._settings.ask_timeout_ms)
-        else:
-            await self._fetch_statements(effect.entries)
-        for record, cut in effect.by_entry():
-            await self._cut_for(record, cut, state, parts.role.logs())
+        await self._cut_till_done(partial(self._cut_all, state, effect))
         if state.phase is Phase.RETURNING:
             parts.tidemarks.take_back_starts(effect.cut.point)
         await parts.tidemarks.cut_to(reached)
         if state.phase is Phase.CUTTING:
             return LogsCut(effect.lineage_epoch)
         return Returned(effect.lineage_epoch)
+
+    async def _cut_all(self, state: State, effect: CutLogs) -> None:
+        if state.phase is Phase.RETURNING:
+            await self._fetch_statements(effect.entries)
+        for record, cut in effect.by_entry():
+            await self._cut_for(record, cut, state, self._parts.role.logs())
 
     def _reached_of(self, base: Cut) -> Cut:
         try:
@@ -591,7 +611,9 @@ class FailoverSteps:
         if await self._lacks_more(self._current()):
             return None
         term = await self._own_term(effect.entry.region_epoch)
-        await self._finish_cuts(effect.entry.region_epoch, self._current())
+        await self._cut_till_done(
+            partial(self._finish_cuts, effect.entry.region_epoch, self._current())
+        )
         base = dict(effect.entry.entry().positions)
         await self._parts.role.act(
             term,
@@ -620,6 +642,15 @@ class FailoverSteps:
         if left_ms > 0:
             await self._parts.clock.sleep_ms(left_ms)
         return DrainRolledBack("nobody took over in time")
+
+
+async def _why_not(cuts: Callable[[], Awaitable[None]]) -> str:
+    """Run `cuts`; return why the quarantine took not all of it, empty where it did."""
+    try:
+        await cuts()
+    except OSError as error:
+        return str(error) or repr(error)  # never empty: that would say that all is cut
+    return ""
 
 
 def _with_bound(statement: LossStatement, more: str) -> LossStatement:
