@@ -1,0 +1,51 @@
+"""What troubles one life, drawn from its seed: each fault has its own rate, and many lives leave some out."""
+
+from dataclasses import dataclass
+from random import Random
+
+NEVER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Times in simulated ms; means of times between two faults, 0 for never; the others are shares of 1."""
+
+    members: int
+    first_voters: int
+    delay_ms: int
+    loss: float
+    duplication: float
+    late_sync: float
+    """How often a driver takes more events before it carries out what one asked for."""
+    crash_ms: int
+    pause_ms: int
+    cut_ms: int
+    jump_ms: int
+    client_ms: int
+    membership_ms: int
+    transfer_ms: int
+    snapshot_entries: int
+    kept_entries: int
+    trouble_ms: int = 4_000
+
+    @classmethod
+    def of(cls, chance: Random, members: int | None) -> "Plan":
+        """Draw a plan; `members`: so many, else 1 to 7."""
+        count = members or chance.choice((1, 2, 3, 3, 3, 4, 5, 5, 6, 7))
+        return cls(
+            members=count,
+            first_voters=chance.randint(1, count),
+            delay_ms=chance.choice((1, 10, 30, 100)),
+            loss=chance.choice((0.0, 0.02, 0.1, 0.3)),
+            duplication=chance.choice((0.0, 0.05, 0.3)),
+            late_sync=chance.choice((0.0, 0.2, 0.7)),
+            crash_ms=chance.choice((NEVER, 300, 800, 2_000)),
+            pause_ms=chance.choice((NEVER, 500, 1_500)),
+            cut_ms=chance.choice((NEVER, 200, 600, 1_500)),
+            jump_ms=chance.choice((NEVER, 700)),
+            client_ms=chance.choice((5, 15, 40)),
+            membership_ms=chance.choice((NEVER, 100, 400)),
+            transfer_ms=chance.choice((NEVER, 300, 900)),
+            snapshot_entries=chance.choice((3, 10, 40)),
+            kept_entries=chance.choice((0, 1, 5)),
+        )

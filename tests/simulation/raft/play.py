@@ -1,0 +1,37 @@
+"""One life of a simulated group from its seed: troubles, then rest, and what was found."""
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.raft.plan import Plan
+from tests.simulation.raft.settle import settle
+from tests.simulation.raft.troubles import Troubles
+from tests.simulation.raft.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How a life went. `violation`: empty, or the rule that did not hold."""
+
+    seed: int
+    violation: str
+    digest: str
+    events: int
+    counted: Counter[str]
+
+
+def play(seed: int, members: int | None = None) -> Life:
+    """Play a seed; raises what is no judgement."""
+    chance = Random(seed)
+    world = World(Plan.of(chance, members), chance)
+    violation = ""
+    try:
+        troubles = Troubles(world)
+        world.run(world.plan.trouble_ms)
+        settle(world, troubles)
+    except AssertionError as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        violation = f"{error} ({last.name}: {last.line})"
+    return Life(seed, violation, world.digest, world.events, world.judge.counted)
