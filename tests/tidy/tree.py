@@ -24,12 +24,12 @@ _DEFINITION: Final = re.compile(r"^\s*(INV-[A-Z]+\d+)\b\s+\S", re.MULTILINE)
 
 
 def code_files(*folders: str) -> list[Path]:
-    """Return every Python file of these folders (all of ours, when none is named), sorted."""
+    """Return every Python file of these folders (all of ours, when none is named), sorted; none that a build fetched."""
     return sorted(
         path
         for folder in folders or CODE_FOLDERS
         for path in (ROOT / folder).rglob("*.py")
-        if "__pycache__" not in path.parts
+        if not {"__pycache__", "_vendor"} & set(path.parts)
     )
 
 
