@@ -263,11 +263,10 @@ class Leading:
         index = LogIndex(reached_by_majority(reached, state.log.membership.voters))
         if index <= state.commit_index or state.log.term_at(index) != state.term:
             return
-        before = state.commit_index
+        for entry in state.log.between(state.commit_index, index):
+            if entry.term == state.term:
+                self._uncommitted_bytes -= len(entry.payload) + state.settings.entry_bytes
         state.commit_to(index)
-        overhead = state.settings.entry_bytes
-        for entry in state.log.between(max(before, LogIndex(self._first_index - 1)), index):
-            self._uncommitted_bytes -= len(entry.payload) + overhead
         while self._waiting and self._waiting[0][1] <= index:
             ticket, at = self._waiting.popleft()
             state.answer(ticket, Outcome.DONE, at)

@@ -18,6 +18,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+import msgspec
+
 from region_broker.controller.raft.effects import Answered, Outcome
 from region_broker.controller.raft.entries import (
     Entry,
@@ -25,6 +27,8 @@ from region_broker.controller.raft.entries import (
     HardState,
     LogIndex,
     Member,
+    Membership,
+    SnapshotPoint,
     Term,
 )
 from tests.simulation.raft.durable_state import DurableState
@@ -105,6 +109,11 @@ class Judge:
                 f"{member} leads term {term} without the committed entry {needed}",
             )
 
+    def votes(self, member: Member, target: Member, term: Term, durable: DurableState) -> None:
+        """A member tells a candidate that it has its vote."""
+        kept = durable.hard == HardState(term, target)
+        _hold(kept, "INV-RSJ1", f"{member} gives a vote in term {term} that it may forget")
+
     # --- the log ---
 
     def cuts(self, member: Member, cut_behind: LogIndex | None, applied: int) -> None:
@@ -152,6 +161,19 @@ class Judge:
         )
         term = own.hard.term
         self._committed_in[term] = max(self._committed_in.get(term, 0), entry.index)
+
+    def snapshots(self, member: Member, point: SnapshotPoint) -> None:
+        """A member takes a snapshot."""
+        self.counted["snapshots"] += 1
+        behind = self.committed[: point.index]
+        _hold(point.term == behind[-1].term, "INV-RSJ7", f"{member}'s snapshot is of another term")
+        said = [each.payload for each in behind if each.kind is EntryKind.MEMBERSHIP]
+        right = not said or point.membership == msgspec.msgpack.decode(said[-1], type=Membership)
+        _hold(right, "INV-RSJ7", f"{member}'s snapshot names a membership that is not committed")
+
+    def loads_nonsense(self, member: Member) -> None:
+        """A member cannot read the snapshot that it was sent."""
+        raise Violated(f"INV-RSJ7: {member} loads pieces of several snapshots")
 
     def loads(self, member: Member, index: LogIndex, commands: list[bytes]) -> None:
         """A member loads a snapshot."""

@@ -15,6 +15,8 @@ class Plan:
     delay_ms: int
     loss: float
     duplication: float
+    lateness: float
+    """How often a message comes when elections may have passed since."""
     late_sync: float
     """How often a driver takes more events before it carries out what one asked for."""
     crash_ms: int
@@ -38,6 +40,7 @@ class Plan:
             delay_ms=chance.choice((1, 10, 30, 100)),
             loss=chance.choice((0.0, 0.02, 0.1, 0.3)),
             duplication=chance.choice((0.0, 0.05, 0.3)),
+            lateness=chance.choice((0.0, 0.01, 0.05)),
             late_sync=chance.choice((0.0, 0.2, 0.7)),
             crash_ms=chance.choice((NEVER, 300, 800, 2_000)),
             pause_ms=chance.choice((NEVER, 500, 1_500)),

@@ -44,9 +44,11 @@ def _leader(world: World) -> RaftCore | None:
 
 
 def _is_at_rest(world: World) -> bool:
-    """Return whether one leads, and all that belong to the group have applied its whole log."""
+    """Return whether one of the voters leads, and all that belong to the group have applied its whole log."""
     leader = _leader(world)
     if leader is None or world.judge.open:
+        return False
+    if leader.me not in leader.membership.voters:
         return False
     last = world.members[leader.me].disk.last_index
     belonging = [world.members[m] for m in (*leader.membership.voters, *leader.membership.learners)]

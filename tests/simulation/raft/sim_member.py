@@ -127,13 +127,13 @@ class SimMember:
             return
         point = self.core.point_at(self.applied)
         self.disk.keep_snapshot(point, msgspec.msgpack.encode(self.commands))
-        self._judge.counted["snapshots"] += 1
+        self._judge.snapshots(self.me, point)
         self.take(Snapshotted(point), now_ms)
 
     def _do(self, effect: Effect, post: Post, disks: dict[Member, DurableState]) -> None:
         match effect:
             case Send(target, message):
-                self._tell(message)
+                self._tell(target, message)
                 post(self.me, target, message)
             case Persist():
                 self._persist(effect)
@@ -157,10 +157,12 @@ class SimMember:
         if effect.role is Role.LEADER:
             self._judge.leads(self.me, effect.term, self.disk)
 
-    def _tell(self, message: Message) -> None:
-        beforehand = isinstance(message, VoteRequest | VoteAnswer) and message.pre
-        if not beforehand:
-            self._judge.tells(self.me, message.term, self.disk)
+    def _tell(self, target: Member, message: Message) -> None:
+        if isinstance(message, VoteRequest | VoteAnswer) and message.pre:
+            return
+        self._judge.tells(self.me, message.term, self.disk)
+        if isinstance(message, VoteAnswer) and message.granted:
+            self._judge.votes(self.me, target, message.term, self.disk)
 
     def _persist(self, effect: Persist) -> None:
         self._judge.persists(self.me, self.disk.hard, effect.hard_state)
@@ -199,6 +201,9 @@ class SimMember:
         self._load(effect.point.index)
 
     def _load(self, index: LogIndex) -> None:
-        self.commands = msgspec.msgpack.decode(self.disk.image, type=list[bytes])
+        try:
+            self.commands = msgspec.msgpack.decode(self.disk.image, type=list[bytes])
+        except msgspec.DecodeError:
+            self._judge.loads_nonsense(self.me)
         self._judge.loads(self.me, index, self.commands)
         self.applied = index

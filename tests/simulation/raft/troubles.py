@@ -119,9 +119,11 @@ class Troubles:
         self._world.start(victim)
 
     def _pause(self) -> None:
-        victim = self._any()
-        self._world.pause(victim)
-        self._world.after(self._chance.randrange(3 * ELECTION_MS), self._world.resume, victim)
+        victim = self._up() if self._chance.random() < 0.5 else self._any()
+        if victim is None:
+            return
+        self._world.pause(victim, deaf=self._chance.random() < 0.5)
+        self._world.after(self._chance.randrange(5 * ELECTION_MS), self._world.resume, victim)
 
     def _cut(self) -> None:
         """Cut one direction, one member off, or the group in two; for a while."""
@@ -148,7 +150,7 @@ class Troubles:
 def changed(present: Membership, everybody: list[Member], chance: Random) -> Membership:
     """Return a membership in which one member, or now and then two, stand otherwise."""
     voters, learners = set(present.voters), set(present.learners)
-    for member in chance.sample(everybody, 2 if chance.random() < 0.1 and everybody[1:] else 1):
+    for member in chance.sample(everybody, 2 if chance.random() < 0.25 and everybody[1:] else 1):
         if member in voters:
             voters.discard(member)
             if chance.random() < 0.5:

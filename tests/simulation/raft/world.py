@@ -19,6 +19,7 @@ from tests.simulation.raft.sim_member import SimMember
 
 ELECTION_MS = 150
 TICK_MS = 15
+LATE_MS = 8 * ELECTION_MS
 
 
 class World:
@@ -36,6 +37,7 @@ class World:
         self.members: dict[Member, SimMember] = {}
         self.cuts: set[tuple[Member, Member]] = set()
         self._paused: dict[Member, list[Event]] = {}
+        self._deaf: set[Member] = set()
         self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
         self._hash = hashlib.blake2b(digest_size=8)
@@ -90,16 +92,18 @@ class World:
         """End a member's life between two events."""
         member = self.members[name]
         if member.core is not None:
-            self._paused.pop(name, None)
             member.crash()
+            self._end_of_pause(name)
 
-    def pause(self, name: Member) -> None:
-        """Let a member stand still: what comes meanwhile waits."""
-        if self.members[name].core is not None:
-            self._paused.setdefault(name, [])
+    def pause(self, name: Member, *, deaf: bool) -> None:
+        """Let a member stand still: what comes meanwhile waits, or of `deaf` members only what callers want."""
+        if self.members[name].core is not None and name not in self._paused:
+            self._paused[name] = []
+            self._deaf |= {name} if deaf else set()
 
     def resume(self, name: Member) -> None:
         """Let a member go on with what waited for it."""
+        self._deaf.discard(name)
         for event in self._paused.pop(name, ()):
             self.give(name, event)
 
@@ -109,7 +113,8 @@ class World:
         if member.core is None:
             return
         if name in self._paused:
-            self._paused[name].append(event)
+            if name not in self._deaf or not isinstance(event, Received):
+                self._paused[name].append(event)
             return
         self.events += 1
         member.take(event, self.now_ms)
@@ -127,7 +132,11 @@ class World:
     def _carry_out(self, member: SimMember) -> None:
         member.carry_out(self.now_ms, self._post, self.disks)
         if member.core is None:
-            self._paused.pop(member.me, None)
+            self._end_of_pause(member.me)
+
+    def _end_of_pause(self, name: Member) -> None:
+        self._paused.pop(name, None)
+        self._deaf.discard(name)
 
     def _tick(self, name: Member, life: int) -> None:
         member = self.members[name]
@@ -148,7 +157,8 @@ class World:
             return
         copies = 2 if chance.random() < plan.duplication else 1
         for _ in range(copies):
-            delay_ms = 1 + int(plan.delay_ms * chance.random() ** 3)
+            longest_ms = LATE_MS if chance.random() < plan.lateness else plan.delay_ms
+            delay_ms = 1 + int(longest_ms * chance.random() ** 3)
             self.after(delay_ms, self.give, target, Received(sender, message))
 
     def _note(self, name: Member, what: str) -> None:
