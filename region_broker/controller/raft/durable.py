@@ -188,6 +188,10 @@ class RaftStore:
 
     # -- the log ---------------------------------------------------------------------------------
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether `make_room` would have nothing to do."""
+        return self._end + size_bytes <= self._room_end
+
     def make_room(self, size_bytes: int) -> None:
         """Take room for that many bytes of one frame now; raises RaftStoreFull, and then nothing is changed (INV-RT4).
 

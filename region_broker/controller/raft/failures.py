@@ -5,6 +5,8 @@ Not here: Kafka's error numbers (`region_broker.handlers`).
 
 from pathlib import Path
 
+from region_broker.controller.raft.entries import Member
+
 
 class RaftStoreError(Exception):
     """Base of what goes wrong with a member's folder."""
@@ -33,3 +35,28 @@ class RaftStoreFailed(RaftStoreError):
 
 class RaftStoreFull(RaftStoreError):
     """The disk is full. Nothing was changed, and the store goes on; less is asked of it, or room is made."""
+
+
+class WishFailed(Exception):
+    """Base of what a caller of a group is told in place of an index."""
+
+
+class NotLeader(WishFailed):
+    """This member does not lead: nothing was appended. `leader`: who does, if that is known."""
+
+    def __init__(self, leader: Member | None) -> None:
+        """Name whom to ask instead."""
+        super().__init__(f"the leader is {leader or 'not known'}")
+        self.leader = leader
+
+
+class Lost(WishFailed):
+    """This member led and does no more, or has ended: it may have been committed, or not."""
+
+
+class Busy(WishFailed):
+    """Too much waits, or another change of the kind is under way: nothing was appended."""
+
+
+class Refused(WishFailed):
+    """It is too large, not one step from the present membership, or not for that member: nothing was appended."""
