@@ -1,7 +1,7 @@
 """What must hold after every event: Kafka's seven Raft invariants, and what callers were promised.
 
 INV-RSJ1  monotonic epoch: a member's term never falls, and it tells of none that it may forget
-INV-RSJ2  single leader: one in each term
+INV-RSJ2  single leader: one in each term, by the durable votes of a majority
 INV-RSJ3  majority reached high watermark: what is committed first, a majority of the voters holds durably
 INV-RSJ4  monotonic high watermark: each member applies all entries once and in order
 INV-RSJ5  snapshot at log start: a log begins no later than behind its snapshot, and has no gap
@@ -95,8 +95,16 @@ class Judge:
         """A member tells others that it is in a term."""
         _hold(term <= durable.hard.term, "INV-RSJ1", f"{member} tells of term {term} too early")
 
-    def leads(self, member: Member, term: Term, durable: DurableState) -> None:
+    def leads(self, member: Member, term: Term, disks: dict[Member, DurableState]) -> None:
         """A member leads."""
+        durable = disks[member]
+        voters = durable.membership.voters
+        gave = [voter for voter in voters if _voted(disks[voter].hard, member, term)]
+        _hold(
+            2 * len(gave) > len(voters),
+            "INV-RSJ2",
+            f"{member} leads term {term} by {len(gave)} votes of {len(voters)}",
+        )
         self.counted["leaders"] += 1
         other = self._leaders.setdefault(term, member)
         _hold(other == member, "INV-RSJ2", f"{other} and {member} lead term {term}")
@@ -231,6 +239,11 @@ class Judge:
 
 def _holds(disk: DurableState, entry: Entry) -> bool:
     return entry.index <= disk.snapshot.index or disk.entry_at(entry.index) == entry
+
+
+def _voted(hard: HardState, candidate: Member, term: Term) -> bool:
+    """Return whether the disk says so, or may have said so in a former term."""
+    return hard.term > term or hard == HardState(term, candidate)
 
 
 def _hold(condition: bool, rule: str, text: str) -> None:

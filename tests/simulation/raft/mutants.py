@@ -25,6 +25,8 @@ class Mutant:
     audit: str
     expected: str
     edits: tuple[Edit, ...]
+    rare: bool = False
+    """It takes hundreds of lives to show."""
 
 
 def noticed(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str]:
@@ -36,8 +38,11 @@ def noticed(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str]:
     return seeds_max, ""
 
 
-def _mutant(name: str, audit: str, expected: str, *edits: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, audit, expected, tuple(Edit(RAFT + each[0], *each[1:]) for each in edits))
+def _mutant(
+    name: str, audit: str, expected: str, *edits: tuple[str, str, str], rare: bool = False
+) -> Mutant:
+    made = tuple(Edit(RAFT + where, old, new) for where, old, new in edits)
+    return Mutant(name, audit, expected, made, rare)
 
 
 _ONE_VOTE: Final = (

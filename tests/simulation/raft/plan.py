@@ -19,6 +19,8 @@ class Plan:
     """How often a message comes when elections may have passed since."""
     late_sync: float
     """How often a driver takes more events before it carries out what one asked for."""
+    leaders: float
+    """How often a fault is a leader's."""
     crash_ms: int
     pause_ms: int
     cut_ms: int
@@ -36,19 +38,20 @@ class Plan:
         count = members or chance.choice((1, 2, 3, 3, 3, 4, 5, 5, 6, 7))
         return cls(
             members=count,
-            first_voters=chance.randint(1, count),
+            first_voters=count if chance.random() < 0.5 else chance.randint(1, count),
             delay_ms=chance.choice((1, 10, 30, 100)),
             loss=chance.choice((0.0, 0.02, 0.1, 0.3)),
             duplication=chance.choice((0.0, 0.05, 0.3)),
             lateness=chance.choice((0.0, 0.01, 0.05)),
             late_sync=chance.choice((0.0, 0.2, 0.7)),
-            crash_ms=chance.choice((NEVER, 300, 800, 2_000)),
-            pause_ms=chance.choice((NEVER, 500, 1_500)),
-            cut_ms=chance.choice((NEVER, 200, 600, 1_500)),
-            jump_ms=chance.choice((NEVER, 700)),
+            leaders=chance.choice((0.1, 0.5, 0.9)),
+            crash_ms=chance.choice((NEVER, 120, 300, 1_000)),
+            pause_ms=chance.choice((NEVER, 200, 600, 1_500)),
+            cut_ms=chance.choice((NEVER, 100, 300, 1_000)),
+            jump_ms=chance.choice((NEVER, 100, 500)),
             client_ms=chance.choice((5, 15, 40)),
-            membership_ms=chance.choice((NEVER, 100, 400)),
-            transfer_ms=chance.choice((NEVER, 300, 900)),
+            membership_ms=chance.choice((NEVER, NEVER, 30, 100, 400)),
+            transfer_ms=chance.choice((NEVER, 60, 300)),
             snapshot_entries=chance.choice((3, 10, 40)),
             kept_entries=chance.choice((0, 1, 5)),
         )

@@ -102,9 +102,11 @@ class SimMember:
     def take(self, event: Event, now_ms: int) -> None:
         """Hand an event to the core; what it asks for waits for `carry_out`."""
         assert self.core is not None
-        led = self.core.role is Role.LEADER
+        led_term = self.core.term if self.core.role is Role.LEADER else None
         effects = self.core.step(event, now_ms + self.clock_ahead_ms)
-        if led and any(isinstance(each, KeepSnapshotPiece) for each in effects):
+        if led_term == self.core.term and any(
+            isinstance(each, KeepSnapshotPiece) for each in effects
+        ):
             self._judge.leader_loads(self.me)
         self._outbox.extend(effects)
 
@@ -142,7 +144,7 @@ class SimMember:
             case Answered():
                 self._judge.answers(effect, self.applied)
             case RoleChanged():
-                self._became(effect)
+                self._became(effect, disks)
             case SendSnapshot():
                 post(self.me, effect.target, self._piece(effect))
             case KeepSnapshotPiece():
@@ -153,9 +155,9 @@ class SimMember:
             case _:
                 assert_never(effect)
 
-    def _became(self, effect: RoleChanged) -> None:
+    def _became(self, effect: RoleChanged, disks: dict[Member, DurableState]) -> None:
         if effect.role is Role.LEADER:
-            self._judge.leads(self.me, effect.term, self.disk)
+            self._judge.leads(self.me, effect.term, disks)
 
     def _tell(self, target: Member, message: Message) -> None:
         if isinstance(message, VoteRequest | VoteAnswer) and message.pre:

@@ -97,31 +97,36 @@ class Troubles:
 
     def _transfer(self) -> None:
         target = self._up()
-        if target is not None:
-            ticket = self._ticket()
-            self._world.judge.asks(ticket, Wish.TRANSFER, target)
-            self._world.give(target, TransferAsked(ticket, self._any()))
+        core = self._world.members[target].core if target else None
+        if target is None or core is None:
+            return
+        ticket = self._ticket()
+        voters = [each for each in core.membership.voters if each != target]
+        successor = self._chance.choice(voters) if voters else self._any()
+        self._world.judge.asks(ticket, Wish.TRANSFER, target)
+        self._world.give(target, TransferAsked(ticket, successor))
 
     # --- faults ---
 
+    def _victim(self) -> Member:
+        """Return whom a fault befalls."""
+        up = self._up() if self._chance.random() < self._world.plan.leaders else None
+        return up or self._any()
+
     def _crash(self) -> None:
-        victim = self._up() if self._chance.random() < 0.3 else self._any()
-        if victim is None:
-            return
+        victim = self._victim()
         if self._chance.random() < 0.5:
             self._world.crash(victim)
         else:
             self._world.members[victim].dies_after = self._chance.randrange(8)
-        self._world.after(1 + self._chance.randrange(4 * ELECTION_MS), self._start, victim)
+        self._world.after(1 + self._chance.randrange(3 * ELECTION_MS), self._start, victim)
 
     def _start(self, victim: Member) -> None:
         self._world.members[victim].dies_after = None
         self._world.start(victim)
 
     def _pause(self) -> None:
-        victim = self._up() if self._chance.random() < 0.5 else self._any()
-        if victim is None:
-            return
+        victim = self._victim()
         self._world.pause(victim, deaf=self._chance.random() < 0.5)
         self._world.after(self._chance.randrange(5 * ELECTION_MS), self._world.resume, victim)
 
@@ -143,14 +148,19 @@ class Troubles:
         self._world.cuts -= cuts
 
     def _jump(self) -> None:
-        member = self._world.members[self._any()]
-        member.clock_ahead_ms += self._chance.randrange(2 * ELECTION_MS)
+        """Let a clock jump, or all of them together, as when their machine stood still."""
+        everybody = list(self._world.members)
+        ahead_ms = self._chance.randrange(3 * ELECTION_MS)
+        for name in everybody if self._chance.random() < 0.5 else [self._any()]:
+            self._world.members[name].clock_ahead_ms += ahead_ms
 
 
 def changed(present: Membership, everybody: list[Member], chance: Random) -> Membership:
     """Return a membership in which one member, or now and then two, stand otherwise."""
     voters, learners = set(present.voters), set(present.learners)
     for member in chance.sample(everybody, 2 if chance.random() < 0.25 and everybody[1:] else 1):
+        if member in voters and chance.random() < 0.5:
+            continue
         if member in voters:
             voters.discard(member)
             if chance.random() < 0.5:
