@@ -220,6 +220,7 @@ class RaftStore:
 
     def _append(self, change: Change) -> None:
         complaint = self._log.complaint(change)
+        # INV-RE1, INV-RT2
         assert complaint is None, complaint
         frame = encode_frame(self._member, self._end, msgspec.msgpack.encode(change))
         with self._room_or_back(self._end):

@@ -1,4 +1,4 @@
-"""raftos' node, state, roles and timer, as a build put them into `_vendor`, and nothing else of raftos.
+"""Runs of raftos, as a build put it into `_vendor`, the modules with its node, state, roles and timer, and nothing else.
 
 INV-RV1  of raftos' network, storage, configuration, ciphers, serializers and replicated types nothing is loaded: where a module
          that is loaded names one of them, it gets a name that refuses to be used
@@ -8,18 +8,17 @@ constant on the way (100,000 rounds of PBKDF2: 106 ms). So its package is not ru
 `state` and `server` are, unchanged, in a package that is made here, beside stand-ins for `conf`, `storage` and `network`,
 which they import. None of it stays in `sys.modules`: who imports raftos gets raftos.
 
-What is declared for the type checker is what `shell` and `roles` inherit; they say what they replace, and why.
-Not here: how raftos comes into the tree (`.ci/vendor_raftos.py`), what is wrong with it (docs/adr/0043-raft-on-raftos.md).
+Not here: the classes that are inherited (`raftos_classes`), how raftos comes into the tree (`.ci/vendor_raftos.py`), what is wrong
+with it (docs/adr/0043-raft-on-raftos.md).
 """
 
 import sys
-from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 VENDORED: Final = Path(__file__).parent / "_vendor" / "raftos"
 _PACKAGE: Final = f"{__package__}._vendor.raftos"
@@ -83,94 +82,7 @@ def _load(short: str) -> ModuleType:
     return module
 
 
-if TYPE_CHECKING:
-    from region_broker.controller.raft.effects import Received
-
-    class RaftosTimer:
-        """Calls back again and again."""
-
-        interval: float | Callable[[], float]
-        callback: Callable[[], None]
-        loop: AbstractEventLoop
-        is_active: bool
-        handler: TimerHandle
-
-        def start(self) -> None: ...
-        def stop(self) -> None: ...
-        def reset(self) -> None: ...
-        def get_interval(self) -> float: ...
-        def _run(self) -> None: ...
-
-    class RaftosBaseState:
-        """What the roles share."""
-
-        state: "RaftosState"
-
-        def __init__(self, state: "RaftosState") -> None: ...
-
-    class RaftosFollower(RaftosBaseState):
-        """Stops its `election_timer` with itself."""
-
-        election_timer: RaftosTimer
-
-        def start(self) -> None: ...
-        def stop(self) -> None: ...
-
-    class RaftosCandidate(RaftosBaseState):
-        """Stops its `election_timer` with itself."""
-
-        election_timer: RaftosTimer
-
-        def start(self) -> None: ...
-        def stop(self) -> None: ...
-
-    class RaftosLeader(RaftosBaseState):
-        """Stops its two timers with itself."""
-
-        heartbeat_timer: RaftosTimer
-        step_down_timer: RaftosTimer
-
-        def start(self) -> None: ...
-        def stop(self) -> None: ...
-
-    class RaftosState:
-        """Has one role at a time: `state`."""
-
-        server: "RaftosNode"
-        id: str
-        loop: AbstractEventLoop
-        state: RaftosFollower | RaftosCandidate | RaftosLeader
-
-        def start(self) -> None: ...
-        def stop(self) -> None: ...
-        def request_handler(self, data: "Received") -> None: ...
-        @staticmethod
-        def _get_id(host: object, port: object) -> str: ...
-        @property
-        def cluster(self) -> list[str]: ...
-        def _change_state(
-            self, new_state: type[RaftosFollower | RaftosCandidate | RaftosLeader]
-        ) -> None: ...
-
-    class RaftosNode:
-        """Hands what arrives to its state, and knows the others of its cluster."""
-
-        cluster: set[tuple[object, object]]
-        loop: AbstractEventLoop
-        state: RaftosState
-
-        def update_cluster(self, address_list: tuple[object, object]) -> None: ...
-        @property
-        def cluster_count(self) -> int: ...
-        def request_handler(self, data: "Received") -> None: ...
-
-else:
+def loaded_parts() -> dict[str, ModuleType]:
+    """Return raftos' modules that are run, by their short names; raises RaftosMissing."""
     with _package():
-        _modules = {short: _load(short) for short in _LOADED}
-    RaftosTimer = _modules["timer"].Timer
-    RaftosBaseState = _modules["state"].BaseState
-    RaftosFollower = _modules["state"].Follower
-    RaftosCandidate = _modules["state"].Candidate
-    RaftosLeader = _modules["state"].Leader
-    RaftosState = _modules["state"].State
-    RaftosNode = _modules["server"].Node
+        return {short: _load(short) for short in _LOADED}

@@ -35,7 +35,7 @@ from region_broker.controller.raft.entries import (
     SnapshotPoint,
 )
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
-from region_broker.controller.raft.raftos_parts import (
+from region_broker.controller.raft.raftos_classes import (
     RaftosBaseState,
     RaftosCandidate,
     RaftosFollower,
@@ -160,7 +160,6 @@ class RaftGroup(RaftosNode):
         Raises RaftStoreForeign, RaftStoreDamaged, RaftStoreFull, RaftStoreFailed.
         """
         self.loop = asyncio.get_running_loop()
-        self.cluster = set()  # who the others are says the membership in force, which changes
         store, found = RaftStore.open(setup.disk, setup.folder, setup.member)
         if found.snapshot is None:
             point = SnapshotPoint(BEFORE_FIRST, NO_TERM, setup.founders)

@@ -292,6 +292,7 @@ def test_what_a_failed_sync_left_in_memory_is_not_trusted_before_it_is_written_a
 
 
 def test_another_member_s_folder_is_refused() -> None:
+    """INV-RE2."""
     disk = SimulatedDisk()
     opened(disk).close()
     for other in (Member(2, ME.incarnation), Member(ME.node_id, UUID(int=9))):

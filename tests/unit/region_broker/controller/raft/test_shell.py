@@ -33,7 +33,7 @@ from region_broker.controller.raft.failures import (
 )
 from region_broker.controller.raft.log_content import merged
 from region_broker.controller.raft.log_file import frame_bytes
-from region_broker.controller.raft.raftos_parts import RaftosLeader, RaftosNode, RaftosState
+from region_broker.controller.raft.raftos_classes import RaftosLeader, RaftosNode, RaftosState
 from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.raft.shell import GroupLeader, GroupTimer
 from tests.fixtures.raft_groups import (
@@ -67,6 +67,7 @@ def simulated(body: Body) -> Callable[[], None]:
 
 @simulated
 async def test_a_member_alone_leads_commits_and_applies() -> None:
+    """INV-RK3: a caller that is told of its entry finds it applied."""
     async with alone() as site:
         # 1 and 2 are the leader's own: its term's first entry, and the first membership
         assert await site.running.propose(b"a") == 3
@@ -78,6 +79,7 @@ async def test_a_member_alone_leads_commits_and_applies() -> None:
 
 @simulated
 async def test_what_was_committed_outlives_the_power() -> None:
+    """INV-RK4: each is applied once, in order, in each life."""
     async with alone() as site:
         await asyncio.gather(*(site.running.propose(b"%d" % number) for number in range(20)))
         await site.crash()
