@@ -25,14 +25,11 @@ class Elections:
         self._granted: set[Member] = set()
 
     def may_campaign(self) -> bool:
-        """Return whether this member votes, or did until an entry that is not known to be committed."""
-        state = self._state
-        if state.is_voter:
-            return True
-        log = state.log
-        if log.membership_index <= state.commit_index:
-            return False
-        return state.me in log.membership_at(state.commit_index).voters
+        """Return whether this member votes in a membership that may be the newest committed one.
+
+        After a start that is every one behind the snapshot.
+        """
+        return self._state.log.may_vote(self._state.me, self._state.commit_index)
 
     def campaign(self, *, by_order: bool = False) -> bool:
         """Begin an election, beforehand unless it was ordered; return whether it is won at once."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from region_broker.controller.raft.entries import (
     Entry,
     LogIndex,
+    Member,
     Membership,
     SnapshotPoint,
     Term,
@@ -71,6 +72,10 @@ class LogView:
     def membership_at(self, index: LogIndex) -> Membership:
         """Return what the log says of the membership up to `index`."""
         return self._memberships.at(index)
+
+    def may_vote(self, member: Member, committed: LogIndex) -> bool:
+        """Return whether a member votes in any membership that may be the newest committed one."""
+        return self._memberships.may_vote(member, committed)
 
     def term_at(self, index: LogIndex) -> Term | None:
         """Return the term of an entry, or None where it is not there (any more)."""

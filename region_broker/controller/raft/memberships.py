@@ -89,6 +89,12 @@ class MembershipHistory:
         assert place > 0, (index, self._indexes[0])
         return self._memberships[place - 1]
 
+    def may_vote(self, member: Member, index: LogIndex) -> bool:
+        """Return whether a member votes in the membership at `index`, or in any later one."""
+        place = bisect_right(self._indexes, index)
+        assert place > 0, (index, self._indexes[0])
+        return any(member in each.voters for each in self._memberships[place - 1 :])
+
     def append(self, entry: Entry) -> None:
         """Take note of an entry."""
         if entry.kind is EntryKind.MEMBERSHIP:

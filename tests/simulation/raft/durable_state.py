@@ -44,6 +44,12 @@ class DurableState:
                 return msgspec.msgpack.decode(entry.payload, type=Membership)
         return self.snapshot.membership
 
+    @property
+    def has_membership(self) -> bool:
+        """Return whether a membership was written down."""
+        kinds = (each.kind for each in self.entries)
+        return self.snapshot.index > 0 or EntryKind.MEMBERSHIP in kinds
+
     def entry_at(self, index: int) -> Entry | None:
         """Return an entry that is in the log."""
         place = index - self.first_index

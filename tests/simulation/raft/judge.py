@@ -9,12 +9,15 @@ INV-RSJ6  a leader never loads a snapshot
 INV-RSJ7  consistent committed data: one entry at an index everywhere, and every later leader has it
 INV-RSJ8  linearizable reads: a read's index is not before what was acknowledged, or read, when it was asked
 INV-RSJ9  what is acknowledged is committed, once; what is refused never is; a wish is answered once
+INV-RSJ11  a leader counts only on what is on a follower's disk, and changes the membership only behind a committed entry
+           of its own term: what goes wrong without either takes long to show
 INV-RSJ10  without faults there are a leader, equal logs, and answers to all, within `settle.SETTLE_MS`
 
 (KafkaRaft's names, RaftEventSimulationTest.)
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -32,6 +35,8 @@ from region_broker.controller.raft.entries import (
     Term,
 )
 from tests.simulation.raft.durable_state import DurableState
+
+Disks = Mapping[Member, DurableState]
 
 
 class Violated(AssertionError):
@@ -95,7 +100,7 @@ class Judge:
         """A member tells others that it is in a term."""
         _hold(term <= durable.hard.term, "INV-RSJ1", f"{member} tells of term {term} too early")
 
-    def leads(self, member: Member, term: Term, disks: dict[Member, DurableState]) -> None:
+    def leads(self, member: Member, term: Term, disks: Disks) -> None:
         """A member leads."""
         durable = disks[member]
         voters = durable.membership.voters
@@ -138,9 +143,7 @@ class Judge:
         whole = not durable.entries or last - first + 1 == len(durable.entries)
         _hold(whole, "INV-RSJ5", f"{member}'s log has a gap")
 
-    def commits(
-        self, member: Member, entry: Entry, applied: int, disks: dict[Member, DurableState]
-    ) -> None:
+    def commits(self, member: Member, entry: Entry, applied: int, disks: Disks) -> None:
         """A member applies an entry."""
         _hold(
             entry.index == applied + 1,
@@ -178,6 +181,24 @@ class Judge:
         said = [each.payload for each in behind if each.kind is EntryKind.MEMBERSHIP]
         right = not said or point.membership == msgspec.msgpack.decode(said[-1], type=Membership)
         _hold(right, "INV-RSJ7", f"{member}'s snapshot names a membership that is not committed")
+
+    def counts_on(
+        self, leader: Member, term: Term, reached: Mapping[Member, int], disks: Disks
+    ) -> None:
+        """A leader takes a follower's log to be its own up to an index."""
+        own = disks[leader]
+        for member, index in reached.items():
+            disk = disks[member]
+            if disk.hard.term > term or index <= disk.snapshot.index:
+                continue
+            held = disk.entry_at(index)
+            right = held is not None and own.entry_at(index) in {None, held}
+            _hold(right, "INV-RSJ11", f"{leader} counts on {index}, which {member} does not hold")
+
+    def changes(self, member: Member, entry: Entry, applied: int) -> None:
+        """A leader writes a membership down that is not the group's first."""
+        right = applied > 0 and self.committed[applied - 1].term == entry.term
+        _hold(right, "INV-RSJ11", f"{member} changes the membership at {entry.index} too early")
 
     def loads_nonsense(self, member: Member) -> None:
         """A member cannot read the snapshot that it was sent."""

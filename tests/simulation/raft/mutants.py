@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from tests.simulation.mutants.patch import DoesNotApply, Edit, edited
+from tests.simulation.raft.plan import Bent, as_drawn, changing_voters, stale_tails
 from tests.simulation.raft.play import play
 
 RAFT: Final = "region_broker.controller.raft."
@@ -25,7 +26,8 @@ class Mutant:
     audit: str
     expected: str
     edits: tuple[Edit, ...]
-    rare: bool = False
+    bent: Bent
+    rare: bool
     """It takes hundreds of lives to show."""
 
 
@@ -33,16 +35,21 @@ def noticed(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str]:
     """Return the first seed that shows something, and what; ("", after the last) if none does; raises DoesNotApply."""
     with edited(mutant.edits):
         for seed in range(1, seeds_max + 1):
-            if violation := play(seed).violation:
+            if violation := play(seed, bent=mutant.bent).violation:
                 return seed, violation
     return seeds_max, ""
 
 
 def _mutant(
-    name: str, audit: str, expected: str, *edits: tuple[str, str, str], rare: bool = False
+    name: str,
+    audit: str,
+    expected: str,
+    *edits: tuple[str, str, str],
+    bent: Bent = as_drawn,
+    rare: bool = False,
 ) -> Mutant:
     made = tuple(Edit(RAFT + where, old, new) for where, old, new in edits)
-    return Mutant(name, audit, expected, made, rare)
+    return Mutant(name, audit, expected, made, bent, rare)
 
 
 _ONE_VOTE: Final = (
@@ -125,7 +132,7 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "answers-of-former-terms-count", "S4", "INV-RSJ3",
+        "answers-of-former-terms-count", "S4", "INV-RSJ(3|11)",
         ("core:RaftCore._take_from_follower", "or answer.term < self._state.term", "or False"),
     ),
     _mutant(
@@ -156,6 +163,8 @@ MUTANTS: Final = (
             "or state.log.term_at(index) != state.term",
             "or False",
         ),
+        bent=stale_tails,
+        rare=True,
     ),
     _mutant(
         "a-commit-answers-the-next-caller", "S10", "INV-RSJ9.*before it is applied",
@@ -258,7 +267,7 @@ MUTANTS: Final = (
         ("leading:Leading.change_membership", "if pending or", "if"),
     ),
     _mutant(
-        "a-membership-before-an-entry-of-the-term", "S26", "INV-RSJ[237]",
+        "a-membership-before-an-entry-of-the-term", "S26", "INV-RSJ11",
         (
             "leading:Leading.change_membership",
             "max(state.log.membership_index, self._first_index)",
@@ -268,6 +277,8 @@ MUTANTS: Final = (
     _mutant(
         "a-membership-of-two-steps", "S26", "INV-RSJ[237]",
         ("leading:Leading._is_allowed", "if not is_one_step(present, wanted):", "if not wanted.voters:"),
+        bent=changing_voters,
+        rare=True,
     ),
     _mutant(
         "a-cut-off-membership-stays-in-force", "S26", "INV-R",
@@ -287,7 +298,11 @@ MUTANTS: Final = (
     ),
     _mutant(
         "who-is-removed-asks-no-more-before-it-is-committed", "", "INV-RSJ10",
-        ("elections:Elections.may_campaign", "if log.membership_index <= state.commit_index:", "if True:"),
+        (
+            "elections:Elections.may_campaign",
+            "self._state.log.may_vote(self._state.me, self._state.commit_index)",
+            "self._state.is_voter",
+        ),
     ),
     _mutant(
         "an-older-snapshot-is-taken", "S26", "INV-R",

@@ -1,7 +1,9 @@
 """What troubles one life, drawn from its seed: each fault has its own rate, and many lives leave some out."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 NEVER = 0
 
@@ -28,6 +30,7 @@ class Plan:
     client_ms: int
     membership_ms: int
     transfer_ms: int
+    append_entries: int
     snapshot_entries: int
     kept_entries: int
     trouble_ms: int = 4_000
@@ -52,6 +55,34 @@ class Plan:
             client_ms=chance.choice((5, 15, 40)),
             membership_ms=chance.choice((NEVER, NEVER, 30, 100, 400)),
             transfer_ms=chance.choice((NEVER, 60, 300)),
+            append_entries=chance.choice((1, 4, 20)),
             snapshot_entries=chance.choice((3, 10, 40)),
             kept_entries=chance.choice((0, 1, 5)),
         )
+
+
+Bent = Callable[[Plan], Plan]
+
+
+def as_drawn(plan: Plan) -> Plan:
+    """Leave a plan as it was drawn."""
+    return plan
+
+
+def stale_tails(plan: Plan) -> Plan:
+    """Let leaders of five be cut off with entries of their own, and come back: Figure 8 of the paper."""
+    return replace(
+        plan, members=5, first_voters=5, delay_ms=100, leaders=0.9, crash_ms=150, pause_ms=NEVER, cut_ms=100,
+        jump_ms=100, client_ms=5, membership_ms=NEVER, transfer_ms=NEVER, append_entries=1, snapshot_entries=40,
+    )  # fmt: skip
+
+
+def changing_voters(plan: Plan) -> Plan:
+    """Let leaders and memberships change all the time."""
+    return replace(
+        plan, members=4, first_voters=3, leaders=0.9, crash_ms=NEVER, pause_ms=NEVER, cut_ms=100,
+        jump_ms=100, client_ms=15, membership_ms=20, transfer_ms=60,
+    )  # fmt: skip
+
+
+BENT: Final = (as_drawn, stale_tails, changing_voters)

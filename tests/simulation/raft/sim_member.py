@@ -29,6 +29,7 @@ from region_broker.controller.raft.effects import (
 from region_broker.controller.raft.entries import (
     BEFORE_FIRST,
     NO_TERM,
+    Entry,
     EntryKind,
     LogIndex,
     Member,
@@ -37,7 +38,7 @@ from region_broker.controller.raft.entries import (
 )
 from region_broker.controller.raft.settings import RaftSettings
 from tests.simulation.raft.durable_state import DurableState
-from tests.simulation.raft.judge import Judge
+from tests.simulation.raft.judge import Disks, Judge
 
 PIECE_BYTES = 24
 
@@ -110,7 +111,12 @@ class SimMember:
             self._judge.leader_loads(self.me)
         self._outbox.extend(effects)
 
-    def carry_out(self, now_ms: int, post: Post, disks: dict[Member, DurableState]) -> None:
+    def followers(self) -> dict[Member, int]:
+        """Return what a leader takes the others' logs to have of its own."""
+        leading = self.core._leading if self.core is not None else None
+        return {m: each.match_index for m, each in leading._progress.items()} if leading else {}
+
+    def carry_out(self, now_ms: int, post: Post, disks: Disks) -> None:
         """Do all that the core asked for, in order, unless the power goes meanwhile."""
         while self._outbox:
             if self.dies_after is not None:
@@ -132,7 +138,7 @@ class SimMember:
         self._judge.snapshots(self.me, point)
         self.take(Snapshotted(point), now_ms)
 
-    def _do(self, effect: Effect, post: Post, disks: dict[Member, DurableState]) -> None:
+    def _do(self, effect: Effect, post: Post, disks: Disks) -> None:
         match effect:
             case Send(target, message):
                 self._tell(target, message)
@@ -155,7 +161,7 @@ class SimMember:
             case _:
                 assert_never(effect)
 
-    def _became(self, effect: RoleChanged, disks: dict[Member, DurableState]) -> None:
+    def _became(self, effect: RoleChanged, disks: Disks) -> None:
         if effect.role is Role.LEADER:
             self._judge.leads(self.me, effect.term, disks)
 
@@ -168,11 +174,20 @@ class SimMember:
 
     def _persist(self, effect: Persist) -> None:
         self._judge.persists(self.me, self.disk.hard, effect.hard_state)
+        for entry in effect.entries:
+            if entry.kind is EntryKind.MEMBERSHIP and self._is_mine(entry):
+                self._judge.changes(self.me, entry, self.applied)
         self._judge.cuts(self.me, effect.cut_behind, self.applied)
         self.disk.persist(effect)
         self._judge.log_stands(self.me, self.disk)
 
-    def _apply(self, effect: Committed, disks: dict[Member, DurableState]) -> None:
+    def _is_mine(self, entry: Entry) -> bool:
+        """Return whether this member wrote an entry as a leader, and not as a group's very first."""
+        core = self.core
+        led = core is not None and core.role is Role.LEADER and core.term == entry.term
+        return led and self.disk.has_membership
+
+    def _apply(self, effect: Committed, disks: Disks) -> None:
         for entry in effect.entries:
             self._judge.commits(self.me, entry, self.applied, disks)
             self.applied = entry.index

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from region_broker.controller.raft.effects import Event, Message, Received, Ticked
+from region_broker.controller.raft.effects import Event, Message, Received, Role, Ticked
 from region_broker.controller.raft.entries import Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
 from tests.simulation.raft.judge import Judge
@@ -44,8 +44,8 @@ class World:
         names = [Member(number, UUID(int=number)) for number in range(1, plan.members + 1)]
         founders = Membership(tuple(names[: plan.first_voters]))
         settings = RaftSettings(
-            election_timeout_ms=ELECTION_MS, heartbeat_ms=30, append_entries_max=4,
-            append_bytes_max=40, in_flight_requests_max=3, in_flight_bytes_max=90,
+            election_timeout_ms=ELECTION_MS, heartbeat_ms=30, append_entries_max=plan.append_entries,
+            append_bytes_max=80, in_flight_requests_max=3, in_flight_bytes_max=160,
             payload_bytes_max=100, uncommitted_bytes_max=2_000, waiting_max=20,
             promotion_lag_max=3, kept_entries=plan.kept_entries,
         )  # fmt: skip
@@ -119,6 +119,8 @@ class World:
         self.events += 1
         member.take(event, self.now_ms)
         self._note(name, type(event).__name__)
+        if member.core.role is Role.LEADER:
+            self.judge.counts_on(name, member.core.term, member.followers(), self.disks)
         if not self.quiet and self.chance.random() < self.plan.late_sync:
             self.after(self.chance.randint(1, 8), self._carry_out_late, name, member.lives)
         else:
