@@ -57,7 +57,11 @@ logger: Final = logging.getLogger(__name__)
 INBOX_MAX: Final = 20_000
 TURN_EVENTS_MAX: Final = 512
 TURN_BYTES_MAX: Final = 8 * 1024 * 1024
+FULL_MS: Final = 1000
+"""How long a disk that was full is not asked for room."""
 SNAPSHOT_PIECE_BYTES: Final = 256 * 1024
+
+_NO_ROOM: Final = "the disk of this member is full: nothing was appended"
 
 Wish = Proposed | ReadAsked | MembershipAsked | TransferAsked
 
@@ -86,6 +90,7 @@ class Carrier:
         self._applied_index: LogIndex = core.commit_index
         self._applied_bytes = 0
         self._tick_waits = False
+        self._full_until_ms = 0
         self._stopping = False
         self._is_outside = False
 
@@ -134,7 +139,9 @@ class Carrier:
     async def run(self) -> None:
         """Drive the core until `stop`; raises what the store or the state machine raised."""
         try:
-            await self._carry(self._core.start(self._now_ms()))
+            await self._room_to_start()
+            if not self._stopping:
+                await self._carry(self._core.start(self._now_ms()))
             while not self._stopping:
                 await self._wake.wait()
                 self._wake.clear()
@@ -142,6 +149,17 @@ class Carrier:
                     await self._turn()
         finally:
             self._end()
+
+    async def _room_to_start(self) -> None:
+        """Wait until there is room for what the core begins with, and refuse what comes meanwhile (INV-RK2)."""
+        needed_bytes = log_bytes(Ticked(), self.membership)
+        await self._make_room(needed_bytes)
+        while not self._store.has_room(needed_bytes) and not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._inbox:
+                self._refuse(self._take_event(), RaftStoreFull(_NO_ROOM))
+            await self._make_room(needed_bytes)
 
     def stop(self) -> None:
         """Let `run` end after its turn."""
@@ -172,8 +190,7 @@ class Carrier:
         gathered: list[tuple[Event, int]] = []
         wanted_bytes = 0
         while self._inbox and len(gathered) < TURN_EVENTS_MAX and wanted_bytes < TURN_BYTES_MAX:
-            event = self._inbox.popleft()
-            self._tick_waits &= not isinstance(event, Ticked)
+            event = self._take_event()
             gathered.append((event, log_bytes(event, self._core.membership)))
             wanted_bytes += gathered[-1][1]
         await self._make_room(wanted_bytes)
@@ -189,19 +206,31 @@ class Carrier:
                 taken_bytes += needed_bytes
         return admitted
 
+    def _take_event(self) -> Event:
+        event = self._inbox.popleft()
+        self._tick_waits &= not isinstance(event, Ticked)
+        return event
+
     async def _make_room(self, size_bytes: int) -> None:
-        """Take room for that much, if it is there."""
-        if self._store.has_room(size_bytes):
+        """Take room for that much, if it is there; where it was not, it is looked for again after a while."""
+        if self._store.has_room(size_bytes) or self._now_ms() < self._full_until_ms:
             return
+        was_full = self._full_until_ms > 0
         try:
             await self._outside(partial(self._store.make_room, size_bytes))
         except RaftStoreFull as error:
-            logger.warning("the quorum's disk is full: %s", error)
+            self._full_until_ms = self._now_ms() + FULL_MS
+            if not was_full:
+                logger.warning("the disk of a member of the quorum is full: %s", error)
+        else:
+            self._full_until_ms = 0
+            if was_full:
+                logger.info("the disk of a member of the quorum has room again")
 
     def _expect_room(self, event: Event, log_bytes_wanted: int) -> None:
         """Raise RaftStoreFull if there is no room for an event."""
         if not self._store.has_room(log_bytes_wanted):
-            raise RaftStoreFull("the disk of this member is full: nothing was appended")
+            raise RaftStoreFull(_NO_ROOM)
         if volume_bytes_wanted := volume_bytes(event):
             self._store.expect_room(volume_bytes_wanted)
 

@@ -250,18 +250,20 @@ class RaftStore:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Write the log anew, if the disk has room for it beside the old one."""
+        """Write the log anew, with the room that was taken behind it, if the disk has room for that beside the old one."""
         content = encode_head(self._member)
         for change in self._log.changes():
             content += encode_frame(self._member, len(content), msgspec.msgpack.encode(change))
+        room = bytes(self._room_end - self._end)  # somebody may count on it (INV-RT4)
         try:
-            self._replace_log(content)
+            self._replace_log(content + room)
         except RaftStoreFull as error:
             logger.warning("the quorum's log keeps bytes that nobody needs: %s", error)
             return
         old, self._file = self._log_file(), self._disk.open(self._path)
         old.close()
-        self._end = self._room_end = self._rewritten_bytes = len(content)
+        self._end = self._rewritten_bytes = len(content)
+        self._room_end = len(content) + len(room)
 
     def _replace_log(self, content: bytes) -> None:
         """Put a new file in the log's place, durably; RaftStoreFull: the old one is as it was."""

@@ -549,6 +549,17 @@ def test_a_log_that_cannot_be_written_anew_stays_as_it_is() -> None:
     assert found(disk) == Recovered(HardState(Term(2)), (point(2), b""), ())
 
 
+def test_room_that_was_taken_is_there_when_the_log_is_written_anew() -> None:
+    """INV-RT4: the steps behind a snapshot that was installed count on it."""
+    disk = SimulatedDisk()
+    store = with_entries(disk, 2)
+    store.make_room(5000)
+    install(store)
+    disk.room_bytes = 0
+    assert store.has_room(4000)
+    store.persist([Persist(HardState(Term(2)), None, (entry(10, 2, bytes(3000)),))])
+
+
 def test_a_volume_without_room_is_told_before_a_piece_is_taken() -> None:
     disk = SimulatedDisk()
     store = opened(disk)

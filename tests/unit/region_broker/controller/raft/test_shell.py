@@ -149,6 +149,47 @@ async def test_a_full_disk_refuses_proposals_and_the_member_goes_on() -> None:
         await until(lambda: site.machine.taken == [b"kept", b"more"])
 
 
+def test_a_full_disk_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with alone() as site:
+            tries: list[str] = []
+            site.disk.fault = lambda name, path: tries.append(name) if name == "truncate" else None
+            site.disk.room_bytes = 0
+            for _ in range(50):
+                with pytest.raises(RaftStoreFull):
+                    await site.running.propose(bytes(200_000))
+                await asyncio.sleep(0.1)
+            assert len(tries) == 5, "once a second"
+            site.disk.room_bytes = None
+            await asyncio.sleep(carrying.FULL_MS / 1000)
+            for _ in range(3):
+                await site.running.propose(bytes(200_000))
+
+    with caplog.at_level("INFO"):
+        run_simulated(play(), 1)
+    assert ["is full" in text for text in caplog.messages] == [True, False]
+
+
+@simulated
+async def test_a_member_that_starts_on_a_full_disk_waits_for_room_and_refuses_meanwhile() -> None:
+    """INV-RK2: who votes alone begins with a vote and an entry."""
+    async with alone() as site:
+        await site.running.propose(b"kept")
+        await site.crash()
+        site.disk.room_bytes = 0
+        group = site.start()
+        with pytest.raises(RaftStoreFull):
+            await group.propose(b"refused")
+        assert site.task is not None
+        assert not site.task.done()
+        site.disk.room_bytes = None
+        await until(lambda: site.machine.taken == [b"kept"])
+        await site.crash()
+        site.disk.room_bytes = 0
+        site.start()
+        await site.stop()
+
+
 @simulated
 async def test_of_many_proposals_those_are_refused_that_do_not_fit() -> None:
     async with alone() as site:
