@@ -103,7 +103,7 @@ class Carrier:
 
     def receive(self, received: Received) -> None:
         """Take a message from the member that the connection proved."""
-        if len(self._inbox) < INBOX_MAX:  # INV-RK5
+        if len(self._inbox) < INBOX_MAX and not self._stopping:  # INV-RK5
             self._submit(received)
 
     def tick(self) -> None:
@@ -244,9 +244,16 @@ class Carrier:
                 assert_never(event)
 
     async def _outside(self, work: Callable[[], None]) -> None:
+        """Let work wait for the disk in a thread, which goes on where this is cancelled."""
+
+        def tracked() -> None:
+            try:
+                work()
+            finally:
+                self._is_outside = False
+
         self._is_outside = True
-        await self._setup.offload(work)
-        self._is_outside = False
+        await self._setup.offload(tracked)
 
     def _now_ms(self) -> int:
         return self._setup.clock.monotonic_ms()

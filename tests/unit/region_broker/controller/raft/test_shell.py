@@ -31,14 +31,19 @@ from region_broker.controller.raft.failures import (
     RaftStoreFull,
     Refused,
 )
+from region_broker.controller.raft.group_setup import GroupSetup
 from region_broker.controller.raft.log_content import merged
 from region_broker.controller.raft.log_file import frame_bytes
 from region_broker.controller.raft.raftos_classes import RaftosLeader, RaftosNode, RaftosState
 from region_broker.controller.raft.settings import RaftSettings
-from region_broker.controller.raft.shell import GroupLeader, GroupTimer
+from region_broker.controller.raft.shell import GroupLeader, GroupTimer, RaftGroup
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.raft_groups import (
     FOLDER,
     QUICK,
+    Commands,
     Site,
     alone,
     leader_of,
@@ -234,6 +239,7 @@ async def test_a_sync_that_fails_ends_the_member_and_tells_who_waits() -> None:
             await site.task
         with pytest.raises(NotLeader):
             await site.running.propose(b"y")
+        assert site.disk.open_files == 0
 
 
 @simulated
@@ -481,3 +487,34 @@ async def test_the_timer_of_a_role_that_is_over_never_calls_back() -> None:
     timer.reset()
     await asyncio.sleep(0.1)
     assert len(calls) == 3
+
+
+# -- as it runs --------------------------------------------------------------------------------
+
+
+async def test_a_member_on_a_real_disk_in_real_time(tmp_path: Path) -> None:
+    founders = Membership((member(1),))
+
+    async def life(payload: bytes) -> list[bytes]:
+        machine = Commands()
+        setup = GroupSetup(
+            member=member(1),
+            founders=founders,
+            disk=RealDisk(),
+            folder=tmp_path / "raft",
+            clock=SystemClock(),
+            chance=SystemChance(),
+            snapshot_after_bytes=1000,
+            settings=QUICK,
+        )
+        group = RaftGroup(setup, machine)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(group.run())
+            await asyncio.gather(*(group.propose(payload) for _ in range(20)))
+            assert await group.read_index() > 20
+            group.stop()
+        return machine.taken
+
+    assert await life(b"first") == [b"first"] * 20
+    assert await life(b"second") == [b"first"] * 20 + [b"second"] * 20
+    assert sorted(path.name for path in (tmp_path / "raft").iterdir()) == ["log", "snapshot"]
