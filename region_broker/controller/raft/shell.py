@@ -52,7 +52,7 @@ class GroupTimer(RaftosTimer):
     """Calls back every `interval` seconds on the running loop, while it is active (INV-RV3)."""
 
     def __init__(self, interval: float, callback: Callable[[], None]) -> None:
-        """Not raftos': that one asks for a loop outside of one (P7)."""
+        """Not raftos': that one asks for a loop outside of one (RP7)."""
         self.interval = interval
         self.callback = callback
         self.loop = asyncio.get_running_loop()
@@ -64,13 +64,13 @@ class GroupTimer(RaftosTimer):
             super().stop()
 
     def reset(self) -> None:
-        """Begin the interval anew; one that is stopped stays so (S18)."""
+        """Begin the interval anew; one that is stopped stays so (RS18)."""
         if self.is_active:
             super().reset()
 
 
 class GroupFollower(RaftosFollower):
-    """Ticks. raftos' own would forget its vote at each start (S1)."""
+    """Ticks. raftos' own would forget its vote at each start (RS1)."""
 
     def __init__(self, state: "GroupState") -> None:
         """Take what all roles share, and a timer."""
@@ -83,7 +83,7 @@ class GroupFollower(RaftosFollower):
 
 
 class GroupCandidate(RaftosCandidate):
-    """Ticks. raftos' own would count votes, not voters (S3)."""
+    """Ticks. raftos' own would count votes, not voters (RS3)."""
 
     def __init__(self, state: "GroupState") -> None:
         """Take what all roles share, and a timer."""
@@ -96,7 +96,7 @@ class GroupCandidate(RaftosCandidate):
 
 
 class GroupLeader(RaftosLeader):
-    """Ticks. raftos' own would commit by stale answers (S4), and what no entry of its term follows not at all (S8)."""
+    """Ticks. raftos' own would commit by stale answers (RS4), and what no entry of its term follows not at all (RS8)."""
 
     def __init__(self, state: "GroupState") -> None:
         """Take what all roles share, and a timer; when to step down says the core (INV-RFD4)."""
@@ -117,7 +117,7 @@ _ROLES: Final[dict[Role, type[RaftosFollower | RaftosCandidate | RaftosLeader]]]
 
 
 class GroupState(RaftosState):
-    """One group's role, as its core says. raftos' own keeps the leader and the loop for the whole process (S17)."""
+    """One group's role, as its core says. raftos' own keeps the leader and the loop for the whole process (RS17)."""
 
     def __init__(self, server: "RaftGroup", setup: GroupSetup, carrier: Carrier) -> None:
         """Begin as a follower, who does not tick before `start`."""
@@ -136,7 +136,7 @@ class GroupState(RaftosState):
         return GroupTimer(interval_ms / 1000, self._carrier.tick)
 
     def request_handler(self, data: Received) -> None:
-        """Take a message, whole and of a type that is known; raftos' own lets the sender name the method (S22)."""
+        """Take a message, whole and of a type that is known; raftos' own lets the sender name the method (RS22)."""
         self._carrier.receive(data)
 
     def follow(self, change: RoleChanged) -> None:
@@ -152,7 +152,7 @@ class GroupState(RaftosState):
 
 
 class RaftGroup(RaftosNode):
-    """One member of one group (INV-RV2). raftos' own lists all nodes of the process, and sends by itself (P2, S17, S24)."""
+    """One member of one group (INV-RV2). raftos' own lists all nodes of the process, and sends by itself (RP2, RS17, RS24)."""
 
     def __init__(self, setup: GroupSetup, machine: StateMachine) -> None:
         """Open the member's folder, which waits for the disk, on the running loop; the state machine gets its snapshot.

@@ -2,9 +2,9 @@
 
 | finding | shown by |
 |---|---|
-| P1  pinned dependencies that cannot be installed | read: the requirements are in the archive, and none of it is installed here |
-| P2, P3, P4, P5, P6, P8, P9, P10, P11 | a test each, below |
-| P7  `get_event_loop()` outside a running loop raises | read: from Python 3.14 on; here it returns a loop that nobody runs, which is shown |
+| RP1  pinned dependencies that cannot be installed | read: the requirements are in the archive, and none of it is installed here |
+| RP2, RP3, RP4, RP5, RP6, RP8, RP9, RP10, RP11 | a test each, below |
+| RP7  `get_event_loop()` outside a running loop raises | read: from Python 3.14 on; here it returns a loop that nobody runs, which is shown |
 
 The safety of raftos: `test_audit_of_safety`.
 """
@@ -46,21 +46,21 @@ async def commits_one() -> None:
         await until(lambda: all(site.machine.taken == [b"x"] for site in others))
 
 
-async def test_p2_a_node_cannot_be_made(stock: Stock) -> None:
+async def test_rp2_a_node_cannot_be_made(stock: Stock) -> None:
     with pytest.raises(TypeError, match="loop"):
         stock.server.Node(address=ME, loop=asyncio.get_running_loop())
 
 
-def test_p2_ours_can_be_made() -> None:
+def test_rp2_ours_can_be_made() -> None:
     run_simulated(commits_one(), 1)
 
 
-async def test_p3_no_replicated_dict_can_be_changed(stock: Stock) -> None:
+async def test_rp3_no_replicated_dict_can_be_changed(stock: Stock) -> None:
     with pytest.raises(TypeError, match="await"):
         await stock.replicator.ReplicatedDict("d").update({})
 
 
-def test_p4_no_message_can_be_read_in_the_default_serializer(stock: Stock) -> None:
+def test_rp4_no_message_can_be_read_in_the_default_serializer(stock: Stock) -> None:
     serializer = stock.serializers.MessagePackSerializer
     with pytest.raises(TypeError, match="encoding"):
         serializer.unpack(serializer.pack({"type": "request_vote"}))
@@ -73,7 +73,7 @@ def append_entries(**fields: object) -> dict[str, object]:
     } | fields  # fmt: skip
 
 
-async def test_p5_a_follower_that_applies_drops_the_message(
+async def test_rp5_a_follower_that_applies_drops_the_message(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(asyncio.futures, "InvalidStateError", raising=False)
@@ -87,7 +87,7 @@ async def test_p5_a_follower_that_applies_drops_the_message(
     state.stop()
 
 
-async def test_p6_no_role_can_change_once_asyncio_has_lost_a_function(
+async def test_rp6_no_role_can_change_once_asyncio_has_lost_a_function(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(asyncio, "iscoroutinefunction", raising=False)
@@ -98,13 +98,13 @@ async def test_p6_no_role_can_change_once_asyncio_has_lost_a_function(
     state.stop()
 
 
-def test_p6_ours_does_not_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rp6_ours_does_not_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(asyncio, "iscoroutinefunction", raising=False)
     run_simulated(commits_one(), 1)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="raises: the finding itself")
-def test_p7_a_timer_made_outside_a_loop_has_one_that_nobody_runs(
+def test_rp7_a_timer_made_outside_a_loop_has_one_that_nobody_runs(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle = asyncio.new_event_loop()
@@ -116,7 +116,7 @@ def test_p7_a_timer_made_outside_a_loop_has_one_that_nobody_runs(
         GroupTimer(1, lambda: None)
 
 
-def test_p8_the_default_folder_is_the_system_s(
+def test_rp8_the_default_folder_is_the_system_s(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -126,12 +126,12 @@ def test_p8_the_default_folder_is_the_system_s(
     assert made == ["/var/log/raftos"]
 
 
-def test_p8_ours_has_no_default() -> None:
+def test_rp8_ours_has_no_default() -> None:
     (folder,) = [each for each in dataclasses.fields(GroupSetup) if each.name == "folder"]
     assert folder.default is dataclasses.MISSING
 
 
-def test_p9_a_key_is_derived_at_import(tmp_path: Path) -> None:
+def test_rp9_a_key_is_derived_at_import(tmp_path: Path) -> None:
     with stock_raftos(tmp_path, ciphers=True) as stock:
         assert [each["iterations"] for each in stock.derived] == [100_000]
 
@@ -144,13 +144,13 @@ print(sorted(loaded))
 """
 
 
-def test_p9_ours_loads_no_ciphers_and_no_serializers() -> None:
+def test_rp9_ours_loads_no_ciphers_and_no_serializers() -> None:
     """INV-RV1, in a process of its own, where nothing else imported any of it."""
     done = subprocess.run([sys.executable, "-c", GUARD], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-async def test_p10_an_address_of_ipv6_is_no_address(stock: Stock) -> None:
+async def test_rp10_an_address_of_ipv6_is_no_address(stock: Stock) -> None:
     state = stock.member(A)
     with pytest.raises(TypeError):
         state.get_sender_id(("::1", 8000, 0, 0))
@@ -158,10 +158,10 @@ async def test_p10_an_address_of_ipv6_is_no_address(stock: Stock) -> None:
         await stock.server.Node.send(state.server, {}, "::1:8000")
 
 
-def test_p11_the_default_log_dies_at_its_fifth_write(tmp_path: Path) -> None:
+def test_rp11_the_default_log_dies_at_its_fifth_write(tmp_path: Path) -> None:
     with stock_raftos(tmp_path, json=False) as stock:
         serializer = stock.conf.config.serializer
-        serializer.unpack = staticmethod(msgspec.msgpack.decode)  # P4 aside
+        serializer.unpack = staticmethod(msgspec.msgpack.decode)  # RP4 aside
         log = stock.storage.Log("me")
         for number in range(4):
             log.write(1, {"x": number})
@@ -171,7 +171,7 @@ def test_p11_the_default_log_dies_at_its_fifth_write(tmp_path: Path) -> None:
             stock.storage.Log("me")
 
 
-def test_p11_ours_reads_back_whatever_its_bytes_are() -> None:
+def test_rp11_ours_reads_back_whatever_its_bytes_are() -> None:
     disk = SimulatedDisk()
     store = RaftStore.open(disk, FOLDER, member(1))[0]
     entries = tuple(

@@ -2,14 +2,14 @@
 
 | finding | shown by |
 |---|---|
-| S1 to S15, S17 to S23, S25 | two tests each, below (S11, S15 and S20 were read before, and can be shown) |
-| S23  ours loads no ciphers | `test_audit_of_running`, in a process of its own |
-| S16  a follower reports and commits its whole log | read of raftos' master: in 0.2.6 S6 hides it. Ours is shown |
-| S24  entries over 48 kB cannot leave in a datagram, and the sender's address is its identity | read: ours has no datagrams, and who sent a message is handed in with it (`Received`) |
-| S26  no snapshots, membership changes, batches, transfers | read; that ours has them, `test_shell` shows |
+| RS1 to RS15, RS17 to RS23, RS25 | two tests each, below (RS11, RS15 and RS20 were read before, and can be shown) |
+| RS16  a follower reports and commits its whole log | read of raftos' master: in 0.2.6 RS6 hides it. Ours is shown |
+| RS23  ours loads no ciphers | `test_audit_of_running`, in a process of its own |
+| RS24  entries over 48 kB cannot leave in a datagram, and the sender's address is its identity | read: ours has no datagrams, and who sent a message is handed in with it (`Received`) |
+| RS26  no snapshots, membership changes, batches, transfers | read; that ours has them, `test_shell` shows |
 
 Rules are cited from the Raft paper's figure 2 and sections, and Ongaro's thesis. On stock raftos run the shims of
-`tests.fixtures.stock_raftos`: another serializer (P11), and the exception that asyncio renamed (P5).
+`tests.fixtures.stock_raftos`: another serializer (RP11), and the exception that asyncio renamed (RP5).
 """
 
 import asyncio
@@ -187,10 +187,10 @@ def leader(voters: int, **more: Any) -> RaftCore:
     return core
 
 
-# -- S1: a vote is forgotten (Election Safety) ---------------------------------------------------
+# -- RS1: a vote is forgotten (Election Safety) ---------------------------------------------------
 
 
-async def test_s1_stock_votes_twice_in_a_term_if_it_is_started_again(stock: Stock) -> None:
+async def test_rs1_stock_votes_twice_in_a_term_if_it_is_started_again(stock: Stock) -> None:
     state = stock.member(A, B)
     state.start()
     state.request_handler(vote_request(A, 5))
@@ -205,7 +205,7 @@ async def test_s1_stock_votes_twice_in_a_term_if_it_is_started_again(stock: Stoc
     again.stop()
 
 
-def test_s1_ours_remembers_its_vote() -> None:
+def test_rs1_ours_remembers_its_vote() -> None:
     disk = SimulatedDisk()
     store = RaftStore.open(disk, FOLDER, member(1))[0]
     effects = got(core_of(3), 2, ask(5))
@@ -218,10 +218,10 @@ def test_s1_ours_remembers_its_vote() -> None:
     assert sent(got(again, 2, ask(5))) == [VoteAnswer(Term(5), False, True)]
 
 
-# -- S2: a vote of an earlier term keeps from voting (liveness) ----------------------------------
+# -- RS2: a vote of an earlier term keeps from voting (liveness) ----------------------------------
 
 
-async def test_s2_stock_neither_votes_nor_answers_in_a_later_term(stock: Stock) -> None:
+async def test_rs2_stock_neither_votes_nor_answers_in_a_later_term(stock: Stock) -> None:
     state = stock.member(A, B)
     state.start()
     state.request_handler(vote_request(A, 1))
@@ -232,16 +232,16 @@ async def test_s2_stock_neither_votes_nor_answers_in_a_later_term(stock: Stock) 
     state.stop()
 
 
-def test_s2_ours_votes_anew_in_each_term_and_repeats_its_answer() -> None:
+def test_rs2_ours_votes_anew_in_each_term_and_repeats_its_answer() -> None:
     core = core_of(3)
     for sender, term in ((2, 1), (3, 2), (3, 2)):
         assert sent(got(core, sender, ask(term))) == [VoteAnswer(Term(term), False, True)]
 
 
-# -- S3: votes are counted, not voters (Election Safety) -----------------------------------------
+# -- RS3: votes are counted, not voters (Election Safety) -----------------------------------------
 
 
-async def test_s3_stock_leads_five_by_one_vote_that_came_twice(stock: Stock) -> None:
+async def test_rs3_stock_leads_five_by_one_vote_that_came_twice(stock: Stock) -> None:
     state = stock.member(A, B, C, D)
     state.start()
     state.to_candidate()
@@ -251,7 +251,7 @@ async def test_s3_stock_leads_five_by_one_vote_that_came_twice(stock: Stock) -> 
     state.stop()
 
 
-async def test_s3_stock_counts_votes_of_former_terms_and_of_strangers(stock: Stock) -> None:
+async def test_rs3_stock_counts_votes_of_former_terms_and_of_strangers(stock: Stock) -> None:
     state = stock.member(A, B, C, D)
     state.start()
     state.storage.update({"term": 6})
@@ -262,7 +262,7 @@ async def test_s3_stock_counts_votes_of_former_terms_and_of_strangers(stock: Sto
     state.stop()
 
 
-def test_s3_ours_counts_voters_of_this_term_once() -> None:
+def test_rs3_ours_counts_voters_of_this_term_once() -> None:
     core = candidate(5, hard_state=HardState(Term(6)))
     for sender, term in ((2, 7), (2, 7), (3, 1), (9, 7)):
         got(core, sender, VoteAnswer(Term(term), False, True))
@@ -271,10 +271,10 @@ def test_s3_ours_counts_voters_of_this_term_once() -> None:
     assert role_of(core) is Role.LEADER
 
 
-# -- S4: answers of former terms commit (Leader Completeness) ------------------------------------
+# -- RS4: answers of former terms commit (Leader Completeness) ------------------------------------
 
 
-async def test_s4_stock_commits_by_an_answer_of_a_former_term(stock: Stock) -> None:
+async def test_rs4_stock_commits_by_an_answer_of_a_former_term(stock: Stock) -> None:
     state = stock_leader(stock, A, B, term=3)
     state.log.write(3, {"x": 1})
     state.request_handler(taken(A, 1, 1))
@@ -282,7 +282,7 @@ async def test_s4_stock_commits_by_an_answer_of_a_former_term(stock: Stock) -> N
     state.stop()
 
 
-def test_s4_ours_commits_by_answers_of_its_term_alone() -> None:
+def test_rs4_ours_commits_by_answers_of_its_term_alone() -> None:
     core = leader(3, hard_state=HardState(Term(2)))
     got(core, 2, matched(core, 2, term=1))
     assert core.commit_index == 0
@@ -290,10 +290,10 @@ def test_s4_ours_commits_by_answers_of_its_term_alone() -> None:
     assert core.commit_index == 2
 
 
-# -- S5: the match index falls -------------------------------------------------------------------
+# -- RS5: the match index falls -------------------------------------------------------------------
 
 
-async def test_s5_stock_forgets_what_a_follower_has_when_answers_change_places(
+async def test_rs5_stock_forgets_what_a_follower_has_when_answers_change_places(
     stock: Stock,
 ) -> None:
     state = stock_leader(stock, A, B)
@@ -305,17 +305,17 @@ async def test_s5_stock_forgets_what_a_follower_has_when_answers_change_places(
     state.stop()
 
 
-def test_s5_ours_never_does() -> None:
+def test_rs5_ours_never_does() -> None:
     progress = Progress(LogIndex(1), 0)
     progress.taken_up_to(LogIndex(3))
     progress.taken_up_to(LogIndex(1))
     assert (progress.match_index, progress.next_index) == (3, 4)
 
 
-# -- S6: a delayed heartbeat erases committed entries (State Machine Safety) ---------------------
+# -- RS6: a delayed heartbeat erases committed entries (State Machine Safety) ---------------------
 
 
-async def test_s6_stock_erases_committed_entries(stock: Stock) -> None:
+async def test_rs6_stock_erases_committed_entries(stock: Stock) -> None:
     state = stock.member(A)
     state.start()
     one, two = ({"term": 1, "command": {"x": number}} for number in (1, 2))
@@ -327,7 +327,7 @@ async def test_s6_stock_erases_committed_entries(stock: Stock) -> None:
     state.stop()
 
 
-def test_s6_ours_cuts_only_what_differs_and_is_not_committed() -> None:
+def test_rs6_ours_cuts_only_what_differs_and_is_not_committed() -> None:
     core = core_of(3)
     got(core, 2, request(1, (0, 0), entry(1), entry(2), commit=2))
     effects = got(core, 2, request(1))
@@ -340,17 +340,17 @@ def test_s6_ours_cuts_only_what_differs_and_is_not_committed() -> None:
     assert (cut.cut_behind, cut.entries) == (3, (entry(4, 2),))
 
 
-# -- S7: half is a majority (quorum intersection) ------------------------------------------------
+# -- RS7: half is a majority (quorum intersection) ------------------------------------------------
 
 
 @pytest.mark.parametrize("members", [2, 4, 6])
-async def test_s7_stock_takes_half_for_a_majority(stock: Stock, members: int) -> None:
+async def test_rs7_stock_takes_half_for_a_majority(stock: Stock, members: int) -> None:
     state = stock.member(*(("127.0.0.1", 9000 + each) for each in range(members - 1)))
     assert state.is_majority(members // 2)
 
 
 @pytest.mark.parametrize("members", [2, 4, 6])
-def test_s7_ours_needs_more_than_half(members: int) -> None:
+def test_rs7_ours_needs_more_than_half(members: int) -> None:
     core = candidate(members)
     for voter in range(2, members // 2 + 1):
         got(core, voter, VoteAnswer(core.term, False, True))
@@ -359,10 +359,10 @@ def test_s7_ours_needs_more_than_half(members: int) -> None:
     assert role_of(core) is Role.LEADER
 
 
-# -- S8: an entry of a former term in front keeps from committing (5.4.2, 8) ---------------------
+# -- RS8: an entry of a former term in front keeps from committing (5.4.2, 8) ---------------------
 
 
-async def test_s8_stock_never_commits_again_behind_an_entry_of_a_former_term(stock: Stock) -> None:
+async def test_rs8_stock_never_commits_again_behind_an_entry_of_a_former_term(stock: Stock) -> None:
     state = stock_leader(stock, A, B, term=2)
     state.log.write(1, {"x": 1})
     state.log.write(2, {"x": 2})
@@ -372,7 +372,7 @@ async def test_s8_stock_never_commits_again_behind_an_entry_of_a_former_term(sto
     state.stop()
 
 
-def test_s8_ours_begins_its_term_with_an_entry_that_commits_what_is_before_it() -> None:
+def test_rs8_ours_begins_its_term_with_an_entry_that_commits_what_is_before_it() -> None:
     core = leader(3, entries=(entry(1),), hard_state=HardState(Term(1)))
     got(core, 2, matched(core, 1))
     assert core.commit_index == 0
@@ -380,10 +380,10 @@ def test_s8_ours_begins_its_term_with_an_entry_that_commits_what_is_before_it() 
     assert core.commit_index == 2
 
 
-# -- S9: old commands are applied again over newer state (State Machine Safety) ------------------
+# -- RS9: old commands are applied again over newer state (State Machine Safety) ------------------
 
 
-async def test_s9_stock_goes_back_in_time_when_it_is_started_again(stock: Stock) -> None:
+async def test_rs9_stock_goes_back_in_time_when_it_is_started_again(stock: Stock) -> None:
     state = stock.member(A)
     state.start()
     entries = [{"term": 1, "command": {"x": number}} for number in (1, 2)]
@@ -399,7 +399,7 @@ async def test_s9_stock_goes_back_in_time_when_it_is_started_again(stock: Stock)
     again.stop()
 
 
-def test_s9_ours_goes_on_from_its_snapshot() -> None:
+def test_rs9_ours_goes_on_from_its_snapshot() -> None:
     async def play() -> None:
         async with alone(snapshot_after_bytes=1, settings=QUICK) as site:
             for payload in (b"x=1", b"x=2"):
@@ -413,10 +413,10 @@ def test_s9_ours_goes_on_from_its_snapshot() -> None:
     run_simulated(play(), 1)
 
 
-# -- S10: one future for all callers (durability, linearizability) -------------------------------
+# -- RS10: one future for all callers (durability, linearizability) -------------------------------
 
 
-async def test_s10_stock_acknowledges_the_wrong_one_and_forgets_the_other(stock: Stock) -> None:
+async def test_rs10_stock_acknowledges_the_wrong_one_and_forgets_the_other(stock: Stock) -> None:
     state = stock_leader(stock, A, B)
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(state.state.execute_command({"x": 1}))
@@ -432,7 +432,7 @@ async def test_s10_stock_acknowledges_the_wrong_one_and_forgets_the_other(stock:
     state.stop()
 
 
-def test_s10_ours_answers_each_with_its_own_entry_and_all_when_it_leads_no_more() -> None:
+def test_rs10_ours_answers_each_with_its_own_entry_and_all_when_it_leads_no_more() -> None:
     core = leader(3)
     for ticket in (1, 2, 3):
         core.step(Proposed(ticket, b"x"), ELECTION_MS)
@@ -445,10 +445,10 @@ def test_s10_ours_answers_each_with_its_own_entry_and_all_when_it_leads_no_more(
     assert [(each.ticket, each.outcome) for each in lost] == [(3, Outcome.LOST)]
 
 
-# -- S11: reads of a deposed leader (linearizable reads) -----------------------------------------
+# -- RS11: reads of a deposed leader (linearizable reads) -----------------------------------------
 
 
-async def test_s11_stock_answers_a_read_though_nobody_follows_it(stock: Stock) -> None:
+async def test_rs11_stock_answers_a_read_though_nobody_follows_it(stock: Stock) -> None:
     state = stock_leader(stock, A, B)
     state.state_machine.apply({"x": "old"})
     assert await stock.state.State.get_value("x") == "old"
@@ -456,7 +456,7 @@ async def test_s11_stock_answers_a_read_though_nobody_follows_it(stock: Stock) -
     state.stop()
 
 
-def test_s11_ours_answers_a_read_after_a_majority_confirmed_that_it_leads() -> None:
+def test_rs11_ours_answers_a_read_after_a_majority_confirmed_that_it_leads() -> None:
     core = leader(3)
     got(core, 2, matched(core, 2))
     effects = core.step(ReadAsked(7), ELECTION_MS)
@@ -476,10 +476,10 @@ def test_s11_ours_answers_a_read_after_a_majority_confirmed_that_it_leads() -> N
     run_simulated(cut_off(), 1)
 
 
-# -- S12: nothing is synced, files are torn (persistence rule) -----------------------------------
+# -- RS12: nothing is synced, files are torn (persistence rule) -----------------------------------
 
 
-async def test_s12_stock_syncs_nothing_and_tears_its_term(
+async def test_rs12_stock_syncs_nothing_and_tears_its_term(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -502,7 +502,7 @@ async def test_s12_stock_syncs_nothing_and_tears_its_term(
     assert not again.exists("term")
 
 
-def test_s12_ours_is_all_there_or_as_it_was_at_every_crash_point() -> None:
+def test_rs12_ours_is_all_there_or_as_it_was_at_every_crash_point() -> None:
     """More of it: `test_durable`, `tests.property.test_raft_store`."""
     vote = Persist(HardState(Term(6), member(2)), None, (entry(1),))
     for crash_at in range(3):
@@ -521,10 +521,10 @@ def test_s12_ours_is_all_there_or_as_it_was_at_every_crash_point() -> None:
         ]
 
 
-# -- S13: requests in a term that was never won (Election Safety) --------------------------------
+# -- RS13: requests in a term that was never won (Election Safety) --------------------------------
 
 
-async def test_s13_stock_leads_a_term_that_it_never_won(stock: Stock) -> None:
+async def test_rs13_stock_leads_a_term_that_it_never_won(stock: Stock) -> None:
     state = stock_leader(stock, A, B)
     state.state.heartbeat()
     state.request_handler(append_entries(50))
@@ -534,7 +534,7 @@ async def test_s13_stock_leads_a_term_that_it_never_won(stock: Stock) -> None:
     state.stop()
 
 
-def test_s13_ours_sends_nothing_as_leader_once_it_follows() -> None:
+def test_rs13_ours_sends_nothing_as_leader_once_it_follows() -> None:
     core = leader(3)
     core.step(Proposed(1, b"x"), ELECTION_MS)
     effects = got(core, 3, request(50))
@@ -543,10 +543,10 @@ def test_s13_ours_sends_nothing_as_leader_once_it_follows() -> None:
     assert not [each for each in sent(effects) if isinstance(each, AppendRequest)]
 
 
-# -- S14: the answer of a stale request breaks the leader ----------------------------------------
+# -- RS14: the answer of a stale request breaks the leader ----------------------------------------
 
 
-async def test_s14_stock_leader_cannot_read_the_refusal_of_a_later_term(stock: Stock) -> None:
+async def test_rs14_stock_leader_cannot_read_the_refusal_of_a_later_term(stock: Stock) -> None:
     follower = stock.member(A)
     follower.start()
     follower.storage.update({"term": 5})
@@ -560,7 +560,7 @@ async def test_s14_stock_leader_cannot_read_the_refusal_of_a_later_term(stock: S
     state.stop()
 
 
-def test_s14_ours_learns_the_later_term_from_the_refusal() -> None:
+def test_rs14_ours_learns_the_later_term_from_the_refusal() -> None:
     follower = core_of(3, hard_state=HardState(Term(5)))
     (refusal,) = sent(got(follower, 1, request(1)))
     core = leader(3)
@@ -568,10 +568,10 @@ def test_s14_ours_learns_the_later_term_from_the_refusal() -> None:
     assert (core.role, core.term) == (Role.FOLLOWER, 5)
 
 
-# -- S15: what is committed is applied with the next message -------------------------------------
+# -- RS15: what is committed is applied with the next message -------------------------------------
 
 
-async def test_s15_stock_applies_only_when_the_next_message_comes(stock: Stock) -> None:
+async def test_rs15_stock_applies_only_when_the_next_message_comes(stock: Stock) -> None:
     state = stock.member(A)
     state.start()
     one = {"term": 1, "command": {"x": 1}}
@@ -580,25 +580,25 @@ async def test_s15_stock_applies_only_when_the_next_message_comes(stock: Stock) 
     state.stop()
 
 
-def test_s15_ours_applies_in_the_same_step() -> None:
+def test_rs15_ours_applies_in_the_same_step() -> None:
     effects = got(core_of(3), 2, request(1, (0, 0), entry(1), commit=1))
     assert Committed((entry(1),)) in effects
 
 
-# -- S16: a follower says more than it knows to be the leader's (Log Matching) -------------------
+# -- RS16: a follower says more than it knows to be the leader's (Log Matching) -------------------
 
 
-def test_s16_ours_reports_and_commits_no_further_than_the_request_reaches() -> None:
+def test_rs16_ours_reports_and_commits_no_further_than_the_request_reaches() -> None:
     core = core_of(3, entries=(entry(1), entry(2), entry(3)), hard_state=HardState(Term(1)))
     effects = got(core, 2, request(2, (1, 1), commit=3))
     (answer,) = [each for each in sent(effects) if isinstance(each, AppendAnswer)]
     assert (answer.taken, answer.matched, core.commit_index) == (True, 1, 1)
 
 
-# -- S17: globals (several groups in one process) ------------------------------------------------
+# -- RS17: globals (several groups in one process) ------------------------------------------------
 
 
-async def test_s17_stock_members_overwrite_each_other_s_leader(stock: Stock) -> None:
+async def test_rs17_stock_members_overwrite_each_other_s_leader(stock: Stock) -> None:
     first, second = stock.member(A), stock.member(B, me=C)
     first.start()
     first.to_candidate()
@@ -610,7 +610,7 @@ async def test_s17_stock_members_overwrite_each_other_s_leader(stock: Stock) -> 
     second.stop()
 
 
-def test_s17_ours_know_nothing_of_each_other() -> None:
+def test_rs17_ours_know_nothing_of_each_other() -> None:
     async def play() -> None:
         async with alone() as first, several(3) as (second, *_):
             assert (first.running.leader, second.running.leader) == (first.me, second.me)
@@ -621,10 +621,10 @@ def test_s17_ours_know_nothing_of_each_other() -> None:
     run_simulated(play(), 3)
 
 
-# -- S18: timers of roles that are over ----------------------------------------------------------
+# -- RS18: timers of roles that are over ----------------------------------------------------------
 
 
-async def test_s18_stock_timers_rise_again(stock: Stock) -> None:
+async def test_rs18_stock_timers_rise_again(stock: Stock) -> None:
     timer = stock.timer.Timer(1000, lambda: None)
     timer.start()
     timer.stop()
@@ -633,7 +633,7 @@ async def test_s18_stock_timers_rise_again(stock: Stock) -> None:
     timer.stop()
 
 
-async def test_s18_ours_stay_stopped() -> None:
+async def test_rs18_ours_stay_stopped() -> None:
     timer = GroupTimer(1000, lambda: None)
     timer.start()
     timer.stop()
@@ -641,10 +641,10 @@ async def test_s18_ours_stay_stopped() -> None:
     assert not timer.is_active
 
 
-# -- S19: who steps down gives the message to the role that is over ------------------------------
+# -- RS19: who steps down gives the message to the role that is over ------------------------------
 
 
-async def test_s19_stock_candidate_never_answers_a_later_candidate(stock: Stock) -> None:
+async def test_rs19_stock_candidate_never_answers_a_later_candidate(stock: Stock) -> None:
     state = stock.member(A, B)
     state.start()
     state.to_candidate()
@@ -656,14 +656,14 @@ async def test_s19_stock_candidate_never_answers_a_later_candidate(stock: Stock)
     state.stop()
 
 
-def test_s19_ours_votes_for_it() -> None:
+def test_rs19_ours_votes_for_it() -> None:
     assert sent(got(candidate(3), 2, ask(9))) == [VoteAnswer(Term(9), False, True)]
 
 
-# -- S20: elections that disturb -----------------------------------------------------------------
+# -- RS20: elections that disturb -----------------------------------------------------------------
 
 
-async def test_s20_stock_does_not_wait_for_whom_it_voted_for_nor_for_a_leader_it_lags_behind(
+async def test_rs20_stock_does_not_wait_for_whom_it_voted_for_nor_for_a_leader_it_lags_behind(
     stock: Stock,
 ) -> None:
     state = stock.member(A, B)
@@ -677,7 +677,7 @@ async def test_s20_stock_does_not_wait_for_whom_it_voted_for_nor_for_a_leader_it
     state.stop()
 
 
-def test_s20_ours_waits_for_both_and_asks_before_it_disturbs() -> None:
+def test_rs20_ours_waits_for_both_and_asks_before_it_disturbs() -> None:
     for message in (ask(1), request(1, (7, 1))):
         core = core_of(3)
         got(core, 2, message, ELECTION_MS - 1)
@@ -688,10 +688,10 @@ def test_s20_ours_waits_for_both_and_asks_before_it_disturbs() -> None:
     assert core.term == 0
 
 
-# -- S21: index 0 is the last entry --------------------------------------------------------------
+# -- RS21: index 0 is the last entry --------------------------------------------------------------
 
 
-async def test_s21_stock_takes_the_last_entry_for_the_one_before_the_first(stock: Stock) -> None:
+async def test_rs21_stock_takes_the_last_entry_for_the_one_before_the_first(stock: Stock) -> None:
     state = stock.member(A)
     for term in (1, 2, 3):
         state.log.write(term, {})
@@ -699,7 +699,7 @@ async def test_s21_stock_takes_the_last_entry_for_the_one_before_the_first(stock
 
 
 @pytest.mark.parametrize(("index", "term"), [(-1, None), (0, 0), (1, 1), (3, 3), (4, None)])
-def test_s21_ours_knows_where_its_log_begins_and_ends(index: int, term: int | None) -> None:
+def test_rs21_ours_knows_where_its_log_begins_and_ends(index: int, term: int | None) -> None:
     log = LogView(
         SnapshotPoint(BEFORE_FIRST, NO_TERM, Membership(())),
         [entry(each, each) for each in (1, 2, 3)],
@@ -707,11 +707,11 @@ def test_s21_ours_knows_where_its_log_begins_and_ends(index: int, term: int | No
     assert log.term_at(LogIndex(index)) == term
 
 
-# -- S22: no schema ------------------------------------------------------------------------------
+# -- RS22: no schema ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [{"type": "nothing"}, {"type": "append_entries"}, {}])
-async def test_s22_stock_raises_whatever_a_datagram_brings(
+async def test_rs22_stock_raises_whatever_a_datagram_brings(
     stock: Stock, data: dict[str, object]
 ) -> None:
     state = stock.member(A)
@@ -721,7 +721,7 @@ async def test_s22_stock_raises_whatever_a_datagram_brings(
     state.stop()
 
 
-def test_s22_ours_has_a_schema() -> None:
+def test_rs22_ours_has_a_schema() -> None:
     """The transport decodes; what does not fit never becomes a message."""
     decoder = msgspec.msgpack.Decoder(Message)
     for wrong in (
@@ -736,10 +736,10 @@ def test_s22_ours_has_a_schema() -> None:
     assert decoder.decode(msgspec.msgpack.encode(right)) == right
 
 
-# -- S23: the secret that is configured is not used ----------------------------------------------
+# -- RS23: the secret that is configured is not used ----------------------------------------------
 
 
-def test_s23_stock_goes_on_with_the_key_of_its_source_code(tmp_path: Path) -> None:
+def test_rs23_stock_goes_on_with_the_key_of_its_source_code(tmp_path: Path) -> None:
     with stock_raftos(tmp_path, ciphers=True) as stock:
         before = stock.conf.config.cryptor
         stock.package.configure({"secret_key": b"mine"})
@@ -747,14 +747,14 @@ def test_s23_stock_goes_on_with_the_key_of_its_source_code(tmp_path: Path) -> No
         assert [each["salt"] for each in stock.derived] == [b"raftos sample salt"]
 
 
-def test_s23_stock_without_cryptography_encrypts_nothing(stock: Stock) -> None:
+def test_rs23_stock_without_cryptography_encrypts_nothing(stock: Stock) -> None:
     assert stock.conf.config.cryptor.encrypt(b"plain") == b"plain"
 
 
-# -- S25: a member alone -------------------------------------------------------------------------
+# -- RS25: a member alone -------------------------------------------------------------------------
 
 
-async def test_s25_stock_alone_never_leads(stock: Stock) -> None:
+async def test_rs25_stock_alone_never_leads(stock: Stock) -> None:
     state = stock.member()
     state.start()
     for _ in range(5):
@@ -764,5 +764,5 @@ async def test_s25_stock_alone_never_leads(stock: Stock) -> None:
     state.stop()
 
 
-def test_s25_ours_leads_at_once() -> None:
+def test_rs25_ours_leads_at_once() -> None:
     assert core_of(1).role is Role.LEADER
