@@ -177,7 +177,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """Read the piece of the newest durable snapshot from `position` and send it to `target` as a `SnapshotRequest` of `term`."""
+    """Read the piece of the newest durable snapshot from `position` and send it to `target` as a `SnapshotRequest` of `term`.
+
+    Where the snapshot does not reach `position`, it is the first piece: a newer snapshot took the place of the one that was begun.
+    """
 
     target: Member
     term: Term
@@ -218,7 +221,7 @@ class Outcome(Enum):
     NOT_LEADER = "this member does not lead: nothing was appended"
     LOST = "this member led and does no more: it may have been committed, or not"
     BUSY = "another change of the kind is under way, or too much waits"
-    REFUSED = "this is not one step from the present membership, or no voter with the whole log"
+    REFUSED = "not one step from the present membership, a voter that lacks too much, or too large: nothing was changed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,8 +195,14 @@ class Judge:
             right = held is not None and own.entry_at(index) in {None, held}
             _hold(right, "INV-RSJ11", f"{leader} counts on {index}, which {member} does not hold")
 
-    def changes(self, member: Member, entry: Entry, applied: int) -> None:
+    def changes(self, member: Member, entry: Entry, applied: int, disk: DurableState) -> None:
         """A leader writes a membership down that is not the group's first."""
+        pending = [e for e in disk.entries if e.kind is EntryKind.MEMBERSHIP and e.index > applied]
+        _hold(
+            not pending,
+            "INV-RSJ11",
+            f"{member} changes the membership at {entry.index} behind one that is not committed",
+        )
         right = applied > 0 and self.committed[applied - 1].term == entry.term
         _hold(right, "INV-RSJ11", f"{member} changes the membership at {entry.index} too early")
 

@@ -85,4 +85,19 @@ def changing_voters(plan: Plan) -> Plan:
     )  # fmt: skip
 
 
-BENT: Final = (as_drawn, stale_tails, changing_voters)
+def old_answers(plan: Plan) -> Plan:
+    """Let answers come when their leader was deposed, and leads again."""
+    return replace(
+        stale_tails(plan), lateness=0.2, duplication=0.3, loss=0.0, append_entries=4, delay_ms=30
+    )
+
+
+def late_pieces(plan: Plan) -> Plan:
+    """Let snapshots be small and many, and come late and twice."""
+    return replace(
+        plan, members=3, first_voters=3, lateness=0.2, duplication=0.3, loss=0.1, snapshot_entries=3, kept_entries=0,
+        client_ms=40, membership_ms=NEVER, cut_ms=300,
+    )  # fmt: skip
+
+
+BENT: Final = (as_drawn, stale_tails, changing_voters, old_answers, late_pieces)

@@ -28,6 +28,8 @@ def play(seed: int, members: int | None = None, bent: Bent = as_drawn) -> Life:
     world = World(bent(Plan.of(chance, members)), chance)
     violation = ""
     try:
+        for name in world.members:
+            world.start(name)
         troubles = Troubles(world)
         world.run(world.plan.trouble_ms)
         settle(world, troubles)

@@ -176,7 +176,7 @@ class SimMember:
         self._judge.persists(self.me, self.disk.hard, effect.hard_state)
         for entry in effect.entries:
             if entry.kind is EntryKind.MEMBERSHIP and self._is_mine(entry):
-                self._judge.changes(self.me, entry, self.applied)
+                self._judge.changes(self.me, entry, self.applied, self.disk)
         self._judge.cuts(self.me, effect.cut_behind, self.applied)
         self.disk.persist(effect)
         self._judge.log_stands(self.me, self.disk)

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.raft.plan import BENT, Bent
 from tests.simulation.raft.play import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
@@ -31,6 +32,11 @@ def test_INV_RSJ1_INV_RSJ2_INV_RSJ3_INV_RSJ4_INV_RSJ5_INV_RSJ6_INV_RSJ7_INV_RSJ8
 @pytest.mark.parametrize("members", range(1, 8))
 def test_groups_of_every_size_hold_the_rules(members: int) -> None:
     assert [life for seed in range(5) if (life := play(seed, members)).violation] == []
+
+
+@pytest.mark.parametrize("bent", BENT)
+def test_lives_bent_towards_what_seldom_happens_hold_the_rules(bent: Bent) -> None:
+    assert [life for seed in range(20) if (life := play(seed, bent=bent)).violation] == []
 
 
 def traces(*, hash_seed: int) -> list[str]:

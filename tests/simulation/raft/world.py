@@ -26,7 +26,7 @@ class World:
     """Members by number; `now_ms` is nobody's clock."""
 
     def __init__(self, plan: Plan, chance: Random) -> None:
-        """Make the members, and start them all."""
+        """Make the members; none is up."""
         self.plan = plan
         self.chance = chance
         self.judge = Judge()
@@ -56,8 +56,6 @@ class World:
                 snapshot_entries=plan.snapshot_entries,
             )  # fmt: skip
         self.disks = {name: each.disk for name, each in self.members.items()}
-        for name in names:
-            self.start(name)
 
     @property
     def digest(self) -> str:
