@@ -150,6 +150,7 @@ class Play:
             await site.stop()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_member_applies_one_sequence_with_all_that_was_acknowledged(seed: int) -> None:

@@ -218,6 +218,7 @@ class Life:
         self.dropped = index
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_was_persisted_is_there_and_nothing_else_is(seed: int) -> None:
