@@ -254,6 +254,7 @@ MUTANTS: Final = (
             "(request.last_term, request.last_index) >= (log.last_term, log.last_index)",
             "request.last_index >= log.last_index",
         ),
+        rare=True,
     ),
     _mutant(
         "requests-of-former-leaders-are-taken", "S4", "INV-R",

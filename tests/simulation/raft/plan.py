@@ -69,12 +69,23 @@ def as_drawn(plan: Plan) -> Plan:
     return plan
 
 
+def _cut_off_leaders(plan: Plan) -> Plan:
+    return replace(
+        plan, members=5, first_voters=5, leaders=0.9, crash_ms=150, pause_ms=NEVER, cut_ms=100, jump_ms=100,
+        client_ms=5, membership_ms=NEVER, transfer_ms=NEVER, snapshot_entries=40,
+    )  # fmt: skip
+
+
 def stale_tails(plan: Plan) -> Plan:
     """Let leaders of five be cut off with entries of their own, and come back: Figure 8 of the paper."""
     return replace(
-        plan, members=5, first_voters=5, delay_ms=100, leaders=0.9, crash_ms=150, pause_ms=NEVER, cut_ms=100,
-        jump_ms=100, client_ms=5, membership_ms=NEVER, transfer_ms=NEVER, append_entries=1, snapshot_entries=40,
-    )  # fmt: skip
+        _cut_off_leaders(plan),
+        delay_ms=100,
+        loss=0.02,
+        lateness=0.0,
+        late_sync=0.0,
+        append_entries=1,
+    )
 
 
 def changing_voters(plan: Plan) -> Plan:
@@ -88,7 +99,12 @@ def changing_voters(plan: Plan) -> Plan:
 def old_answers(plan: Plan) -> Plan:
     """Let answers come when their leader was deposed, and leads again."""
     return replace(
-        stale_tails(plan), lateness=0.2, duplication=0.3, loss=0.0, append_entries=4, delay_ms=30
+        _cut_off_leaders(plan),
+        delay_ms=30,
+        loss=0.0,
+        lateness=0.2,
+        duplication=0.3,
+        append_entries=4,
     )
 
 
