@@ -42,14 +42,14 @@ class VoteAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 class AppendRequest(msgspec.Struct, frozen=True, tag=True):
-    """Entries behind `previous_index`, or none: a heartbeat. `round`: rises with each heartbeat, for ReadIndex and check-quorum."""
+    """Entries behind `previous_index`, or none: a heartbeat. `beat`: rises with each round of heartbeats, for ReadIndex."""
 
     term: Term
     previous_index: LogIndex
     previous_term: Term
     entries: tuple[Entry, ...]
     commit_index: LogIndex
-    round: int
+    beat: int
 
 
 class AppendAnswer(msgspec.Struct, frozen=True, tag=True):
@@ -63,7 +63,7 @@ class AppendAnswer(msgspec.Struct, frozen=True, tag=True):
     matched: LogIndex
     hint_index: LogIndex
     hint_term: Term
-    round: int
+    beat: int
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, tag=True):

@@ -60,14 +60,14 @@ class Following:
         matched = LogIndex(request.previous_index + len(request.entries))
         # INV-RFF2: behind `matched` may be entries of another leader.
         state.commit_to(min(request.commit_index, matched))
-        answer = AppendAnswer(state.term, True, matched, BEFORE_FIRST, NO_TERM, request.round)
+        answer = AppendAnswer(state.term, True, matched, BEFORE_FIRST, NO_TERM, request.beat)
         state.send(sender, answer)
 
     def refuse_entries(self, sender: Member, request: AppendRequest) -> None:
         """Answer a leader of a former term, so that it learns."""
         log = self._state.log
         answer = AppendAnswer(
-            self._state.term, False, BEFORE_FIRST, log.last_index, log.last_term, request.round
+            self._state.term, False, BEFORE_FIRST, log.last_index, log.last_term, request.beat
         )
         self._state.send(sender, answer)
 
@@ -108,7 +108,7 @@ class Following:
         if state.log.term_at(previous) == request.previous_term:
             return None
         hint = state.log.last_not_above(previous, request.previous_term)
-        return AppendAnswer(state.term, False, BEFORE_FIRST, *hint, request.round)
+        return AppendAnswer(state.term, False, BEFORE_FIRST, *hint, request.beat)
 
     def _append(self, entries: tuple[Entry, ...]) -> None:
         """Put what is missing behind the log; cut off first what differs (INV-RFF1), and nothing else."""

@@ -64,8 +64,8 @@ class Leading:
         self._waiting: deque[tuple[int, LogIndex]] = deque()
         self._uncommitted_bytes = 0
         self._reads = Reads()
-        self._round = 0
-        self._confirmed_round = 0
+        self._newest_beat = 0
+        self._confirmed_beat = 0
         self._heartbeat_due_ms = state.now_ms
         self._transfer: Transfer | None = None
         self._follow_membership()
@@ -101,7 +101,7 @@ class Leading:
         if len(self._reads) >= state.settings.waiting_max:
             state.answer(ticket, Outcome.BUSY, state.commit_index)
             return
-        self._reads.ask(ticket, max(state.commit_index, self._first_index), self._round)
+        self._reads.ask(ticket, max(state.commit_index, self._first_index), self._newest_beat)
         self._settle_reads()
 
     def change_membership(self, event: MembershipAsked) -> None:
@@ -136,7 +136,7 @@ class Leading:
         if progress is None:
             return
         progress.heard_ms = self._state.now_ms
-        progress.acked_round = max(progress.acked_round, answer.round)
+        progress.acked_beat = max(progress.acked_beat, answer.beat)
         if answer.taken:
             progress.taken_up_to(answer.matched)
             self._count()
@@ -175,7 +175,7 @@ class Leading:
             self._transfer = None
         if state.now_ms >= self._heartbeat_due_ms:
             self._order_election()
-            self._beat()
+            self._begin_beat()
         return True
 
     @property
@@ -276,23 +276,23 @@ class Leading:
 
     def _confirm(self) -> None:
         """Note which round a majority has confirmed, and answer the reads that waited for it."""
-        acked: dict[Member, int] = {m: each.acked_round for m, each in self._progress.items()}
-        acked[self._state.me] = self._round
-        self._confirmed_round = reached_by_majority(acked, self._state.log.membership.voters)
+        acked: dict[Member, int] = {m: each.acked_beat for m, each in self._progress.items()}
+        acked[self._state.me] = self._newest_beat
+        self._confirmed_beat = reached_by_majority(acked, self._state.log.membership.voters)
         self._settle_reads()
 
     def _settle_reads(self) -> None:
         state = self._state
-        if self._reads.wants_round(self._round, self._confirmed_round):
-            self._beat()
+        if self._reads.wants_beat(self._newest_beat, self._confirmed_beat):
+            self._begin_beat()
             return
-        for read in self._reads.settled(self._confirmed_round, state.commit_index):
+        for read in self._reads.settled(self._confirmed_beat, state.commit_index):
             state.answer(read.ticket, Outcome.DONE, read.index)
 
-    def _beat(self) -> None:
+    def _begin_beat(self) -> None:
         """Begin a round of heartbeats."""
         state = self._state
-        self._round += 1
+        self._newest_beat += 1
         self._heartbeat_due_ms = state.now_ms + state.settings.heartbeat_ms
         for member, progress in self._progress.items():
             self._heartbeat(member, progress)
@@ -335,7 +335,7 @@ class Leading:
         assert previous_term is not None, "INV-RFL2: what is gone is in the snapshot"
         progress.told_commit = state.commit_index
         request = AppendRequest(
-            state.term, previous, previous_term, entries, state.commit_index, self._round
+            state.term, previous, previous_term, entries, state.commit_index, self._newest_beat
         )
         state.send(member, request)
 

@@ -21,7 +21,7 @@ from region_broker.controller.raft.memberships import MembershipHistory
 
 
 class LogView:
-    """Entries from `first_index` to `last_index`; those before it are in the snapshot."""
+    """Entries up to `last_index`; those that were dropped are in the snapshot."""
 
     def __init__(self, snapshot: SnapshotPoint, entries: Sequence[Entry]) -> None:
         """Go on from what is durable. `stale_up_to`: the end of a log that a newer snapshot took the place of."""
@@ -43,11 +43,6 @@ class LogView:
             self._base_index, self._base_term = first.index, first.term
             entries = entries[1:]
         self.append(entries)
-
-    @property
-    def first_index(self) -> LogIndex:
-        """Return the first index that is held as an entry, were there any."""
-        return LogIndex(self._base_index + 1)
 
     @property
     def last_index(self) -> LogIndex:

@@ -33,7 +33,7 @@ class Progress:
     mode: Mode = Mode.PROBE
     probing: bool = False
     """A probe with entries is on its way, and no other follows it before the answer, or the next heartbeat's."""
-    acked_round: int = 0
+    acked_beat: int = 0
     told_commit: LogIndex = BEFORE_FIRST
     """The commit index that the last request carried."""
     snapshot_position: int = 0

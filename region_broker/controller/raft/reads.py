@@ -18,7 +18,7 @@ class WaitingRead:
 
     ticket: int
     index: LogIndex
-    round: int
+    beat: int
 
 
 class Reads:
@@ -31,23 +31,23 @@ class Reads:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def ask(self, ticket: int, index: LogIndex, newest_round: int) -> None:
+    def ask(self, ticket: int, index: LogIndex, newest_beat: int) -> None:
         """Let a read wait for the round after the newest, which began before it (INV-RFR1)."""
-        self._waiting.append(WaitingRead(ticket, index, newest_round + 1))
+        self._waiting.append(WaitingRead(ticket, index, newest_beat + 1))
 
-    def wants_round(self, newest_round: int, confirmed_round: int) -> bool:
+    def wants_beat(self, newest_beat: int, confirmed_beat: int) -> bool:
         """Return whether a round should begin: some read needs it, and none is on its way."""
         return (
             bool(self._waiting)
-            and self._waiting[-1].round > newest_round
-            and confirmed_round >= newest_round
+            and self._waiting[-1].beat > newest_beat
+            and confirmed_beat >= newest_beat
         )
 
-    def settled(self, confirmed_round: int, commit_index: LogIndex) -> Iterator[WaitingRead]:
+    def settled(self, confirmed_beat: int, commit_index: LogIndex) -> Iterator[WaitingRead]:
         """Take out the reads that may be answered."""
         while self._waiting:
             first = self._waiting[0]
-            if first.round > confirmed_round or first.index > commit_index:
+            if first.beat > confirmed_beat or first.index > commit_index:
                 return
             yield self._waiting.popleft()
 

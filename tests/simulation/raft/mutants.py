@@ -183,7 +183,7 @@ MUTANTS: Final = (
         "reads-ask-nobody", "S11", "INV-RSJ8",
         (
             "leading:Leading.read",
-            "self._reads.ask(ticket, max(state.commit_index, self._first_index), self._round)",
+            "self._reads.ask(ticket, max(state.commit_index, self._first_index), self._newest_beat)",
             "self._reads.ask(ticket, max(state.commit_index, self._first_index), -1)",
         ),
     ),
@@ -197,7 +197,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "reads-share-the-round-on-its-way", "S11", "INV-RSJ8",
-        ("reads:Reads.ask", "newest_round + 1", "newest_round"),
+        ("reads:Reads.ask", "newest_beat + 1", "newest_beat"),
     ),
     _mutant(
         "entries-are-not-durable", "S12", "INV-RSJ(3|5|7|11)",

@@ -103,10 +103,10 @@ class Driven:
                 effects += self.hear(voter, VoteAnswer(term, pre=pre, granted=True))
         return effects
 
-    def taken(self, sender: Member, matched: int, round_: int = 0) -> list[Effect]:
+    def taken(self, sender: Member, matched: int, beat: int = 0) -> list[Effect]:
         """Let a follower say that it has the log up to `matched`."""
         none = LogIndex(0)
-        answer = AppendAnswer(self.core.term, True, LogIndex(matched), none, Term(0), round_)
+        answer = AppendAnswer(self.core.term, True, LogIndex(matched), none, Term(0), beat)
         return self.hear(sender, answer)
 
     def refused(self, sender: Member, hint_index: int, hint_term: int) -> list[Effect]:

@@ -462,7 +462,7 @@ def test_rs11_ours_answers_a_read_after_a_majority_confirmed_that_it_leads() -> 
     effects = core.step(ReadAsked(7), ELECTION_MS)
     assert not [each for each in effects if isinstance(each, AnsweredWish)]
     (asked, *_) = [each for each in sent(effects) if isinstance(each, AppendRequest)]
-    confirmed = msgspec.structs.replace(matched(core, 2), round=asked.round)
+    confirmed = msgspec.structs.replace(matched(core, 2), beat=asked.beat)
     assert AnsweredWish(7, Outcome.DONE, LogIndex(2), member(1)) in got(core, 2, confirmed)
 
     async def cut_off() -> None:

@@ -79,7 +79,7 @@ def test_INV_RFS1_a_vote_outlives_a_restart() -> None:
     ("last_index", "last_term", "granted"),
     [(3, 2, True), (4, 2, True), (1, 3, True), (2, 2, False), (9, 1, False)],
 )
-def test_INV_RFV1_the_later_term_wins_and_then_the_longer_log(
+def test_INV_RFV1_INV_RFC2_the_later_term_wins_and_then_the_longer_log(
     last_index: int, last_term: int, *, granted: bool
 ) -> None:
     voter = Driven(point(0, 0, A, B, C), entries(1, 1, 2), term=3)
@@ -109,7 +109,7 @@ def test_INV_RFV2_who_has_a_fresh_leader_keeps_its_term_unless_that_leader_gave_
     ("voters", "enough"),
     [((A, B), 1), ((A, B, C), 1), ((A, B, C, D), 2), ((A, B, C, D, E), 2)],
 )
-def test_INV_RFV4_a_majority_of_all_voters_elects_and_no_voter_counts_twice(
+def test_INV_RFV4_INV_RFM1_a_majority_of_all_voters_elects_and_no_voter_counts_twice(
     voters: tuple[Member, ...], enough: int
 ) -> None:
     candidate = Driven(point(0, 0, *voters))

@@ -107,7 +107,7 @@ def test_a_refusal_says_where_the_terms_may_meet() -> None:
 def test_what_lacks_entries_says_where_its_log_ends() -> None:
     follower = Driven(point(0, 0, A, B, C), entries(1, 1), term=1)
     [(_, answer)] = sent(follower.hear(B, appends(1, 9, 1)), AppendAnswer)
-    assert (answer.taken, answer.hint_index, answer.hint_term, answer.round) == (False, 2, 1, 7)
+    assert (answer.taken, answer.hint_index, answer.hint_term, answer.beat) == (False, 2, 1, 7)
 
 
 # --- leaders ---
@@ -166,7 +166,7 @@ def test_INV_RFD1_an_older_entry_is_committed_with_one_of_the_term_only() -> Non
     assert led.core.commit_index == 3
 
 
-def test_INV_RFD2_what_waits_is_lost_with_the_leadership() -> None:
+def test_INV_RFD2_INV_RFC3_what_waits_is_lost_with_the_leadership() -> None:
     led, last = ready()
     led.step(Proposed(1, b"x"))
     led.step(ReadAsked(2))
@@ -213,19 +213,19 @@ def test_uncommitted_bytes_are_bounded_and_free_again_when_committed() -> None:
 def test_INV_RFR1_a_read_waits_for_a_round_that_began_behind_it() -> None:
     led, last = ready()
     [request, _] = [each for _, each in sent(led.step(ReadAsked(1)), AppendRequest)]
-    assert not of(led.taken(B, last, request.round - 1), Answered)
+    assert not of(led.taken(B, last, request.beat - 1), Answered)
     led.step(ReadAsked(2))
-    answered = led.taken(B, last, request.round)
+    answered = led.taken(B, last, request.beat)
     assert of(answered, Answered) == [Answered(1, Outcome.DONE, LogIndex(last), A)]
     [(_, following), *_] = sent(answered, AppendRequest)
-    assert following.round == request.round + 1
-    assert [each.ticket for each in of(led.taken(C, last, following.round), Answered)] == [2]
+    assert following.beat == request.beat + 1
+    assert [each.ticket for each in of(led.taken(C, last, following.beat), Answered)] == [2]
 
 
 def test_INV_RFR1_a_read_waits_for_an_entry_of_the_term() -> None:
     led = leader(1, 1)
     [request, _] = [each for _, each in sent(led.step(ReadAsked(1)), AppendRequest)]
-    assert not of(led.taken(B, 2, request.round), Answered)
+    assert not of(led.taken(B, 2, request.beat), Answered)
     assert of(led.taken(B, 3), Answered) == [Answered(1, Outcome.DONE, LogIndex(3), A)]
 
 
