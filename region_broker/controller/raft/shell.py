@@ -14,17 +14,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from region_broker.controller.raft.carrying import Carrier
+from region_broker.controller.raft.carrying import Carrier, Wish
 from region_broker.controller.raft.core import RaftCore
 from region_broker.controller.raft.durable import RaftStore
 from region_broker.controller.raft.effects import (
-    MembershipAsked,
     Proposed,
-    ReadAsked,
     Received,
     Role,
     RoleChanged,
-    TransferAsked,
 )
 from region_broker.controller.raft.entries import (
     BEFORE_FIRST,
@@ -203,16 +200,12 @@ class RaftGroup(RaftosNode):
 
         Raises NotLeader, Busy, Refused, RaftStoreFull: nothing was appended; Lost: nobody knows.
         """
-        return await self._carrier.ask(lambda ticket: Proposed(ticket, payload))
+        return await self.ask(lambda ticket: Proposed(ticket, payload))
 
-    async def read_index(self) -> LogIndex:
-        """Return once all is applied here that was committed when this was called, as the index of that; raises as `propose`."""
-        return await self._carrier.ask(ReadAsked)
+    async def ask(self, wish: Callable[[int], Wish]) -> LogIndex:
+        """Return once the wish that is made of a ticket is settled, as the index that it came to; raises as `propose`.
 
-    async def change_membership(self, membership: Membership) -> LogIndex:
-        """Return once `membership`, one step from the present one, is committed; raises as `propose`."""
-        return await self._carrier.ask(lambda ticket: MembershipAsked(ticket, membership))
-
-    async def transfer(self, target: Member) -> LogIndex:
-        """Return once `target` is about to lead; raises as `propose`."""
-        return await self._carrier.ask(lambda ticket: TransferAsked(ticket, target))
+        `ReadAsked`: all is applied here that was committed when this was called. `MembershipAsked`: the membership, one step
+        from the present one, is committed. `TransferAsked`: the other voter is about to lead.
+        """
+        return await self._carrier.ask(wish)

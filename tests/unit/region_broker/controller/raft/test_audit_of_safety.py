@@ -470,7 +470,7 @@ def test_rs11_ours_answers_a_read_after_a_majority_confirmed_that_it_leads() -> 
             assert deposed.bus is not None
             deposed.bus.cut.add(deposed.me)
             with pytest.raises(Lost):
-                await deposed.running.read_index()
+                await deposed.running.ask(ReadAsked)
             await leader_of(others)
 
     run_simulated(cut_off(), 1)

@@ -15,10 +15,13 @@ from region_broker.controller.raft import carrying, durable
 from region_broker.controller.raft.durable import RaftStore
 from region_broker.controller.raft.effects import (
     AppendAnswer,
+    MembershipAsked,
     Message,
     Persist,
+    ReadAsked,
     Role,
     SnapshotRequest,
+    TransferAsked,
     VoteAnswer,
     VoteRequest,
 )
@@ -78,7 +81,7 @@ async def test_a_member_alone_leads_commits_and_applies() -> None:
         assert await site.running.propose(b"a") == 3
         assert await site.running.propose(b"b") == 4
         assert site.machine.taken == [b"a", b"b"]
-        assert await site.running.read_index() == 4
+        assert await site.running.ask(ReadAsked) == 4
         assert [change.role for change in site.roles] == [Role.FOLLOWER, Role.LEADER]
 
 
@@ -143,7 +146,7 @@ async def test_a_full_disk_refuses_proposals_and_the_member_goes_on() -> None:
         site.disk.room_bytes = 0
         with pytest.raises(RaftStoreFull):
             await site.running.propose(bytes(200_000))
-        await site.running.read_index()
+        await site.running.ask(ReadAsked)
         assert site.task is not None
         assert not site.task.done()
         site.disk.room_bytes = None
@@ -295,7 +298,7 @@ async def test_three_members_apply_the_same() -> None:
                 await site.running.propose(b"x")
             assert caught.value.leader == leader.me
             with pytest.raises(NotLeader):
-                await site.running.read_index()
+                await site.running.ask(ReadAsked)
 
 
 @simulated
@@ -324,7 +327,7 @@ async def test_no_vote_and_no_answer_leaves_before_it_is_durable() -> None:
         sites[0].bus.watch = watch
         for _ in range(5):
             await sites[0].running.propose(b"x")
-        await sites[0].running.transfer(sites[1].me)
+        await sites[0].running.ask(lambda ticket: TransferAsked(ticket, sites[1].me))
         await leader_of(sites)
         assert {*promises} == {"VoteAnswer", "AppendAnswer", "VoteRequest"}
 
@@ -397,13 +400,17 @@ async def test_a_member_joins_votes_and_takes_over() -> None:
         joiner.start()
         await leader.running.propose(b"before")
         present = leader.running.membership
-        await leader.running.change_membership(Membership(present.voters, (joiner.me,)))
+        await leader.running.ask(
+            lambda ticket: MembershipAsked(ticket, Membership(present.voters, (joiner.me,)))
+        )
         await until(lambda: joiner.machine.taken == [b"before"])
         with pytest.raises(Refused):
-            await leader.running.change_membership(Membership((leader.me,)))
+            await leader.running.ask(
+                lambda ticket: MembershipAsked(ticket, Membership((leader.me,)))
+            )
         voters = tuple(sorted((*present.voters, joiner.me)))
-        await leader.running.change_membership(Membership(voters))
-        await leader.running.transfer(joiner.me)
+        await leader.running.ask(lambda ticket: MembershipAsked(ticket, Membership(voters)))
+        await leader.running.ask(lambda ticket: TransferAsked(ticket, joiner.me))
         assert await leader_of([*others, leader, joiner]) is joiner
         await joiner.running.propose(b"after")
         await until(lambda: all(each.machine.taken == [b"before", b"after"] for each in others))
@@ -431,7 +438,9 @@ async def test_nothing_is_persisted_that_needs_more_room_than_was_taken_for_it()
             joiner.start()
             await leader.running.propose(bytes(100_000))
             voters = leader.running.membership.voters
-            await leader.running.change_membership(Membership(voters, (joiner.me,)))
+            await leader.running.ask(
+                lambda ticket: MembershipAsked(ticket, Membership(voters, (joiner.me,)))
+            )
             leader.bus.cut.add(leader.me)
             with pytest.raises(Lost):
                 await leader.running.propose(bytes(1000))
@@ -511,7 +520,7 @@ async def test_a_member_on_a_real_disk_in_real_time(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(group.run())
             await asyncio.gather(*(group.propose(payload) for _ in range(20)))
-            assert await group.read_index() > 20
+            assert await group.ask(ReadAsked) > 20
             group.stop()
         return machine.taken
 
