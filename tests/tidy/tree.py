@@ -24,12 +24,12 @@ _DEFINITION: Final = re.compile(r"^\s*(INV-[A-Z]+\d+)\b\s+\S", re.MULTILINE)
 
 
 def code_files(*folders: str) -> list[Path]:
-    """Return every Python file of these folders (all of ours, when none is named), sorted."""
+    """Return every Python file of these folders (all of ours, when none is named), sorted; none that a build fetched."""
     return sorted(
         path
         for folder in folders or CODE_FOLDERS
         for path in (ROOT / folder).rglob("*.py")
-        if "__pycache__" not in path.parts
+        if not {"__pycache__", "_vendor"} & set(path.parts)
     )
 
 
@@ -260,7 +260,7 @@ def is_called_by_a_framework(
 
 
 def _foreign_bases(tree: ast.Module, owner: ast.ClassDef) -> Iterator[object]:
-    """Yield the base classes that come from the standard library or another package."""
+    """Yield the base classes that come from the standard library or another package, if only through a module of ours."""
     origins = {
         alias.asname or alias.name: (statement.module, alias.name)
         for statement in tree.body
@@ -271,5 +271,9 @@ def _foreign_bases(tree: ast.Module, owner: ast.ClassDef) -> Iterator[object]:
         called = base.value if isinstance(base, ast.Subscript) else base
         module, _, name = ast.unparse(called).rpartition(".")
         origin, name = (module, name) if module else origins.get(name, ("", name))
-        if origin and origin.partition(".")[0] not in CODE_FOLDERS:
-            yield getattr(import_module(origin), name)
+        if not origin:
+            continue
+        found = getattr(import_module(origin), name)
+        made_in = getattr(found, "__module__", origin)
+        if made_in.partition(".")[0] not in CODE_FOLDERS or "_vendor" in made_in:
+            yield found

@@ -1,0 +1,376 @@
+"""What drives one core: it takes what has gathered, carries the effects out in order, and settles callers' wishes.
+
+INV-RK1  what a `Persist` holds is durable before any effect behind it leaves; what gathered while a sync was under way goes
+         with the next one, all of it with one sync
+INV-RK2  an event is given to the core only if there is room for all that the core may persist for it; one that finds no room is
+         as if it had not happened: a wish is refused, a message is lost, a tick is late (INV-RT4)
+INV-RK3  a wish is answered once; the one whose entry was committed after the state machine took it
+INV-RK4  the state machine is given each entry once, in order, or a snapshot in place of them
+INV-RK5  what waits is bounded: a wish too many is refused, a message too many is lost
+
+A store that failed ends `run`, and with it the node; so does a state machine that raises. The state machine's image is made
+and written between two turns: nothing else of this group happens meanwhile, so it must stay small against the election
+timeout.
+Not here: what is decided (`core`), timers and roles (`shell`), connections (a `Transport`).
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, assert_never
+
+from region_broker.controller.raft.core import RaftCore
+from region_broker.controller.raft.durable import RaftStore
+from region_broker.controller.raft.effects import (
+    Answered,
+    Committed,
+    DropLog,
+    Effect,
+    Event,
+    KeepSnapshotPiece,
+    MembershipAsked,
+    Message,
+    Outcome,
+    Persist,
+    Proposed,
+    ReadAsked,
+    Received,
+    RoleChanged,
+    Send,
+    SendSnapshot,
+    SnapshotRequest,
+    Snapshotted,
+    Ticked,
+    TransferAsked,
+)
+from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership
+from region_broker.controller.raft.failures import Busy, Lost, NotLeader, RaftStoreFull, Refused
+from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
+from region_broker.controller.raft.needed_room import entries_bytes, log_bytes, volume_bytes
+from region_broker.controller.raft.snapshot_file import Piece
+
+logger: Final = logging.getLogger(__name__)
+
+INBOX_MAX: Final = 20_000
+TURN_EVENTS_MAX: Final = 512
+TURN_BYTES_MAX: Final = 8 * 1024 * 1024
+FULL_MS: Final = 1000
+"""How long a disk that was full is not asked for room."""
+SNAPSHOT_PIECE_BYTES: Final = 256 * 1024
+
+_NO_ROOM: Final = "the disk of this member is full: nothing was appended"
+
+Wish = Proposed | ReadAsked | MembershipAsked | TransferAsked
+
+
+class Carrier:
+    """One core's driver: `run` is its only task."""
+
+    def __init__(
+        self,
+        core: RaftCore,
+        store: RaftStore,
+        machine: StateMachine,
+        setup: GroupSetup,
+        on_role: Callable[[RoleChanged], None],
+    ) -> None:
+        """Begin with nothing."""
+        self._core = core
+        self._store = store
+        self._machine = machine
+        self._setup = setup
+        self._on_role = on_role
+        self._inbox: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._tickets = itertools.count()
+        self._waiting: dict[int, asyncio.Future[LogIndex]] = {}
+        self._applied_index: LogIndex = core.commit_index
+        self._applied_bytes = 0
+        self._tick_waits = False
+        self._full_until_ms = 0
+        self._stopping = False
+        self._is_outside = False
+
+    @property
+    def membership(self) -> Membership:
+        """Return the membership in force."""
+        return self._core.membership
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def receive(self, received: Received) -> None:
+        """Take a message from the member that the connection proved."""
+        if len(self._inbox) < INBOX_MAX and not self._stopping:  # INV-RK5
+            self._submit(received)
+
+    def tick(self) -> None:
+        """Tell the core that time has passed."""
+        if not self._tick_waits:
+            self._tick_waits = True
+            self._submit(Ticked())
+
+    async def ask(self, wish: Callable[[int], Wish]) -> LogIndex:
+        """Return what the wish, made of its ticket, came to.
+
+        Raises NotLeader, Busy, Refused, RaftStoreFull: nothing was appended; Lost: nobody knows.
+        """
+        if self._stopping:
+            raise NotLeader(None)
+        if len(self._inbox) >= INBOX_MAX:  # INV-RK5
+            raise Busy(f"{INBOX_MAX} events wait")
+        ticket = next(self._tickets)
+        future: asyncio.Future[LogIndex] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        try:
+            self._submit(wish(ticket))
+            return await future
+        finally:
+            self._waiting.pop(ticket, None)
+
+    def _submit(self, event: Event) -> None:
+        self._inbox.append(event)
+        self._wake.set()
+
+    # -- the turns -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drive the core until `stop`; raises what the store or the state machine raised."""
+        try:
+            await self._room_to_start()
+            if not self._stopping:
+                await self._carry(self._core.start(self._now_ms()))
+            while not self._stopping:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._inbox and not self._stopping:
+                    await self._turn()
+        finally:
+            self._end()
+
+    async def _room_to_start(self) -> None:
+        """Wait until there is room for what the core begins with, and refuse what comes meanwhile (INV-RK2)."""
+        needed_bytes = log_bytes(Ticked(), self.membership)
+        await self._make_room(needed_bytes)
+        while not self._store.has_room(needed_bytes) and not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._inbox:
+                self._refuse(self._take_event(), RaftStoreFull(_NO_ROOM))
+            await self._make_room(needed_bytes)
+
+    def stop(self) -> None:
+        """Let `run` end after its turn."""
+        self._stopping = True
+        self._wake.set()
+
+    def _end(self) -> None:
+        self._stopping = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(Lost("the member has ended"))
+        if (
+            not self._is_outside
+        ):  # cancelled while a thread is at work: the process ends, and closes its files
+            self._store.close()
+
+    async def _turn(self) -> None:
+        """Take what has gathered, and carry out all that comes of it with one sync (INV-RK1)."""
+        effects: list[Effect] = []
+        for event in await self._admitted():
+            effects += self._core.step(event, self._now_ms())
+        await self._carry(effects)
+        if self._applied_bytes >= self._setup.snapshot_after_bytes:
+            await self._snapshot()
+
+    async def _admitted(self) -> list[Event]:
+        """Take out what has gathered, as much as is one turn; return what there is room for (INV-RK2)."""
+        gathered: list[tuple[Event, int]] = []
+        wanted_bytes = 0
+        while self._inbox and len(gathered) < TURN_EVENTS_MAX and wanted_bytes < TURN_BYTES_MAX:
+            event = self._take_event()
+            gathered.append((event, log_bytes(event, self._core.membership)))
+            wanted_bytes += gathered[-1][1]
+        await self._make_room(wanted_bytes)
+        admitted: list[Event] = []
+        taken_bytes = 0
+        for event, needed_bytes in gathered:
+            try:
+                self._expect_room(event, taken_bytes + needed_bytes)
+            except RaftStoreFull as error:
+                self._refuse(event, error)
+            else:
+                admitted.append(event)
+                taken_bytes += needed_bytes
+        return admitted
+
+    def _take_event(self) -> Event:
+        event = self._inbox.popleft()
+        self._tick_waits &= not isinstance(event, Ticked)
+        return event
+
+    async def _make_room(self, size_bytes: int) -> None:
+        """Take room for that much, if it is there; where it was not, it is looked for again after a while."""
+        if self._store.has_room(size_bytes) or self._now_ms() < self._full_until_ms:
+            return
+        was_full = self._full_until_ms > 0
+        try:
+            await self._outside(partial(self._store.make_room, size_bytes))
+        except RaftStoreFull as error:
+            self._full_until_ms = self._now_ms() + FULL_MS
+            if not was_full:
+                logger.warning("the disk of a member of the quorum is full: %s", error)
+        else:
+            self._full_until_ms = 0
+            if was_full:
+                logger.info("the disk of a member of the quorum has room again")
+
+    def _expect_room(self, event: Event, log_bytes_wanted: int) -> None:
+        """Raise RaftStoreFull if there is no room for an event."""
+        if not self._store.has_room(log_bytes_wanted):
+            raise RaftStoreFull(_NO_ROOM)
+        if volume_bytes_wanted := volume_bytes(event):
+            self._store.expect_room(volume_bytes_wanted)
+
+    def _refuse(self, event: Event, reason: RaftStoreFull) -> None:
+        match event:
+            case Proposed() | ReadAsked() | MembershipAsked() | TransferAsked():
+                self._settle(event.ticket, reason)
+            case Received() | Ticked() | Snapshotted():
+                logger.debug("as if it had not happened: %s", reason)
+            case _:
+                assert_never(event)
+
+    async def _outside(self, work: Callable[[], None]) -> None:
+        """Let work wait for the disk in a thread, which goes on where this is cancelled."""
+
+        def tracked() -> None:
+            try:
+                work()
+            finally:
+                self._is_outside = False
+
+        self._is_outside = True
+        await self._setup.offload(tracked)
+
+    def _now_ms(self) -> int:
+        return self._setup.clock.monotonic_ms()
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    async def _carry(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects in order; what is to be persisted is gathered, and what stands behind it waits."""
+        persists: list[Persist] = []
+        behind: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Persist):
+                persists.append(effect)
+            elif isinstance(effect, KeepSnapshotPiece | DropLog):  # they change the log themselves
+                await self._flush(persists, behind)
+                await self._do(effect)
+            elif persists:
+                behind.append(effect)
+            else:
+                await self._do(effect)
+        await self._flush(persists, behind)
+
+    async def _flush(self, persists: list[Persist], behind: list[Effect]) -> None:
+        if persists:
+            await self._outside(partial(self._store.persist, tuple(persists)))
+        for effect in behind:
+            await self._do(effect)
+        persists.clear()
+        behind.clear()
+
+    async def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send(target, message):
+                self._send(target, message)
+            case SendSnapshot():
+                await self._send_snapshot(effect)
+            case KeepSnapshotPiece():
+                await self._keep_piece(effect)
+            case DropLog(up_to):
+                await self._outside(partial(self._store.drop_log, up_to))
+            case Committed(entries):
+                await self._apply(entries)
+            case Answered():
+                self._answer(effect)
+            case RoleChanged():
+                self._on_role(effect)
+            case Persist():
+                raise AssertionError("INV-RK1: gathered before")
+            case _:
+                assert_never(effect)
+
+    def _send(self, target: Member, message: Message) -> None:
+        assert self._setup.transport is not None, "who is not alone has a transport"
+        self._setup.transport.send(target, message)
+
+    async def _send_snapshot(self, wanted: SendSnapshot) -> None:
+        found: list[Piece] = []
+
+        def read() -> None:
+            found.append(self._store.read_piece(wanted.position, SNAPSHOT_PIECE_BYTES))
+
+        await self._outside(read)
+        point, position, data, last = found[0]
+        self._send(wanted.target, SnapshotRequest(wanted.term, point, position, data, last))
+
+    async def _keep_piece(self, wanted: KeepSnapshotPiece) -> None:
+        piece = Piece(wanted.point, wanted.position, wanted.data, wanted.last)
+        await self._outside(partial(self._store.keep_piece, piece, keep_log=wanted.keep_log))
+        if not wanted.last:
+            return
+        images: list[bytes] = []
+        await self._outside(lambda: images.append(self._store.image()))
+        self._machine.load(images[0])
+        self._applied_index, self._applied_bytes = wanted.point.index, 0
+
+    async def _apply(self, entries: tuple[Entry, ...]) -> None:
+        # INV-RK4: each once, in order
+        assert entries[0].index == self._applied_index + 1, (entries[0], self._applied_index)
+        await self._machine.apply(entries)
+        self._applied_index = entries[-1].index
+        self._applied_bytes += entries_bytes(entries)
+
+    async def _snapshot(self) -> None:
+        """Let the state machine's image take the place of the log; if it does not fit, after as much again."""
+        self._applied_bytes = 0
+        point = self._core.point_at(self._applied_index)
+        image = self._machine.image()
+        try:
+            await self._outside(partial(self._store.keep_snapshot, point, image))
+        except RaftStoreFull as error:
+            logger.warning("the quorum's log grows on: %s", error)
+            return
+        await self._carry(self._core.step(Snapshotted(point), self._now_ms()))
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answer(self, answer: Answered) -> None:
+        match answer.outcome:
+            case Outcome.DONE:
+                self._settle(answer.ticket, answer.index)
+            case Outcome.NOT_LEADER:
+                self._settle(answer.ticket, NotLeader(answer.leader))
+            case Outcome.LOST:
+                self._settle(answer.ticket, Lost(answer.outcome.value))
+            case Outcome.BUSY:
+                self._settle(answer.ticket, Busy(answer.outcome.value))
+            case Outcome.REFUSED:
+                self._settle(answer.ticket, Refused(answer.outcome.value))
+            case _:
+                assert_never(answer.outcome)
+
+    def _settle(self, ticket: int, result: LogIndex | Exception) -> None:
+        """Answer a caller, unless it is gone (INV-RK3)."""
+        future = self._waiting.pop(ticket, None)
+        if future is None or future.done():
+            return
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
