@@ -48,7 +48,7 @@ from geo_replicator.failover_events import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import Cut, lowest_base
+from geo_replicator.lineage import Cut, in_force, lowest_base
 from idempotency.identity import RegionEpoch
 
 
@@ -366,19 +366,23 @@ class CollectPromises(msgspec.Struct, frozen=True):
 
 
 class CutLogs(msgspec.Struct, frozen=True):
-    """Store the entries, move every tail beyond `cut` to quarantine, truncate; follow `lineage_epoch` from then on."""
+    """Store the entries, move every tail beyond `cut` to quarantine, truncate; follow `lineage_epoch` from then on.
+
+    `cuts_for`: the entries that are cut for; the others were passed over.
+    """
 
     cut: Cut
     lineage_epoch: RegionEpoch
     entries: tuple[EntryRecord, ...]
+    cuts_for: tuple[EntryRecord, ...]
 
     def by_entry(self) -> list[tuple[EntryRecord, Cut]]:
-        """Return the cut of each entry, oldest first; together they are `cut`.
+        """Return the cut of each entry that is cut for, oldest first; together they are `cut`.
 
         In this order each tail is filed under the takeover that lost it: the first of those missed whose base lies
         below it. That one's statement is the one that speaks of it (INV-LO3).
         """
-        return [(record, lowest_base((record.entry(),))) for record in self.entries]
+        return [(record, lowest_base((record.entry(),))) for record in self.cuts_for]
 
 
 class Adopt(msgspec.Struct, frozen=True):
@@ -434,13 +438,27 @@ def next_effect(state: State) -> Effect:
             return CollectPromises(state.takeover)
         case Phase.CUTTING:
             assert state.entry is not None, state
-            entry = state.entry.entry()
-            return CutLogs(lowest_base((entry,)), entry.region_epoch, (state.entry,))
+            own = (state.entry,)
+            return CutLogs(lowest_base((state.entry.entry(),)), state.entry.region_epoch, own, own)
         case Phase.ADOPTING:
             assert state.entry is not None, state
             return Adopt(state.entry)
         case Phase.RETURNING:
-            cut = lowest_base(record.entry() for record in state.unseen)
-            return CutLogs(cut, state.unseen[-1].region_epoch, state.unseen)
+            cuts_for = _to_cut_for(state)
+            cut = lowest_base(record.entry() for record in cuts_for)
+            return CutLogs(cut, state.unseen[-1].region_epoch, state.unseen, cuts_for)
         case _:
             return _STANDING_EFFECTS[state.phase]
+
+
+def _to_cut_for(state: State) -> tuple[EntryRecord, ...]:
+    """Return the entries unseen that a returning region cuts its logs for: those in force, and its own (INV-LN4).
+
+    A takeover of its own that was passed over may have cut some logs, and written behind its base, before it was given up.
+    """
+    counting = in_force(state.unseen)
+    found = tuple(
+        entry for entry in state.unseen if entry in counting or entry.acting_region == state.region
+    )
+    assert found[-1] == state.unseen[-1], "INV-LN4: the newest entry is in force"
+    return found

@@ -2,16 +2,18 @@
 
 INV-LN1  entries are ordered by region epoch, and no two share one (T19)
 INV-LN2  a point of an older epoch beyond a later base is void for ever: never claimable, never reachable
-INV-LN3  a region several epochs behind cuts to the lowest base since (T23)
+INV-LN3  a region several epochs behind cuts to the lowest base since, of the entries that are in force (T23)
+INV-LN4  an entry is passed over, and makes nothing void any more, where a later one that is in force acts from a point that
+         it had made void: it never acted, or what it did is void, too (T25)
 
 Points compare by (region_epoch, number) and by nothing else. Positions are keyed by topic id, because a
 topic that was deleted and created again is another topic.
 Not here: where entries are stored (the metadata image, the failover journal), nor any log.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from idempotency.identity import RegionEpoch
@@ -82,6 +84,16 @@ class LineageEntry:
     positions: Mapping[LogKey, int] = field(default_factory=dict)
     decided_wall_ms: int = 0
 
+    @property
+    def base_region_epoch(self) -> RegionEpoch:
+        """Return under which region epoch the base was published."""
+        return self.base.region_epoch
+
+    @property
+    def base_number(self) -> int:
+        """Return which tidemark of that epoch it is."""
+        return self.base.number
+
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
@@ -95,12 +107,37 @@ class Lineage:
         assert epochs == sorted(set(epochs)), f"INV-LN1: {epochs}"
 
     def since(self, region_epoch: RegionEpoch) -> tuple[LineageEntry, ...]:
-        """Return the entries that a region which followed `region_epoch` has not seen."""
+        """Return the entries that a region which followed `region_epoch` has not seen, those passed over as well."""
         return tuple(entry for entry in self.entries if entry.region_epoch > region_epoch)
+
+    def in_force_since(self, region_epoch: RegionEpoch) -> tuple[LineageEntry, ...]:
+        """Return the entries later than `region_epoch` by which a point of it may be void (INV-LN4)."""
+        return in_force(self.since(region_epoch))
 
     def is_void(self, point: TidemarkPoint) -> bool:
         """Return True where a later region acts from a base before `point` (INV-LN2)."""
-        return any(point > entry.base for entry in self.since(point.region_epoch))
+        return any(point > entry.base for entry in self.in_force_since(point.region_epoch))
+
+    def fallback_of(self, point: TidemarkPoint) -> Cut:
+        """Return what is left of `point`, which is void: the lowest base since, of its own history, too (T25).
+
+        1. A region acts, and publishes `point`. 2. It is passed over: another one acts from a tidemark beyond its base.
+        3. Both hold the same up to that base only, and not up to the other one's.
+        """
+        assert self.is_void(point), f"INV-LN2: {point} stands"
+        cut = Cut(point)
+        while self.is_void(cut.point):
+            region_epoch = cut.point.region_epoch
+            entries = (*self._passed_over_up_to(region_epoch), *self.in_force_since(region_epoch))
+            cut = lowest_base(entries)
+        assert cut.point < point, f"INV-LN3: {cut.point} is not below {point}"
+        return cut
+
+    def _passed_over_up_to(self, region_epoch: RegionEpoch) -> tuple[LineageEntry, ...]:
+        """Return the entries that were in force when `region_epoch` was the newest, and are not any more."""
+        then = in_force([entry for entry in self.entries if entry.region_epoch <= region_epoch])
+        now = in_force(self.entries)
+        return tuple(entry for entry in then if entry not in now)
 
     def contradicts(self, other: "Lineage", region_epoch: RegionEpoch) -> bool:
         """Return True where both know who began `region_epoch`, and say it otherwise (T35)."""
@@ -123,6 +160,50 @@ class Beginning(Protocol):
         ...
 
 
+class Based(Beginning, Protocol):
+    """A lineage entry that says from which point its region acts."""
+
+    @property
+    def base_region_epoch(self) -> RegionEpoch:
+        """Return under which region epoch the base was published."""
+        ...
+
+    @property
+    def base_number(self) -> int:
+        """Return which tidemark of that epoch it is."""
+        ...
+
+
+_Entry = TypeVar("_Entry", bound=Based)
+
+
+def in_force(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
+    """Return the entries that no later one has passed over, oldest first (INV-LN4).
+
+    `entries`: oldest first, all since some region epoch. The newest is in force.
+
+    1. A region writes down that it takes over, and dies before it acts. 2. Another one, which never heard of that, acts
+    from a later tidemark. 3. The first one returns, and whoever hears of both keeps both: what the first one's base would
+    have cut off is there, and was shown.
+    """
+    found: list[_Entry] = []
+    for entry in reversed(entries):
+        assert not found or entry.region_epoch < found[-1].region_epoch, "INV-LN1: oldest first"
+        if not any(_passes_over(later, entry) for later in found):
+            found.append(entry)
+    found.reverse()
+    return tuple(found)
+
+
+def _passes_over(later: Based, entry: Based) -> bool:
+    base, point = _base_of(entry), _base_of(later)
+    return base < point and point.region_epoch < entry.region_epoch
+
+
+def _base_of(entry: Based) -> TidemarkPoint:
+    return TidemarkPoint(entry.base_region_epoch, entry.base_number)
+
+
 def begun_twice(
     ours: Iterable[Beginning], theirs: Iterable[Beginning], region_epoch: RegionEpoch
 ) -> bool:
@@ -137,7 +218,7 @@ def begun_twice(
 
 
 def lowest_base(entries: Iterable[LineageEntry]) -> Cut:
-    """Return the cut that `entries`, all unseen so far, demand of a log (INV-LN3).
+    """Return the cut that `entries`, all unseen so far and to be cut for, demand of a log (INV-LN3).
 
     A log that any of them does not name is cut at 0: it is younger than that base (T15).
     """

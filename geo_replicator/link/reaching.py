@@ -63,7 +63,7 @@ class Reaching:
         facts = self._facts
         reached = facts.lineage.greatest_valid([self._ports.reached.point])
         if reached != self._ports.reached.point:
-            reached = _lowered(facts.lineage, self._ports.reached.point)
+            reached = facts.lineage.fallback_of(self._ports.reached.point).point
         self.stored = reached
         reached = self._held(reached)
         read = read_book(self._ports.logs, facts.ledgers, reached)
@@ -340,7 +340,7 @@ def lost_text(
         for found in lacking[:NAMED_MAX]
     )
     why = f"{len(lacking)} logs: {named}" if lacking else "__tidemarks does not hold its record"
-    later = lineage.since(stored.region_epoch)
+    later = lineage.in_force_since(stored.region_epoch)
     if later:
         return (
             f"region epoch {later[0].region_epoch} begins at {stored}, which is not here whole yet ({why}): only {held} is"
@@ -350,8 +350,3 @@ def lost_text(
         f"{stored} was reached and shown here, but the disk has lost a part of it ({why}): only {held} is held"
         " whole, and only that is claimed until the primary region has sent the rest again"
     )
-
-
-def _lowered(lineage: Lineage, point: TidemarkPoint) -> TidemarkPoint:
-    """Return the lowest base since: where a point that became void falls back to (T25)."""
-    return min(entry.base for entry in lineage.since(point.region_epoch))

@@ -275,14 +275,15 @@ def _cut(path: Path | None) -> "Cut | None":
 
 def _fork(source: "MetadataImage | None", mirror: "MetadataImage | None") -> "Fork | None":
     """Return where the mirror's history parts: the lowest base of the failovers that it has not followed (T23)."""
-    from geo_replicator.lineage import lowest_base
+    from geo_replicator.lineage import in_force, lowest_base
     from geo_replicator.reconciliation.plan import Fork
     from region_broker.region.failover.steps.effects import as_entry
 
     if source is None or mirror is None:
         return None
     followed = mirror.main_domain.region_epoch
-    unseen = [entry for entry in source.main_domain.lineage if entry.region_epoch > followed]
+    lineage = source.main_domain.lineage
+    unseen = in_force([entry for entry in lineage if entry.region_epoch > followed])
     if not unseen:
         return None
     names = {topic.topic_id: name for name, topic in source.topics.items()}

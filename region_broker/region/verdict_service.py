@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from geo_replicator.lineage import LogKey
+from geo_replicator.lineage import LogKey, in_force
 from idempotency import fencing
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
@@ -131,14 +131,15 @@ class VerdictService:
     ) -> GivenVerdict | None:
         """Return `lost` where a failover since `region_epoch` cut the log at or below `offset` (INV-VS4).
 
-        A log that an entry does not name had not come to the region that took over: all of it was cut off.
+        A log that an entry does not name had not come to the region that took over: all of it was cut off. A failover
+        that was passed over cut nothing off that counts (INV-LN4).
         """
         image = self._metadata.image
         known = image.topics.get(topic)
         if known is None or offset < 0:
             return None
         key = LogKey(known.topic_id, partition).encode()
-        for entry in _of_one_history(image.domains[DEFAULT_DOMAIN].lineage):
+        for entry in in_force(image.domains[DEFAULT_DOMAIN].lineage):
             if entry.region_epoch > region_epoch and offset >= entry.positions.get(key, 0):
                 return GivenVerdict(
                     "lost",
@@ -305,19 +306,6 @@ def _first_epochs(image: MetadataImage, lineage: Sequence[LineageEntry]) -> set[
     return {
         fencing.region_epoch(fencing.FIRST_REGION_NUMBER, primary.ordinal) for primary in primaries
     }
-
-
-def _of_one_history(lineage: Sequence[LineageEntry]) -> list[LineageEntry]:
-    """Return the entries that the newest one goes back to, oldest first.
-
-    1. A region writes down that it takes over, and dies before it acts. 2. Another one, which never heard of that, takes
-    over from a later tidemark. 3. The first one returns, and keeps both entries: what its own would have cut off is there.
-    """
-    found: list[LineageEntry] = []
-    for entry in reversed(lineage):
-        if not found or entry.region_epoch == found[0].base_region_epoch:
-            found.insert(0, entry)
-    return found
 
 
 def _word_of(header: BatchHeader, batch: Buffer) -> GivenVerdict:

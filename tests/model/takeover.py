@@ -38,7 +38,6 @@ from geo_replicator.lineage import (
     LineageEntry,
     LogKey,
     TidemarkPoint,
-    lowest_base,
 )
 from idempotency import fencing
 from idempotency.identity import RegionEpoch
@@ -455,7 +454,7 @@ def _claim(answer: Answer, lineage: Lineage) -> Answer:
     """Return what an answer is good for: what is void counts up to the lowest base since."""
     if not lineage.is_void(answer.point):
         return answer
-    cut = lowest_base(lineage.since(answer.point.region_epoch))
+    cut = lineage.fallback_of(answer.point)
     tides = answer.tides[: cut.position_of(TIDES)]
     return answer._replace(log=answer.log[: cut.position_of(DATA)], tides=tides, point=cut.point)
 

@@ -21,7 +21,6 @@ from geo_replicator.lineage import (
     Lineage,
     LogKey,
     TidemarkPoint,
-    lowest_base,
 )
 from idempotency.identity import LeaderEpoch
 
@@ -179,7 +178,7 @@ class Region:
         held, lineage = self.held_cut(), self.known_lineage()
         if not lineage.is_void(held.point):
             return held
-        return lowest_base(lineage.since(held.point.region_epoch))
+        return lineage.fallback_of(held.point)
 
 
 def answer(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.failover_events import Event
 from idempotency.identity import RegionEpoch
 from region_broker.node import Node
 from region_broker.region.verdict_service import VerdictService
@@ -26,6 +27,17 @@ def hangs_when_recorded(node: Node) -> asyncio.Event:
 
     node.failover.steps._cut_for = hanging  # type: ignore[method-assign]
     return recorded
+
+
+def stands_fenced(node: Node) -> None:
+    """Let the node not return once it has heard of a higher region epoch."""
+
+    async def stand(*_given: object) -> Event:
+        await node.role.fence("it is slow")
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    node.failover.steps.stand_fenced = stand  # type: ignore[method-assign,assignment]
 
 
 def verdicts(region: Region) -> VerdictService:
@@ -147,5 +159,37 @@ async def test_T25_a_takeover_that_never_acted_takes_nothing_from_who_returns(
         operation = pair.eu.node.operations.begin_failover(confirmed=True)
         await pair.until(lambda: operation.status != "running", "the takeover ends")
         assert operation.status == "succeeded", operation
-        print(operation.statement)
         assert shown(pair.eu) == 4
+
+
+async def test_T25_a_region_that_acted_and_was_passed_over_claims_nothing_that_it_never_held(
+    tmp_path: Path,
+) -> None:
+    """1. us acts from a tidemark below what ap has reached. 2. us is lost; ap, which never heard of it, acts from there.
+    3. us is back, with another record where ap's base has one, and hears of ap. 4. ap is lost: us takes over, uncut.
+    """
+    async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
+        ap = pair.regions["ap"]
+        await three_records(pair)
+        pair.fabric.cut("eu", "us")
+        await write(pair.eu, b"four")
+        await pair.until(lambda: shown(ap) == 4, "ap shows one more")
+        await ap.kill()
+        await pair.eu.kill()
+        pair.regions.pop("eu")
+        await ordered(pair, pair.us)
+        await write(pair.us, b"another")
+        await pair.us.kill()
+        us = pair.regions.pop("us")
+        await ap.start()
+        await ordered(pair, ap)
+        assert (ap.node.role.region_epoch, shown(ap)) == (18, 4)
+        us.on_open = stands_fenced
+        await us.begin()
+        pair.regions["us"] = us
+        await until(lambda: us.phase is Phase.FENCED, "us has heard of ap")
+        await ap.kill()
+        del pair.regions["ap"]
+        await ordered(pair, us)
+        assert us.node.storage.metadata.image.main_domain.lineage[-1].base_number == 3
+        assert shown(us) == 3

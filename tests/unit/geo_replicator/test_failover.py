@@ -240,6 +240,24 @@ def test_returning_cuts_to_the_lowest_base_it_has_not_seen() -> None:
     assert effect.lineage_epoch == 24
 
 
+def test_INV_LN4_returning_cuts_for_no_takeover_that_was_passed_over_but_its_own() -> None:
+    base = US_ENTRY.base_number + 1
+    later = EntryRecord(RegionEpoch(26), "ap", RegionEpoch(8), base, {ORDERS.encode(): 90}, 2_000)
+    for region, cuts_for in (("eu", (later,)), ("us", (US_ENTRY, later))):
+        state = after(
+            Born(region, acting=False, region_epoch=RegionEpoch(8)),
+            HigherEpochLearned(RegionEpoch(26), "ap"),
+            ReturnBegun((US_ENTRY, later)),
+        )
+        effect = next_effect(state)
+        assert isinstance(effect, CutLogs)
+        assert effect.entries == (US_ENTRY, later)
+        assert effect.cuts_for == cuts_for
+        assert [record for record, _ in effect.by_entry()] == list(cuts_for)
+        assert effect.cut.point == cuts_for[0].entry().base
+        assert effect.lineage_epoch == 26
+
+
 def test_INV_LO3_each_tail_is_cut_by_the_first_missed_entry_below_it() -> None:
     later = EntryRecord(RegionEpoch(24), "eu", RegionEpoch(8), 3, {ORDERS.encode(): 30}, 2_000)
     state = after(

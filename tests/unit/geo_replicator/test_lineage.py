@@ -1,5 +1,6 @@
 """Lineage: order, void tidemarks, bases."""
 
+from itertools import product
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from geo_replicator.lineage import (
     LogKey,
     TidemarkPoint,
     begun_twice,
+    in_force,
     lowest_base,
 )
 from idempotency.identity import RegionEpoch
@@ -48,6 +50,62 @@ def test_the_greatest_valid_claim_is_by_epoch_then_number() -> None:
     assert lineage.greatest_valid(claims[:1]) == BEFORE_ALL
 
 
+def entry(epoch: int, base: tuple[int, int], end: int) -> LineageEntry:
+    point = TidemarkPoint(RegionEpoch(base[0]), base[1])
+    return LineageEntry(RegionEpoch(epoch), f"of {epoch}", point, {A: end})
+
+
+DEAD, AP = entry(17, (8, 3), 30), entry(18, (8, 4), 40)
+
+
+def test_INV_LN4_a_takeover_that_was_passed_over_makes_nothing_void() -> None:
+    lineage = Lineage((DEAD, AP))
+    assert in_force(lineage.entries) == (AP,)
+    assert lineage.since(RegionEpoch(8)) == (DEAD, AP)
+    assert lineage.is_void(TidemarkPoint(RegionEpoch(8), 5))
+    assert not lineage.is_void(TidemarkPoint(RegionEpoch(8), 4))
+    assert lineage.is_void(TidemarkPoint(RegionEpoch(17), 4))
+    assert lineage.fallback_of(TidemarkPoint(RegionEpoch(8), 5)).position_of(A) == 40
+
+
+def test_INV_LN4_an_entry_counts_where_nobody_acted_from_beyond_its_base() -> None:
+    lower, same, within = entry(26, (8, 2), 20), entry(26, (8, 3), 30), entry(26, (17, 5), 50)
+    for later in (lower, same, within):
+        assert in_force((DEAD, later)) == (DEAD, later)
+    behind_a_gap = entry(33, (24, 9), 90)
+    assert in_force((DEAD, behind_a_gap)) == (DEAD, behind_a_gap)
+
+
+def test_INV_LN4_one_that_was_passed_over_passes_nobody_over() -> None:
+    goes_on = entry(26, (17, 5), 50)
+    assert in_force((DEAD, AP, goes_on)) == (DEAD, goes_on)
+    assert Lineage((DEAD, AP, goes_on)).is_void(TidemarkPoint(RegionEpoch(8), 4))
+
+
+def test_T25_what_a_region_that_was_passed_over_published_falls_back_to_its_own_base() -> None:
+    own = TidemarkPoint(RegionEpoch(17), 9)
+    cut = Lineage((DEAD, AP)).fallback_of(own)
+    assert (cut.point, cut.position_of(A)) == (DEAD.base, 30)
+    lowest = entry(17, (8, 2), 20)
+    passed_over, goes_on = entry(18, (8, 3), 30), entry(26, (17, 5), 50)
+    lineage = Lineage((lowest, passed_over, goes_on))
+    assert lineage.fallback_of(TidemarkPoint(RegionEpoch(18), 4)).point == lowest.base
+
+
+# Holds INV-LN4.
+def test_a_fallback_is_below_what_is_void_and_stands_itself() -> None:
+    bases = [(8, 2), (8, 3), (8, 4), (17, 3), (17, 4), (18, 3), (18, 5), (26, 4)]
+    epochs = (17, 18, 26, 33)
+    for drawn in product(*([base for base in bases if base[0] < epoch] for epoch in epochs)):
+        entries = (entry(e, base, 10 * base[1]) for e, base in zip(epochs, drawn, strict=True))
+        lineage = Lineage(tuple(entries))
+        for point in (TidemarkPoint(RegionEpoch(e), 5) for e in (8, 17, 18, 26)):
+            if lineage.is_void(point):
+                fallback = lineage.fallback_of(point)
+                assert fallback.point < point
+                assert not lineage.is_void(fallback.point)
+
+
 # Holds INV-LN3.
 def test_the_lowest_base_takes_the_minimum_of_each_log() -> None:
     cut = lowest_base((US, EU))
@@ -57,10 +115,10 @@ def test_the_lowest_base_takes_the_minimum_of_each_log() -> None:
 
 def test_a_log_that_one_entry_does_not_name_is_younger_than_it() -> None:
     young = LogKey(UUID(int=2), 0)
-    entry = LineageEntry(
+    later = LineageEntry(
         RegionEpoch(24), "eu", TidemarkPoint(RegionEpoch(17), 9), {A: 90, B: 55, young: 7}
     )
-    for entries in ((US, entry), (entry, US)):
+    for entries in ((US, later), (later, US)):
         assert lowest_base(entries).position_of(young) == 0
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.failover_events import EntryRecord, HistoryRefuted
-from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, lowest_base
+from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
@@ -155,9 +155,7 @@ class Outlook:
         """
         claim = self.parts.tidemarks.claim()
         lineage = self.lineage()
-        if not lineage.is_void(claim.point):
-            return claim
-        return lowest_base(lineage.since(claim.point.region_epoch))
+        return lineage.fallback_of(claim.point) if lineage.is_void(claim.point) else claim
 
     def lineage(self) -> Lineage:
         """Return all entries that are known here or were heard of."""

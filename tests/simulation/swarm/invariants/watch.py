@@ -70,7 +70,8 @@ class Watch:
             lineage = _lineage_of(node)
             if point < highest and before < damages:
                 before = damages  # a lost log or a word takes it back once it is followed again, a lost folder at once
-            elif not lineage.is_void(highest):
+            elif all(highest <= entry.base for entry in lineage.since(highest.region_epoch)):
+                # A takeover that was passed over counts here: a region may have followed it while it was the newest.
                 self._blame(name, wrong_reached(highest, point))
             self._reached[name] = before, point
 
