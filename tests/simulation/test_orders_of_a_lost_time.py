@@ -6,7 +6,7 @@ import pytest
 
 from geo_replicator.failover import Phase
 from tests.simulation.region_pair import region_pair
-from tests.simulation.test_attack_returns import bound_to_the_lost, why
+from tests.simulation.test_bound_regions import bound_to_the_lost, why
 from tests.simulation.test_deleted_by_the_lost import told_start
 from tests.simulation.test_first_answers import first_answers
 

@@ -15,8 +15,8 @@ from region_broker.region.peers.protocol import PeerRefused
 from tests.fixtures.copied_folder import CopiedFolder
 from tests.fixtures.failover_regions import Pair, Site, fail_over
 from tests.fixtures.waiting import until
-from tests.spec.failover.test_attack_late_cuts import acts_with_a_late_cut, unreadable
 from tests.spec.failover.test_failover_rules import begin, fenced_with_a_late_cut
+from tests.spec.failover.test_late_cuts import acts_with_a_late_cut, unreadable
 
 
 @pytest.fixture
