@@ -25,7 +25,7 @@ def hangs_when_recorded(node: Node) -> asyncio.Event:
         recorded.set()
         await asyncio.Event().wait()
 
-    node.failover.steps._cut_for = hanging  # type: ignore[method-assign]
+    node.failover.steps._cut_for = hanging  # type: ignore[method-assign,assignment]
     return recorded
 
 

@@ -31,7 +31,7 @@ async def test_T19_a_region_that_heard_of_an_epoch_and_is_started_again_takes_a_
                 fenced = True
                 raise OSError("it is ended here")
 
-            node.failover.steps.stand_fenced = stand  # type: ignore[method-assign]
+            node.failover.steps.stand_fenced = stand  # type: ignore[method-assign,assignment]
 
         pair.eu.on_open = ends_when_fenced
         eu = pair.regions.pop("eu")
