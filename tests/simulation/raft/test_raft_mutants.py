@@ -9,13 +9,16 @@ from tests.simulation.raft.mutants import MUTANTS, Mutant, noticed
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 
-QUICK = [each for each in MUTANTS if not each.rare]
-"""What each test run plays; all of them: ``python -m tests.simulation.raft.mutants``."""
+SEEDS_MAX = 25
+LAST_QUICK = "requests-of-former-leaders-are-taken"
+_UP_TO = [each.name for each in MUTANTS].index(LAST_QUICK) + 1
+QUICK = [each for each in MUTANTS[:_UP_TO] if not each.rare]
+"""What each test run plays, a second each; all of them: ``python -m tests.simulation.raft.mutants``."""
 
 
 @pytest.mark.parametrize("mutant", QUICK, ids=[each.name for each in QUICK])
 def test_INV_RSM1_a_core_without_a_rule_is_noticed(mutant: Mutant) -> None:
-    _, violation = noticed(mutant, 100)
+    _, violation = noticed(mutant, SEEDS_MAX)
     assert re.search(mutant.expected, violation), violation
 
 
