@@ -2,6 +2,7 @@
 
 INV-OS1  whoever asks the machine for the time, for randomness or for a thread gets `NotOfTheSeed`, and the run fails at its
          end, too, where somebody handled that; who only writes the time down may ask (`STAMPS`)
+         A thread that was there before belongs to somebody else (Spark's in a test before), and decides nothing here
 INV-OS2  what goes to a pool of threads runs at once, in order
 The collector of unreachable objects runs by the count of rounds: what it ends may send, or write.
 
@@ -67,7 +68,11 @@ def only_the_seed() -> Iterator[None]:
 
 
 def _refusing(owner: str, real: Callable[..., Any], asked: list[str]) -> Callable[..., Any]:
+    ours = threading.get_ident()
+
     def refuse(*args: Any, **options: Any) -> Any:
+        if threading.get_ident() != ours:
+            return real(*args, **options)
         caller = str(sys._getframe(1).f_globals.get("__name__"))
         if {caller, caller.partition(".")[0]} & STAMPS:
             return real(*args, **options)

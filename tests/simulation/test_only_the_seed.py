@@ -38,6 +38,24 @@ def test_INV_OS1_what_is_not_of_the_seed_fails_a_run_even_where_it_is_handled(as
         run_simulated(hide(), seed=1)
 
 
+def test_INV_OS1_a_thread_of_somebody_else_may_ask_for_the_time() -> None:
+    begun, told = threading.Event(), list[float]()
+
+    def ask() -> None:
+        begun.wait()
+        told.append(time.monotonic())
+
+    other = threading.Thread(target=ask)
+    other.start()
+
+    async def until_it_asked() -> None:
+        begun.set()
+        other.join()
+
+    run_simulated(until_it_asked(), seed=1)
+    assert told
+
+
 async def test_INV_OS2_a_pool_of_threads_works_in_order_in_the_thread_of_the_loop() -> None:
     done: list[tuple[int, int]] = []
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

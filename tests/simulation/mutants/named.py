@@ -225,7 +225,7 @@ MUTANTS: Final = (
         "nothing-is-synced",
         "INV-DK2",
         "killed",
-        "it lacks|out of range|a log is not opened|were durable: restore the file",
+        "it lacks|out of range|a log is not opened|were durable: restore the file|the journal has block",
         ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
         ("region_broker.log.journal.sync_job:FileSync._run", "file.fdatasync()", "pass"),
     ),
