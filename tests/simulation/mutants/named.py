@@ -218,7 +218,7 @@ MUTANTS: Final = (
         "the-journal-is-not-synced",
         "INV-DK2",
         "power goes",
-        "a log is not opened: the journal",
+        "a log is not opened: the journal|the journal has block",
         ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
     ),
     _mutant(
