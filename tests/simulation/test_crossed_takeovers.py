@@ -53,6 +53,26 @@ async def ordered(pair: Pair, region: Region, *, planned: bool = False) -> None:
     assert operation.status == "succeeded", operation
 
 
+async def passed_over(pair: Pair) -> tuple[Region, Region]:
+    """Let us write down that it takes over, and die; ap, which has shown one more, takes over. Return both; only ap is up."""
+    ap = pair.regions["ap"]
+    await three_records(pair)
+    pair.fabric.cut("eu", "us")
+    await write(pair.eu, b"four")
+    await pair.until(lambda: shown(ap) == 4, "ap shows one more")
+    await ap.kill()
+    await pair.eu.kill()
+    recorded = hangs_when_recorded(pair.us.node)
+    pair.us.node.operations.begin_failover(confirmed=True)
+    await until(recorded.is_set, "us has recorded that it takes over")
+    await pair.us.kill()
+    us = pair.regions.pop("us")
+    pair.regions.pop("eu")
+    await ap.start()
+    await ordered(pair, ap)
+    return us, ap
+
+
 async def test_T31_a_candidate_that_was_passed_over_returns(tmp_path: Path) -> None:
     """1. eu is lost while us is down: ap takes over under 18, and dies when that is written down. 2. us is up, and takes over
     under 17: it has heard of nothing. 3. eu is back, and takes over under 24. 4. ap is back.
@@ -93,21 +113,7 @@ async def test_T29_what_a_takeover_that_never_acted_had_not_is_not_called_lost(
     over from its own tidemark. 3. us returns, and is switched to later. It is asked for what ap had and still has.
     """
     async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
-        ap = pair.regions["ap"]
-        await three_records(pair)
-        pair.fabric.cut("eu", "us")
-        await write(pair.eu, b"four")
-        await pair.until(lambda: shown(ap) == 4, "ap shows one more")
-        await ap.kill()
-        await pair.eu.kill()
-        recorded = hangs_when_recorded(pair.us.node)
-        pair.us.node.operations.begin_failover(confirmed=True)
-        await until(recorded.is_set, "us has recorded that it takes over")
-        await pair.us.kill()
-        us = pair.regions.pop("us")
-        pair.regions.pop("eu")
-        await ap.start()
-        await ordered(pair, ap)
+        us, ap = await passed_over(pair)
         assert ap.node.role.region_epoch == 18
         told = await verdicts(ap).verdict(TOPIC, 0, 3, RegionEpoch(8))
         assert told.verdict == "committed", told
@@ -127,21 +133,7 @@ async def test_T25_a_takeover_that_never_acted_takes_nothing_from_who_returns(
     and holds all that ap began with. 4. ap is lost before eu compared its logs: eu takes over.
     """
     async with region_pair(tmp_path, 1, names=("eu", "us", "ap")) as pair:
-        ap = pair.regions["ap"]
-        await three_records(pair)
-        pair.fabric.cut("eu", "us")
-        await write(pair.eu, b"four")
-        await pair.until(lambda: shown(ap) == 4, "ap shows one more")
-        await ap.kill()
-        await pair.eu.kill()
-        recorded = hangs_when_recorded(pair.us.node)
-        pair.us.node.operations.begin_failover(confirmed=True)
-        await until(recorded.is_set, "us has recorded that it takes over")
-        await pair.us.kill()
-        us = pair.regions.pop("us")
-        pair.regions.pop("eu")
-        await ap.start()
-        await ordered(pair, ap)
+        us, ap = await passed_over(pair)
         await us.begin()
         pair.regions["us"] = us
         pair.fabric.heal("eu", "us")

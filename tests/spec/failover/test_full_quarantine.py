@@ -12,11 +12,10 @@ from geo_replicator.failover import Phase
 from geo_replicator.quarantine import Provenance
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.peers.protocol import PeerRefused
-from tests.fixtures.copied_folder import CopiedFolder
 from tests.fixtures.failover_regions import Pair, Site, fail_over
 from tests.fixtures.waiting import until
 from tests.spec.failover.test_failover_rules import begin, fenced_with_a_late_cut
-from tests.spec.failover.test_late_cuts import acts_with_a_late_cut, unreadable
+from tests.spec.failover.test_late_cuts import acts_with_a_late_cut, disputed_with_a_late_cut
 
 
 @pytest.fixture
@@ -180,20 +179,7 @@ async def test_T33_a_full_disk_holds_an_accepted_loss_back_until_there_is_room(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It closes its history first, which has a log that is cut late."""
-    await acts_with_a_late_cut(pair)
-    await pair.us.kill()
-    copy = CopiedFolder(pair.us.folder)
-    pair.us.on_built = unreadable
-    await pair.us.start()
-    await pair.us.until(Phase.ACTING)
-    await pair.us.write("proof")
-    await pair.eu.shows("proof")
-    await pair.us.kill()
-    copy.restore()
-    await pair.us.start()
-    await pair.us.until(Phase.DISPUTED)
-    await pair.us.kill()
-    pair.us.on_built = None
+    await disputed_with_a_late_cut(pair)
     make_room = full_disk(monkeypatch, pair.us)
     await pair.us.start()
     await pair.us.until(Phase.DISPUTED)

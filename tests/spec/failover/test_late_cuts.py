@@ -37,10 +37,8 @@ async def acts_with_a_late_cut(pair: Pair) -> None:
     await pair.eu.until(Phase.MIRRORING)
 
 
-async def test_T20_an_accepted_loss_brings_nothing_back_that_is_to_be_cut_late(pair: Pair) -> None:
-    """1. us acts, with one log uncut. 2. It is restored from a copy: eu has shown more, so us is in dispute. 3. It is started
-    again, and the log can be read. 4. The operator accepts the loss. What lies beyond the base of us was declared lost.
-    """
+async def disputed_with_a_late_cut(pair: Pair) -> None:
+    """Let us, with one log uncut, be restored from a copy after eu has shown more; it is ended, and can read the log then."""
     await acts_with_a_late_cut(pair)
     await pair.us.kill()
     copy = CopiedFolder(pair.us.folder)
@@ -55,6 +53,13 @@ async def test_T20_an_accepted_loss_brings_nothing_back_that_is_to_be_cut_late(p
     await pair.us.until(Phase.DISPUTED)
     await pair.us.kill()
     pair.us.on_built = None
+
+
+async def test_T20_an_accepted_loss_brings_nothing_back_that_is_to_be_cut_late(pair: Pair) -> None:
+    """1. us acts, with one log uncut. 2. It is restored from a copy: eu has shown more, so us is in dispute. 3. It is started
+    again, and the log can be read. 4. The operator accepts the loss. What lies beyond the base of us was declared lost.
+    """
+    await disputed_with_a_late_cut(pair)
     await pair.us.start()
     await pair.us.until(Phase.DISPUTED)
     assert pair.us.partition(1).log_end_offset == 1, "it was not cut yet"
