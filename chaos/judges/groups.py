@@ -4,7 +4,8 @@ In one generation (classic) or member epoch (KIP-848) a partition has one owner,
 group is lost, one of its name counts from 1 again, with other members. Whoever has lost a partition to another
 member commits it no more: its commit is refused, but for what a word covers (a region that could not have heard of its
 successor). A committed offset does not go back, but for what a word covers (T26). At the end each record below the
-committed offset was processed; exactly once where the offset was in the transaction of the output.
+committed offset was processed; exactly once where the offset was in the transaction of the output. What was made of a
+record stays where a word has cost the record.
 
 Times are those of the clients: an owner has a partition from when it was told until it said that it gave it back.
 """
@@ -59,16 +60,16 @@ class OffsetSeen:
 class GroupHistory:
     """One group of one run.
 
-    `processed`: (partition, offset, value). `log`: what the topic has at the end, in one region; `committed`: region ->
-    the offset of each partition. `output`: partition -> values of what transactions wrote for each record, None where
-    the group has none.
+    `processed`: what members were shown. `log`: what the topic has at the end, in one region, as (partition, offset,
+    value); `committed`: region -> the offset of each partition. `output`: partition -> values of what transactions wrote
+    for each record, None where the group has none.
     """
 
     topic: str
     tenures: Sequence[Tenure]
     commits: Sequence[GroupCommit]
     seen: Sequence[OffsetSeen]
-    processed: frozenset[tuple[int, int, str]]
+    processed: Sequence[Sighting]
     log: Sequence[tuple[int, int, str]]
     committed: Mapping[str, Sequence[int]]
     output: Mapping[int, Sequence[str]] | None = None
@@ -81,7 +82,7 @@ def judge_group(run: GroupHistory, excuse: Excuse) -> list[str]:
         *_fenced(run, excuse),
         *_went_back(run, excuse),
         *_processed(run),
-        *_once(run),
+        *_once(run, excuse),
     ]
 
 
@@ -161,22 +162,45 @@ def _committed(run: GroupHistory) -> Sequence[int]:
 
 
 def _processed(run: GroupHistory) -> Iterator[str]:
+    processed = {_record(each) for each in run.processed}
     for partition, committed in enumerate(_committed(run)):
         for record in run.log:
-            if record[0] == partition and record[1] < committed and record not in run.processed:
+            if record[0] == partition and record[1] < committed and record not in processed:
                 yield f"{record} is below the committed offset {committed}, and no member was given it"
 
 
-def _once(run: GroupHistory) -> Iterator[str]:
+def _record(sighting: Sighting) -> tuple[int, int, str]:
+    place = sighting.place
+    return place.partition, place.offset, place.value
+
+
+def _once(run: GroupHistory, excuse: Excuse) -> Iterator[str]:
     if run.output is None:
         return
+    gone = _excused(run, excuse)
     for partition, committed in enumerate(_committed(run)):
         taken = Counter(
             value for at, offset, value in run.log if at == partition and offset < committed
         )
         made = Counter(run.output.get(partition, ()))
-        if taken != made:
+        beyond = made - taken - gone[partition]
+        if beyond or taken - made:
             yield (
                 f"{run.topic}-{partition}, committed offset {committed}: the output lacks {dict(taken - made)}, and has"
-                f" too much {dict(made - taken)}"
+                f" too much {dict(beyond)}"
             )
+
+
+def _excused(run: GroupHistory, excuse: Excuse) -> Mapping[int, Counter[str]]:
+    """Return the values, by partition, of what members were shown and what a word has cost since: once for each place."""
+    shown: dict[Place, list[Sighting]] = defaultdict(list)
+    for each in run.processed:
+        shown[each.place].append(each)
+    there = set(run.log)
+    found: dict[int, Counter[str]] = defaultdict(Counter)
+    for place, sightings in shown.items():
+        if _record(sightings[0]) in there:
+            continue
+        if all(excuse(each, sightings) for each in sightings):
+            found[place.partition][place.value] += 1
+    return found

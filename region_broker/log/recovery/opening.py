@@ -2,6 +2,8 @@
 
 INV-R1  after a clean close no segment is read, if the recovery checkpoint holds that the close left; otherwise the
         segment of the checkpoint, from its recovery checkpoint on, and those behind it are read, once, with CRC
+INV-R7  a log that is refused for what its checkpoint says is refused by every later start, too, a power cut in between or
+        not: the checkpoint may be in the page cache only, and an older one would take what is damaged for a torn tail
 Not here: appending and the rest of a log's life (`partition_log`), what is proved and cut (`recovery.checking`), how it
 is made durable (`recovery.settling`), what batches come to (`replay`).
 """
@@ -32,7 +34,7 @@ from region_broker.log.recovery.checking import Check, Found, LogAsLeft
 from region_broker.log.recovery.settling import make_durable
 from region_broker.log.replay import write_aborted_file
 from region_broker.log.segment import SealedCache, Segment
-from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk
+from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, sync_as_found
 
 logger: Final = logging.getLogger(__name__)
 
@@ -91,6 +93,15 @@ def recover(
     if checkpoint is None and not any(_log_bytes(folder, cache, base) for base in bases):
         return _create(folder, cache, config, bases[0] if bases else 0, journal_mark)
     left = LogAsLeft(folder, cache, config, checkpoint, mark)
+    try:
+        return _checked(left, bases)
+    except LogDamaged:
+        if checkpoint is not None:
+            _keep_the_proof(disk, folder / CHECKPOINT_NAME)
+        raise
+
+
+def _checked(left: LogAsLeft, bases: list[int]) -> RecoveredLog:
     check = Check(left)
     segments = check.list_segments(bases)
     try:
@@ -100,6 +111,17 @@ def recover(
             if segment.file is not None:
                 segment.file.close()
         raise
+
+
+def _keep_the_proof(disk: Disk, path: Path) -> None:
+    """Make the checkpoint durable that shows the damage (INV-R7); where that fails, say so, and let the refusal stand."""
+    try:
+        sync_as_found(disk, path)
+    except OSError:
+        logger.exception(
+            "%s could not be synced: after a power cut, the damage may be taken for a tail that was never acknowledged",
+            path,
+        )
 
 
 def _tidied(folder: Path, disk: Disk) -> list[int]:

@@ -7,16 +7,17 @@ import pytest
 
 from chaos.judges.excuse import nothing_is_excused
 from chaos.judges.groups import GroupCommit, GroupHistory, OffsetSeen, Tenure, judge_group
-from chaos.story import Sighting
+from chaos.story import Place, Sighting
 
 LOG = [(0, 0, "x"), (0, 1, "y"), (0, 2, "z")]
 FIRST, SECOND = GroupCommit("a", 0, 1, 2.0, 2.1, "eu"), GroupCommit("b", 0, 2, 6.0, 6.1, "us")
+SHOWN = [(0, "x"), (1, "y"), (2, "lost later")]
 SOUND = GroupHistory(
     topic="t",
     tenures=[Tenure("a", 0, 1, 1.0, 4.0), Tenure("b", 0, 2, 5.0)],
     commits=[FIRST, SECOND],
     seen=[OffsetSeen(0, -1, 1.1, 1.2, "eu"), OffsetSeen(0, 1, 5.1, 5.2, "us")],
-    processed=frozenset([(0, 0, "x"), (0, 1, "y"), (0, 2, "lost later")]),
+    processed=[Sighting(1.5, "eu", Place("t", 0, offset, value), True) for offset, value in SHOWN],
     log=LOG,
     committed={"eu": [2], "us": [2]},
     output={0: ["x", "y"]},
@@ -60,3 +61,14 @@ def test_JGR5_a_word_may_wind_offsets_back_but_skips_no_record() -> None:
     back = replace(SOUND, committed={"eu": [1]}, output={0: ["x"]})
     assert judge_group(back, excused) == []
     assert judge_group(replace(SOUND, committed={"eu": [3]}, output=None), excused) != []
+
+
+def test_JGR5_what_was_made_of_a_record_may_outlive_it_where_a_word_has_cost_it() -> None:
+    outlives = replace(SOUND, output={0: ["x", "y", "lost later"]})
+    assert judge_group(outlives, excused) == []
+    (found,) = judge_group(outlives, nothing_is_excused)
+    assert "too much {'lost later': 1}" in found
+    (found,) = judge_group(replace(SOUND, output={0: ["x", "y", *["lost later"] * 2]}), excused)
+    assert "too much {'lost later': 1}" in found
+    (found,) = judge_group(replace(SOUND, output={0: ["x", "y", "y"]}), excused)
+    assert "too much {'y': 1}" in found

@@ -100,7 +100,7 @@ class GroupLoad(Load):
             [tenure for each in members for tenure in each.tenures],
             [commit for each in members for commit in each.commits],
             [seen for each in members for seen in each.seen],
-            frozenset(record for each in members for record in each.processed),
+            [sighting for each in members for sighting in each.processed],
             sorted((place.partition, place.offset, place.value) for place in log),
             committed,
             await self._made(end),

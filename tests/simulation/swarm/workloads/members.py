@@ -17,6 +17,7 @@ from uuid import UUID
 from typing_extensions import override
 
 from chaos.judges.groups import GroupCommit, OffsetSeen, Tenure
+from chaos.story import Place, Sighting
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.swarm.processor import committed_offset
 from tests.simulation.swarm.workloads.setting import Setting, Visitor, now_s
@@ -50,7 +51,7 @@ class Member(Visitor):
         self.tenures: list[Tenure] = []
         self.commits: list[GroupCommit] = []
         self.seen: list[OffsetSeen] = []
-        self.processed: set[tuple[int, int, str]] = set()
+        self.processed: list[Sighting] = []
         self.positions: dict[int, int] = {}
         """What it owns, and where it is there."""
         self.member_id, self.epoch, self.lives = "", -1, 0
@@ -132,7 +133,10 @@ class Member(Visitor):
             taken = reader.records[:TAKEN_MAX]
             if not taken:
                 continue
-            self.processed |= {(at, offset, value.decode()) for at, offset, value in taken}
+            self.processed += [
+                Sighting(now_s(), self.region, Place(self.topic, at, offset, value.decode()), True)
+                for at, offset, value in taken
+            ]
             whole = len(taken) == len(reader.records)
             after = reader.positions[partition] if whole else taken[-1][1] + 1
             await self.finish(connection, partition, [value for *_, value in taken], after)

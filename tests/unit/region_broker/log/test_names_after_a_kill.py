@@ -187,3 +187,47 @@ def test_INV_X3_so_it_is_when_its_index_is_built_again_while_it_is_read() -> Non
     segment.size_bytes -= size_bytes
     with pytest.raises(LogDamaged, match="ends at offset"):
         segment.index()
+
+
+def test_INV_R7_damage_that_one_start_refused_is_no_torn_tail_for_the_next() -> None:
+    some = fixture()
+    some.partition.writer.append(batch(size_bytes=70_000))
+    some.sync()
+    some.sync_files()
+    some.partition.writer.append(batch(size_bytes=70_000))  # too large for the journal
+    some.sync()
+    assert some.partition.high_watermark == 2
+    acknowledged = all_bytes(some.partition)
+    segment = some.partition.log.segments.segments[-1]
+    flipped = segment.size_bytes - 100
+    some.disk.process_killed()
+    some.disk.damage(segment.path, flipped)
+    some.open()
+    assert "bytes were durable" in str(some.partition.failed)
+    lose_everything(some)
+    assert "bytes were durable" in str(some.partition.failed)
+    some.disk.process_killed()
+    some.disk.damage(segment.path, flipped)  # it is given back
+    some.open()
+    assert some.partition.failed is None
+    assert all_bytes(some.partition) == acknowledged
+
+
+def test_INV_R7_a_proof_that_cannot_be_synced_changes_no_refusal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    some = fixture()
+    some.partition.writer.append(batch(size_bytes=70_000))
+    some.sync()
+    segment = some.partition.log.segments.segments[-1]
+    some.disk.process_killed()
+    some.disk.damage(segment.path, segment.size_bytes - 100)
+
+    def fail(operation: str, path: Path) -> None:
+        if operation == "fdatasync" and path.name == "checkpoint":
+            raise OSError(5, "Input/output error")
+
+    some.disk.fault = fail
+    some.open()
+    assert "bytes were durable" in str(some.partition.failed)
+    assert "could not be synced" in caplog.text
