@@ -65,8 +65,8 @@ class Model:
         hard_state = change.hard_state or self.hard_state
         return replace(self, hard_state=hard_state, entries=(*kept, *change.entries))
 
-    def snapshotted(self, point: SnapshotPoint, image: bytes, *, keep_log: bool = True) -> "Model":
-        kept = self.entries[point.index - self.start :] if keep_log else ()
+    def snapshotted(self, point: SnapshotPoint, image: bytes) -> "Model":
+        kept = self.entries[point.index - self.start :]
         return replace(self, snapshot=(point, image), entries=kept)
 
 
@@ -202,19 +202,14 @@ class Life:
 
     def install(self) -> None:
         model = self.model
-        keep_log = self.rng.random() < 0.5 and model.last > model.start
-        if keep_log:
-            index = self.rng.randint(model.start + 1, model.last)
-            term = model.term_at(index)
-        else:
-            index, term = model.last + self.rng.randint(1, 5), Term(model.hard_state.term + 1)
+        index, term = model.last + self.rng.randint(1, 5), Term(model.hard_state.term + 1)
         point, parts = self.point(index, term), [self.payload() for _ in range(3)]
         position = 0
         for part in parts[:-1]:
-            self.store.keep_piece(Piece(point, position, part, last=False), keep_log=keep_log)
+            self.store.keep_piece(Piece(point, position, part, last=False))
             position += len(part)
-        self.allowed = [model, model.snapshotted(point, b"".join(parts), keep_log=keep_log)]
-        self.store.keep_piece(Piece(point, position, parts[-1], last=True), keep_log=keep_log)
+        self.allowed = [model, model.snapshotted(point, b"".join(parts))]
+        self.store.keep_piece(Piece(point, position, parts[-1], last=True))
         self.dropped = index
 
 

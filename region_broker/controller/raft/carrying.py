@@ -321,7 +321,7 @@ class Carrier:
 
     async def _keep_piece(self, wanted: KeepSnapshotPiece) -> None:
         piece = Piece(wanted.point, wanted.position, wanted.data, wanted.last)
-        await self._outside(partial(self._store.keep_piece, piece, keep_log=wanted.keep_log))
+        await self._outside(partial(self._store.keep_piece, piece))
         if not wanted.last:
             return
         images: list[bytes] = []

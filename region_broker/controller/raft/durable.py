@@ -311,8 +311,8 @@ class RaftStore:
         if free_bytes < size_bytes:
             raise RaftStoreFull(f"{free_bytes} bytes are free in {self._folder}, not {size_bytes}")
 
-    def keep_piece(self, piece: Piece, *, keep_log: bool) -> None:
-        """Write a piece of a leader's snapshot; the last one puts it in force, and drops the log, or what it holds of it.
+    def keep_piece(self, piece: Piece) -> None:
+        """Write a piece of a leader's snapshot; the last one puts it in force, and drops the whole log.
 
         Raises RaftStoreFailed, for want of room, too: the core is already behind it. Ask `expect_room` before.
         """
@@ -327,16 +327,13 @@ class RaftStore:
             if piece.last:
                 writer.finish()
                 self._put_in_place(writer)
-                self._follow_snapshot(piece.point, keep_log=keep_log)
+                self._follow_snapshot(piece.point)
 
-    def _follow_snapshot(self, point: SnapshotPoint, *, keep_log: bool) -> None:
-        if keep_log:
-            self._log.drop(point.index)
-        else:
-            try:
-                self._append(_restart(point))
-            except RaftStoreFull as error:
-                self._fail("dropping the log behind a snapshot in", error)
+    def _follow_snapshot(self, point: SnapshotPoint) -> None:
+        try:
+            self._append(_restart(point))
+        except RaftStoreFull as error:
+            self._fail("dropping the log behind a snapshot in", error)
         self._rewrite()
 
     def read_piece(self, position: int, size_bytes: int) -> Piece:

@@ -190,14 +190,13 @@ class SendSnapshot:
 @dataclass(frozen=True, slots=True)
 class KeepSnapshotPiece:
     """Write the piece at `position`; `last`: make the snapshot durable, load it in place of the state machine, and drop the
-    whole log (or what of it lies up to `point`, if the entry there is in the log). The core is already behind it.
+    whole log. The core is already behind it.
     """
 
     point: SnapshotPoint
     position: int
     data: bytes
     last: bool
-    keep_log: bool
 
 
 @dataclass(frozen=True, slots=True)

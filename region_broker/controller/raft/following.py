@@ -147,9 +147,7 @@ class Following:
     def _keep(self, install: Install, request: SnapshotRequest) -> None:
         state = self._state
         install.have_bytes += len(request.data)
-        piece = KeepSnapshotPiece(
-            request.point, request.position, request.data, request.last, keep_log=False
-        )
+        piece = KeepSnapshotPiece(request.point, request.position, request.data, request.last)
         state.effects.append(piece)
         if request.last:
             self._install = None

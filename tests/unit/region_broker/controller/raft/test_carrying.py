@@ -74,7 +74,7 @@ class Played:
     def persist(self, wanted: tuple[Persist, ...]) -> None:
         self.done.append([each.cut_behind for each in wanted])
 
-    def keep_piece(self, piece: object, *, keep_log: bool) -> None:
+    def keep_piece(self, piece: object) -> None:
         self.done.append("piece")
 
     def send(self, target: Member, message: Message) -> None:
@@ -108,7 +108,7 @@ def carrier_of(played: Played) -> Carrier:
             [
                 persisting(1),
                 sending(2),
-                KeepSnapshotPiece(POINT, 0, b"", last=False, keep_log=False),
+                KeepSnapshotPiece(POINT, 0, b"", last=False),
                 persisting(3),
                 sending(4),
             ],

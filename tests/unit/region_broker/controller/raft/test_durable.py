@@ -161,9 +161,9 @@ def test_votes_alone_do_not_let_the_file_grow_for_ever() -> None:
 def test_a_leader_s_snapshot_is_installed_piece_after_piece() -> None:
     disk = SimulatedDisk()
     store = with_entries(disk, 2)
-    store.keep_piece(Piece(point(9, 3), 0, b"lost", last=False), keep_log=False)
-    store.keep_piece(Piece(point(10, 3), 0, b"one ", last=False), keep_log=False)
-    store.keep_piece(Piece(point(10, 3), 4, b"two", last=True), keep_log=False)
+    store.keep_piece(Piece(point(9, 3), 0, b"lost", last=False))
+    store.keep_piece(Piece(point(10, 3), 0, b"one ", last=False))
+    store.keep_piece(Piece(point(10, 3), 4, b"two", last=True))
     store.persist([appended(entry(11, 3))])
     disk.power_loss(random.Random(0))
     assert found(disk) == Recovered(
@@ -209,11 +209,7 @@ def keep_and_drop(store: RaftStore) -> None:
 
 
 def install(store: RaftStore) -> None:
-    store.keep_piece(Piece(point(9, 2), 0, b"whole", last=True), keep_log=False)
-
-
-def install_and_keep(store: RaftStore) -> None:
-    store.keep_piece(Piece(point(4), 0, b"whole", last=True), keep_log=True)
+    store.keep_piece(Piece(point(9, 2), 0, b"whole", last=True))
 
 
 def recover_again(store: RaftStore) -> None:
@@ -227,7 +223,6 @@ STEPS: dict[Callable[[RaftStore], None], Recovered] = {
     ),
     keep_and_drop: Recovered(BASE.hard_state, (point(4), b"image"), (entry(5),)),
     install: Recovered(BASE.hard_state, (point(9, 2), b"whole"), ()),
-    install_and_keep: Recovered(BASE.hard_state, (point(4), b"whole"), (entry(5),)),
     recover_again: BASE,
 }
 
@@ -574,13 +569,13 @@ def test_a_piece_that_does_not_fit_closes_the_store_as_the_core_is_behind_it() -
     store = opened(disk)
     disk.room_bytes = 0
     with pytest.raises(RaftStoreFailed):
-        store.keep_piece(Piece(point(1), 0, b"piece", last=False), keep_log=False)
+        store.keep_piece(Piece(point(1), 0, b"piece", last=False))
 
 
 def test_a_start_removes_what_was_not_finished() -> None:
     disk = SimulatedDisk()
     store = with_entries(disk, 1)
-    store.keep_piece(Piece(point(9), 0, b"piece", last=False), keep_log=False)
+    store.keep_piece(Piece(point(9), 0, b"piece", last=False))
     assert disk.list_dir(FOLDER) == ["log", "snapshot.tmp"]
     disk.process_killed()
     found(disk)
