@@ -20,6 +20,8 @@ from tests.simulation.raft.sim_member import SimMember
 ELECTION_MS = 150
 TICK_MS = 15
 LATE_MS = 8 * ELECTION_MS
+EVENTS_MAX = 100_000
+"""What one life may come to: the longest of 10,000 has a fifth of it."""
 
 
 class World:
@@ -115,6 +117,7 @@ class World:
                 self._paused[name].append(event)
             return
         self.events += 1
+        assert self.events <= EVENTS_MAX, "INV-RSJ10 no rest: each message brings more of them"
         member.take(event, self.now_ms)
         self._note(name, type(event).__name__)
         if member.core.role is Role.LEADER:
