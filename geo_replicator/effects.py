@@ -157,6 +157,13 @@ class TakeBackStarts:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBackView:
+    """Show nothing any more, in all logs at once, until a tidemark that the primary holds is known: what was shown is not
+    in its history, and goes log by log (T17, T25).
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class LogsReconciled:
     """These logs were checked under the region epoch of this session: they count for tidemarks (T23)."""
 
@@ -185,6 +192,7 @@ LinkEffect: TypeAlias = (
     | HandOverDivergence
     | StartLogs
     | TakeBackStarts
+    | TakeBackView
     | LogsReconciled
     | SendFetch
 )

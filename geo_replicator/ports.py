@@ -160,6 +160,10 @@ class MirrorLogs(Protocol):
         """Show what was shown before: every log up to its D, read-committed readers up to `whole`, which is durable."""
         ...
 
+    def take_back_view(self) -> None:
+        """Tell readers of no end, in one step, until `show_again` or a `view` of all logs is shown (T17)."""
+        ...
+
     def view(self, cuts: Mapping[LogKey, int]) -> View:
         """Return what to show with the new D of `cuts`, and with nothing new; logs that are not open are skipped."""
         ...

@@ -2,7 +2,8 @@
 
 INV-SHJ1  what was acknowledged or shown is there at the end, unless an operator's word covers it
 INV-SHJ2  a word covers what clients saw before it was carried out, and what they saw later in a region that could
-          not have heard of it; never what the region that was to act had shown itself and no damage took from it
+          not have heard of it; never what the region that was to act had shown itself, and neither damage nor an
+          earlier word took from it: what is done again after one may stand where it stood before
           A region that took over, and was emptied before any other could have heard of that, takes with it what it
           alone had: the others go on as before, and nobody needs a word
 INV-SHJ3  where no folder was damaged, what a word cost lies in ranges that the losses name
@@ -66,10 +67,17 @@ def _shown_last(sightings: Iterable[Sighting]) -> Mapping[tuple[str, Place], lis
 
 
 def covered(
-    sighting: Sighting, story: Story, shown: Mapping[tuple[str, Place], Sequence[float]]
+    sighting: Sighting,
+    story: Story,
+    shown: Mapping[tuple[str, Place], Sequence[float]],
+    before_s: float = float("inf"),
 ) -> bool:
-    """Return whether a word allows that a sighting is gone (INV-SHJ2). `shown`: region and place -> when it was shown."""
-    for word in story.words:
+    """Return whether a word that was given before `before_s` allows that a sighting is gone (INV-SHJ2).
+
+    `shown`: region and place -> when it was shown.
+    """
+    words = [word for word in story.words if word.given_s < before_s]
+    for word in words:
         times_s = [
             at_s for at_s in shown.get((word.target, sighting.place), ()) if at_s < word.given_s
         ]
@@ -77,9 +85,12 @@ def covered(
             d.at_s for d in story.damages if d.region == word.target and d.at_s < word.given_s
         ]
         held = bool(times_s) and max(times_s) > max(damaged_s, default=0.0)
+        if held:
+            own = Sighting(max(times_s), word.target, sighting.place, True)
+            held = not covered(own, story, shown, word.given_s)
         if not held and _could_not_know(sighting, word, story):
             return True
-    return any(_went_with_its_folder(sighting, word, story) for word in story.words)
+    return any(_went_with_its_folder(sighting, word, story) for word in words)
 
 
 def _went_with_its_folder(sighting: Sighting, word: Word, story: Story) -> bool:

@@ -31,6 +31,7 @@ from geo_replicator.effects import (
     ShowHistory,
     StartLogs,
     TakeBackStarts,
+    TakeBackView,
     WaitBackoff,
 )
 from geo_replicator.events import (
@@ -237,6 +238,8 @@ class Link:
             case AwaitTidemarkToShrink(metadata_version=version, topics=topics):
                 self.reaching.topics.shrink(topics, version)
                 self.reaching.look_again()
+            case TakeBackView():
+                self.reaching.take_back_view()
             case StartLogs(offsets=offsets):
                 for key, offset in offsets.items():
                     with self._halting((key,)):

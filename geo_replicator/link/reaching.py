@@ -46,6 +46,7 @@ class Reaching:
         self.changed = asyncio.Event()
         self._restored = False
         self._shown = BEFORE_ALL
+        self._is_taken_back = False
         self._absent: Mapping[LogKey, int] = {}
         self._saving: TidemarkPoint | None = None
         self._read_to = 0
@@ -146,6 +147,8 @@ class Reaching:
         if frontier is not self.frontier:
             self.look_again()  # restored meanwhile: a log may be shorter now than it was
             return
+        if self._is_of_what_was_taken_back(point):
+            return
         is_news = point > frontier.reached
         # While logs are absent, nobody knows what of a transaction lies there.
         if not is_news and (not self._look_due or self._absent):
@@ -157,6 +160,8 @@ class Reaching:
         if frontier is not self.frontier:
             self.look_again()  # restored meanwhile, from what was durable then
             return
+        if self._is_of_what_was_taken_back(point):
+            return
         if is_news:
             self.lost = "" if point >= self.stored else self.lost
             frontier.persisted(point)
@@ -164,6 +169,9 @@ class Reaching:
             self.changed.set()
         else:
             self._show_view(view)
+
+    def _is_of_what_was_taken_back(self, point: TidemarkPoint) -> bool:
+        return self._is_taken_back and point.region_epoch < self._facts.region_epoch
 
     async def _save(self, point: TidemarkPoint, view: View) -> None:
         """Make durable what is to be shown, unless it is; what was reached and is lost in part stays the fact (INV-LD5)."""
@@ -193,7 +201,7 @@ class Reaching:
     @property
     def _is_first(self) -> bool:
         floor = self.book.floor
-        return floor is not None and floor.newest.point > self._shown
+        return floor is not None and (self._is_taken_back or floor.newest.point > self._shown)
 
     def _cuts_of(self, point: TidemarkPoint, *, every: bool) -> Mapping[LogKey, int]:
         """Return where the logs end at `point`: those that moved since the floor, or every one."""
@@ -209,6 +217,7 @@ class Reaching:
         if every:
             self._absent = {}  # they are here now, or a tidemark has named their removal
             changed = self.book.floor.positions
+        self._is_taken_back = False
         self._show_view(view)
         self._delete_below(changed)
         self._shown = point
@@ -219,6 +228,7 @@ class Reaching:
         shown = floor is not None and floor.newest.point <= self.frontier.reached
         cut = self.book.cut_of(floor) if floor is not None and shown else Cut(self.frontier.reached)
         logs = self._ports.logs
+        self._is_taken_back = False
         whole = self._ports.reached.whole if is_held else NOTHING_WHOLE
         logs.show_again({key: cut.position_of(key) for key in logs.keys()}, whole)  # noqa: SIM118 -- a port
         if floor is not None and shown:
@@ -227,6 +237,11 @@ class Reaching:
         self._shown = self.frontier.reached
         self._look_due = True
         self._moved.set()
+
+    def take_back_view(self) -> None:
+        """Show nothing of what the primary does not hold, in one step, until a tidemark is reached or read again (T17)."""
+        self._is_taken_back = True
+        self._ports.logs.take_back_view()
 
     def starts_as_named(self) -> list[LogKey]:
         """Return the logs that begin no further than the tidemark that is shown says: no lost order moved those (T14)."""

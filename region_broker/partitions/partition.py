@@ -156,6 +156,11 @@ class Partition:
         if self.sight.show_up_to(cut_offset, whole_end):
             self.watchers.notify()
 
+    def take_back_view(self) -> None:
+        """Show readers of this mirror nothing, and tell them of no end, until something is shown again (T17)."""
+        self.sight.take_back()
+        self.watchers.notify()
+
     def doubt_start(self) -> None:
         """Tell nobody where this begins until `retention.confirm_start`, if an order has hidden what is still there (INV-PT10)."""
         if self.log_start_offset > self.kept_from:

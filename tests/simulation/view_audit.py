@@ -78,6 +78,13 @@ class Auditor:
         damages = sum(each.region == self.name for each in self._stage.story.damages)
         return domain.region_epoch, damages
 
+    def _may_give_up(self, term: tuple[int, int]) -> bool:
+        """Return whether it has reached nothing of its region epoch, and a loss was accepted elsewhere: its view may go back."""
+        reached = self._stage.regions[self.name].node.storage.reached.point
+        words = self._stage.story.words
+        accepted = any(each.kind == "accept-loss" and each.target != self.name for each in words)
+        return accepted and reached.region_epoch < term[0]
+
     async def _look(self, connection: Connection) -> None:
         term = self._mirrors_in()
         if term is None:
@@ -88,6 +95,10 @@ class Auditor:
             self._forget()
         if self._mirrors_in() != term:
             return
+        if any(end < self._ends[number] for number, end in ends.items()) and self._may_give_up(
+            term
+        ):
+            self._forget()
         for number, end in ends.items():
             if end < self._ends[number]:
                 self._stage.blame(

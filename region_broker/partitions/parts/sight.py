@@ -5,7 +5,8 @@ INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark
         the last stable offset of a mirror lies at or below its whole cut
 INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
         primary region's term as soon as it is known here (`follow_term`, KIP-320)
-INV-PT9  after a start nobody knows where this ends for readers, until it leads or is shown as a mirror; nor does anyone
+INV-PT9  after a start, and while what was shown is taken back, nobody knows where this ends for readers, until it leads or
+        is shown as a mirror; nor does anyone
         for read-committed ones, while a region that returned as a mirror does not know what of its past is whole
 INV-PT10 while a mirror has reached nothing of the region epoch that it follows, and has not compared its log with the
         primary's, nobody knows where a log begins that an order has cut off further than the reached tidemark says: the order
@@ -166,6 +167,12 @@ class Sight:
         self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)
         self.whole_end = max(self.whole_end, whole_end)
         return True
+
+    def take_back(self) -> None:
+        """Show nothing, and say that the end is not known (INV-PT9): what was shown is not what this mirrors."""
+        assert not self.is_leader, "T17: a leader shows what it has"
+        self.shown_cut_offset = self.whole_end = 0
+        self.end_is_known = False
 
     def show_no_more_than(self, offset: int) -> None:
         """Take a mirror's readers back: what lay above is gone."""

@@ -238,6 +238,10 @@ class MirrorPartitions(TidemarkLog):
         """Show what was shown before (`MirrorView.show_again`)."""
         self._view.show_again(cuts, whole)
 
+    def take_back_view(self) -> None:
+        """Tell readers of no end until something is shown again (`MirrorView.take_back`)."""
+        self._view.take_back(self._partitions)
+
     def view(self, cuts: Mapping[LogKey, int]) -> View:
         """Return what to show next (`MirrorView.view`)."""
         return self._view.view(cuts)

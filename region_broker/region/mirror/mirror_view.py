@@ -15,13 +15,13 @@ Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is r
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from geo_replicator.lineage import LogKey
 from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
-from geo_replicator.whole_ends import Unlisted, View, WholeEnds
+from geo_replicator.whole_ends import NOTHING_WHOLE, Unlisted, View, WholeEnds
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.partitions.partition import Partition
@@ -79,6 +79,16 @@ class MirrorView:
             self._looked_at[key] = None
             if partition.sight.whole_end < forgotten_below:
                 self._has_forgotten = True
+
+    def take_back(self, partitions: Iterable[Partition]) -> None:
+        """Show nothing of any of these, which are all, and say that no end is known (INV-MV1)."""
+        self.show_again({}, NOTHING_WHOLE)
+        self._held = {}
+        for partition in partitions:
+            partition.take_back_view()
+            if not _is_internal(partition):
+                self._looked_at[LogKey(partition.topic_id, partition.tp.partition)] = None
+                self._has_forgotten |= partition.state.forgotten_below > 0
 
     def view(self, cuts: Mapping[LogKey, int]) -> View:
         """Return what to show: each of `cuts` up to its D, and what the whole cut allows."""

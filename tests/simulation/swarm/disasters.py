@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from chaos.judges.operator import stand_of
 from chaos.shuffle.plan import Action
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.rates import Disaster
@@ -87,6 +88,11 @@ async def _cut_off(life: Loaded, acting: str, candidate: str) -> None:
 
 
 async def _fail_over(life: Loaded, candidate: str) -> None:
+    """Order it, unless the loss statement says that all would be lost: no operator confirms that."""
+    view = life.stage.view(candidate)
+    if view is not None and stand_of(view)[1] == 0:
+        life.stage.tell(f"  not done: {candidate} has reached no tidemark")
+        return
     if refused := await life.stage.order("failover", candidate):
         life.stage.tell(f"  not done: {refused[:200]}")
 

@@ -63,6 +63,19 @@ def test_INV_SHJ2_a_word_covers_what_was_seen_before_it_was_carried_out() -> Non
     assert kinds(story(acked(LOST, 20.5), words=(FAILOVER,), gone=[NAMED])) == []
 
 
+def test_INV_SHJ2_what_an_earlier_word_took_from_the_region_that_is_to_act_is_not_held_by_it() -> (
+    None
+):
+    """1. eu shows a record. 2. us takes over without it; it is made again, at the same place. 3. eu takes over without it."""
+    back = Word("failover", "eu", 30.0, 31.0)
+    seen = shown(LOST, 1, "eu"), shown(LOST, 25, "us")
+    assert kinds(story(*seen, words=(FAILOVER, back), gone=[NAMED])) == []
+    again = shown(LOST, 26, "eu")  # and as a mirror of us
+    assert kinds(story(*seen, again, words=(FAILOVER, back), gone=[NAMED])) == [SILENT]
+    early = shown(LOST, 2, "us")  # the first word did not cover it: us had shown it
+    assert kinds(story(*seen, early, words=(FAILOVER, back), gone=[NAMED])) == [SILENT]
+
+
 def test_INV_SHJ2_a_word_covers_nothing_that_the_region_that_was_to_act_had_shown() -> None:
     told = story(acked(LOST, 1), shown(LOST, 2, "us"), words=(FAILOVER,), gone=[NAMED])
     assert kinds(told) == [SILENT]
