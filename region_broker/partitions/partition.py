@@ -156,25 +156,23 @@ class Partition:
         if self.sight.show_up_to(cut_offset, whole_end):
             self.watchers.notify()
 
-    def take_back_view(self) -> None:
-        """Show readers of this mirror nothing, and tell them of no end, until something is shown again (T17)."""
-        self.sight.take_back()
-        self.watchers.notify()
-
     def doubt_start(self) -> None:
         """Tell nobody where this begins until `retention.confirm_start`, if an order has hidden what is still there (INV-PT10)."""
         if self.log_start_offset > self.kept_from:
             self.sight.start_is_known = False
             self.watchers.notify()
 
-    def rewind_cut(self, cut_offset: int) -> None:
+    def rewind_cut(self, cut_offset: int, *, is_end: bool = True) -> None:
         """Take readers back to `cut_offset`, and show them nothing new: only where what was shown is void (T25, T31).
+
+        Without `is_end` nobody is told that this is the end, until something is shown again (INV-PT9).
 
         Read-committed readers see nothing more until a tidemark shows them a whole cut again. A base that this log does
         not hold shows nothing: what is copied up to it is shown by tidemarks (T17).
         """
         self.sight.shown_cut_offset = min(self.sight.shown_cut_offset, cut_offset)
         self.sight.whole_end = 0
+        self.sight.end_is_known &= is_end
         self.watchers.notify()
 
     # -- waiting ---------------------------------------------------------------------------------

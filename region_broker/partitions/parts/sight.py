@@ -168,12 +168,6 @@ class Sight:
         self.whole_end = max(self.whole_end, whole_end)
         return True
 
-    def take_back(self) -> None:
-        """Show nothing, and say that the end is not known (INV-PT9): what was shown is not what this mirrors."""
-        assert not self.is_leader, "T17: a leader shows what it has"
-        self.shown_cut_offset = self.whole_end = 0
-        self.end_is_known = False
-
     def show_no_more_than(self, offset: int) -> None:
         """Take a mirror's readers back: what lay above is gone."""
         self.shown_cut_offset = min(self.shown_cut_offset, offset)

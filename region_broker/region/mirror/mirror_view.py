@@ -85,7 +85,7 @@ class MirrorView:
         self.show_again({}, NOTHING_WHOLE)
         self._held = {}
         for partition in partitions:
-            partition.take_back_view()
+            partition.rewind_cut(0, is_end=False)
             if not _is_internal(partition):
                 self._looked_at[LogKey(partition.topic_id, partition.tp.partition)] = None
                 self._has_forgotten |= partition.state.forgotten_below > 0

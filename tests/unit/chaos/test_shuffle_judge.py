@@ -70,7 +70,7 @@ def test_INV_SHJ2_what_an_earlier_word_took_from_the_region_that_is_to_act_is_no
     back = Word("failover", "eu", 30.0, 31.0)
     seen = shown(LOST, 1, "eu"), shown(LOST, 25, "us")
     assert kinds(story(*seen, words=(FAILOVER, back), gone=[NAMED])) == []
-    again = shown(LOST, 26, "eu")  # and as a mirror of us
+    again = shown(LOST, 21 + NEWS_TAKES_S + 1, "eu")  # and as a mirror of us
     assert kinds(story(*seen, again, words=(FAILOVER, back), gone=[NAMED])) == [SILENT]
     early = shown(LOST, 2, "us")  # the first word did not cover it: us had shown it
     assert kinds(story(*seen, early, words=(FAILOVER, back), gone=[NAMED])) == [SILENT]
