@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import State
 from geo_replicator.failover_events import PromiseGiven
+from geo_replicator.link.reaching import Reaching
 from region_broker.node import Node
 from region_broker.records.batches import Record, build_batch
 from tests.simulation.kafka_client import Connection, Reader, Refused
@@ -136,3 +137,31 @@ async def test_T16_a_region_that_returned_tells_no_last_stable_offset_that_is_on
         assert await first_answers(pair, pair.us) == ([], [ErrorCode.offset_not_available])
         theirs.show_up_to(1, 1)
         assert await first_answers(pair, pair.us) == ([1], [])
+
+
+async def test_T16_a_log_that_had_stopped_tells_no_end_before_the_whole_cut_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-MV6. 1. A bit flips in a mirror's log: it stops, while the other logs are shown. 2. The bit is given back."""
+    async with region_pair(tmp_path, seed=1) as pair:
+        await one_record(pair)
+        path = pair.us.partition("stream", 0).log.segments.segments[-1].path
+        await pair.us.kill()
+        await pair.us.start()  # what was in the journal only lies in the log then
+        await pair.us.kill()
+        pair.us.disk.damage(path, 40)
+        await pair.us.start()
+        assert pair.us.partition("stream", 0).failed is not None
+        reached = pair.us.node.storage.reached
+        await pair.until(lambda: 0 in reached.whole.listed.values(), "it was looked at")
+        await pair.us.kill()
+        pair.us.disk.damage(path, 40)
+        look = Reaching._reach_complete
+
+        async def late(self: Reaching) -> None:
+            await asyncio.sleep(1)
+            await look(self)
+
+        monkeypatch.setattr(Reaching, "_reach_complete", late)
+        await pair.us.start()
+        assert await first_answers(pair, pair.us) == ([1], [ErrorCode.offset_not_available])

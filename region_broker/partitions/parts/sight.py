@@ -159,9 +159,12 @@ class Sight:
         self.leader_epoch = leader_epoch
         return True
 
-    def show_up_to(self, cut_offset: int, whole_end: int) -> bool:
-        """Let a mirror's readers see further; neither goes down (T16). Return whether something moved."""
-        self.end_is_known = True
+    def show_up_to(self, cut_offset: int, whole_end: int, *, is_end: bool = True) -> bool:
+        """Let a mirror's readers see further; neither goes down (T16). Return whether something moved.
+
+        Without `is_end` they are not told that this is the end, if they were not before (INV-PT9).
+        """
+        self.end_is_known |= is_end
         if cut_offset <= self.shown_cut_offset and whole_end <= self.whole_end:
             return False
         self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)

@@ -9,6 +9,8 @@ INV-MV3  looking for the whole cut over n transactions is followed by a rest of 
 INV-MV4  what a start shows again is what was shown: `view` says what must be durable before `show` (T16)
 INV-MV5  what was forgotten and not shown lies below D of the first tidemark that covers all of it, in every log: by T8
          and T9 all data of a decision lies there, also where its marker is still to come
+INV-MV6  of a log of which nothing is whole at a start nobody is told that it ends there, before the whole cut was looked for:
+        nothing may have been known of it, as it had stopped, while the others were shown
 
 Internal topics take no part: groups and transactions are asked of the primary region.
 Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is reached (`geo_replicator.frontier`).
@@ -75,7 +77,8 @@ class MirrorView:
                 partition.show_up_to(cut_offset, cut_offset)
                 continue
             forgotten_below = partition.state.forgotten_below
-            partition.show_up_to(cut_offset, whole.end_of(key, cut_offset, forgotten_below))
+            end = whole.end_of(key, cut_offset, forgotten_below)
+            partition.show_up_to(cut_offset, end, is_end=end > 0 or cut_offset == 0)  # INV-MV6
             self._looked_at[key] = None
             if partition.sight.whole_end < forgotten_below:
                 self._has_forgotten = True
@@ -101,6 +104,8 @@ class MirrorView:
             partition = self._of(key)
             assert partition is not None, key
             end = max(partition.sight.whole_end, ends.get(key, 0))
+            if partition.failed is not None:
+                end = 0  # the others go on without it: nobody knows where the whole cut ends here (INV-MV6)
             if end < bounds[key]:
                 below[key] = end
         again_ms = self._rest_until_ms - now_ms if waits else _LOOK_AGAIN_MS if self._held else 0
