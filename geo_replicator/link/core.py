@@ -9,8 +9,8 @@ INV-LK8  a log that cannot go on waits, with the reason, until the primary's reg
          on
 INV-LK7  nothing is asked of the primary, copied, cut or deleted before the primary was shown to hold what was reached
          here under this region epoch; where it does not, the mirror stays as it is, and asks again (T33, T35)
-INV-LK9  where the primary does not hold what was shown here under an older region epoch, nothing is shown before the first
-         log is cut: readers see no half of it (T17)
+INV-LK9  where the primary does not hold what was shown here under an older region epoch, nothing is shown while logs are cut
+         one by one: readers see no half of it (T17)
 INV-LK5  every failure ends in a pause that doubles up to `BACKOFF_MS_MAX` until an answer is taken whole, and
          then in a fresh session
 Logs of a topic that grew are copied early; the topic grows, or shrinks, at a tidemark (T15).
@@ -123,6 +123,7 @@ class LinkCore:
     _unchecked: tuple[LogKey, ...] = ()
     _topics: tuple[MirrorTopic, ...] = ()
     _in_flight: int = 0
+    _gives_up: bool = False
     _forgotten: tuple[LogKey, ...] = ()
 
     def step(self, event: LinkEvent) -> list[LinkEffect]:
@@ -210,8 +211,7 @@ class LinkCore:
             )
             return self._broken(self.refused_history)
         self._go_to(LinkState.SYNCING)
-        if event.missing:  # INV-LK9: a loss was accepted that this region had shown
-            return [TakeBackView(), ReadRegistry()]
+        self._gives_up = bool(event.missing)  # a loss was accepted that this region had shown
         return [ReadRegistry()]
 
     def _follow_topics(self, event: RegistryRead) -> list[LinkEffect]:
@@ -281,7 +281,8 @@ class LinkCore:
         ]
         if diverged:
             self._go_to(LinkState.DIVERGED)
-            return [HandOverDivergence(tuple(diverged))]
+            hidden: list[LinkEffect] = [TakeBackView()] if self._gives_up else []  # INV-LK9
+            return [*hidden, HandOverDivergence(tuple(diverged))]
         behind = {
             key: primary.log_start_offset
             for key, (mirror, primary) in checked.items()

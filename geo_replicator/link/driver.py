@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 from geo_replicator.effects import (
@@ -260,9 +260,16 @@ class Link:
                 raise AssertionError(f"{effect} within a session")
 
     async def _hand_over(self, divergences: tuple[Diverged, ...]) -> DivergenceResolved:
-        for diverged in divergences:
-            with self._halting((diverged.key,)):
-                await self._ports.divergence.diverged((diverged,))
+        try:
+            for diverged in divergences:
+                with self._halting((diverged.key,)):
+                    await self._ports.divergence.diverged((diverged,))
+        except BaseException:
+            with suppress(
+                TidemarkError
+            ):  # what is left is looked at again, and not hidden meanwhile
+                self.reaching.restore()
+            raise
         self.reaching.restore()
         keys = (diverged.key for diverged in divergences)
         return DivergenceResolved(self._ends(key for key in keys if key not in self.core.waiting))

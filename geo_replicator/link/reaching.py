@@ -147,7 +147,7 @@ class Reaching:
         if frontier is not self.frontier:
             self.look_again()  # restored meanwhile: a log may be shorter now than it was
             return
-        if self._is_of_what_was_taken_back(point):
+        if self._waits_for_restore():
             return
         is_news = point > frontier.reached
         # While logs are absent, nobody knows what of a transaction lies there.
@@ -160,7 +160,7 @@ class Reaching:
         if frontier is not self.frontier:
             self.look_again()  # restored meanwhile, from what was durable then
             return
-        if self._is_of_what_was_taken_back(point):
+        if self._waits_for_restore():
             return
         if is_news:
             self.lost = "" if point >= self.stored else self.lost
@@ -170,8 +170,9 @@ class Reaching:
         else:
             self._show_view(view)
 
-    def _is_of_what_was_taken_back(self, point: TidemarkPoint) -> bool:
-        return self._is_taken_back and point.region_epoch < self._facts.region_epoch
+    def _waits_for_restore(self) -> bool:
+        """Return whether nothing may be shown before `restore`, which has all looked at again."""
+        return self._is_taken_back
 
     async def _save(self, point: TidemarkPoint, view: View) -> None:
         """Make durable what is to be shown, unless it is; what was reached and is lost in part stays the fact (INV-LD5)."""
@@ -201,7 +202,7 @@ class Reaching:
     @property
     def _is_first(self) -> bool:
         floor = self.book.floor
-        return floor is not None and (self._is_taken_back or floor.newest.point > self._shown)
+        return floor is not None and floor.newest.point > self._shown
 
     def _cuts_of(self, point: TidemarkPoint, *, every: bool) -> Mapping[LogKey, int]:
         """Return where the logs end at `point`: those that moved since the floor, or every one."""
@@ -217,7 +218,6 @@ class Reaching:
         if every:
             self._absent = {}  # they are here now, or a tidemark has named their removal
             changed = self.book.floor.positions
-        self._is_taken_back = False
         self._show_view(view)
         self._delete_below(changed)
         self._shown = point
@@ -239,7 +239,7 @@ class Reaching:
         self._moved.set()
 
     def take_back_view(self) -> None:
-        """Show nothing of what the primary does not hold, in one step, until a tidemark is reached or read again (T17)."""
+        """Show nothing, in one step, until `restore`: what the primary does not hold is about to be cut, log by log (T17)."""
         self._is_taken_back = True
         self._ports.logs.take_back_view()
 

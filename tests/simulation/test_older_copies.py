@@ -246,8 +246,7 @@ async def test_T17_what_an_accepted_loss_gives_up_is_hidden_in_all_logs_at_once(
         pair.fabric.cut("eu", "us")
         await pair.eu.start()
         for number in range(5):
-            await write_both(pair.eu, b"other %d" % number)
-            await published(pair)
+            await published(pair, b"other %d" % number)
         pair.fabric.heal("eu", "us")
         await pair.until(lambda: pair.eu.phase is Phase.DISPUTED, "they meet")
         seen: set[tuple[bytes, bytes]] = set()
@@ -275,9 +274,10 @@ async def write_both(region: Region, value: bytes) -> None:
         await partition.wait_committed(outcome.next_offset)
 
 
-async def published(pair: Pair) -> None:
-    """Return once eu has published one more tidemark."""
+async def published(pair: Pair, value: bytes) -> None:
+    """Let eu write to both partitions, and publish one more tidemark."""
     before = pair.eu.node.tidemarks.claim().point
+    await write_both(pair.eu, value)
     await until(lambda: pair.eu.node.tidemarks.claim().point > before, "a tidemark")
 
 

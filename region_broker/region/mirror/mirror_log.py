@@ -343,6 +343,7 @@ class MirrorTopicStore:
     def open_logs(self, topic: MirrorTopic) -> None:
         """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
         image = self._metadata.image.topic_by_id(topic.topic_id)
+        here = [key for key in topic.logs() if self._partitions.by_id(key.topic_id, key.partition)]
         try:
             self._partitions.open_topic(topic if image is None else replace(topic, name=image.name))
         except LogError as error:
@@ -351,7 +352,8 @@ class MirrorTopicStore:
             partition = self._partitions.by_id(key.topic_id, key.partition)
             assert partition is not None, key
             partition.become_mirror()
-            partition.show_up_to(0, 0)
+            if key not in here:  # of the others, the end may not be known (INV-PT9)
+                partition.show_up_to(0, 0)
             self._logs.opened(partition)
 
     async def rename(self, names: Mapping[UUID, str]) -> bool:

@@ -23,7 +23,7 @@ from typing import Final
 
 from geo_replicator.lineage import LogKey
 from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
-from geo_replicator.whole_ends import NOTHING_WHOLE, Unlisted, View, WholeEnds
+from geo_replicator.whole_ends import Unlisted, View, WholeEnds
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.partitions.partition import Partition
@@ -84,14 +84,9 @@ class MirrorView:
                 self._has_forgotten = True
 
     def take_back(self, partitions: Iterable[Partition]) -> None:
-        """Show nothing of any of these, which are all, and say that no end is known (INV-MV1)."""
-        self.show_again({}, NOTHING_WHOLE)
-        self._held = {}
+        """Show nothing of any of these, which are all, and say that no end is known, until `show_again` (INV-MV1)."""
         for partition in partitions:
             partition.rewind_cut(0, is_end=False)
-            if not _is_internal(partition):
-                self._looked_at[LogKey(partition.topic_id, partition.tp.partition)] = None
-                self._has_forgotten |= partition.state.forgotten_below > 0
 
     def view(self, cuts: Mapping[LogKey, int]) -> View:
         """Return what to show: each of `cuts` up to its D, and what the whole cut allows."""

@@ -1,0 +1,144 @@
+"""What an accepted loss gives up is hidden while logs are cut, and no longer (INV-LK9, INV-PT9): found by an attack by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from geo_replicator.link.reaching import Reaching
+from geo_replicator.topology import MirrorTopic
+from region_broker.partitions.parts.sight import Isolation
+from region_broker.region.mirror.mirror_log import MirrorTopicStore
+from tests.simulation.folder_faults import copy_of, restore
+from tests.simulation.region_pair import Pair, region_pair, until
+from tests.simulation.test_older_copies import TOPIC, looks, published, shows
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+@asynccontextmanager
+async def disputed(
+    folder: Path, *values: bytes, grows: bool = False, rounds: int = 5
+) -> AsyncIterator[Pair]:
+    """Let eu write each of `values` in a life of its own, and us show them; then eu starts from a copy that was made before,
+    alone, writes on, and meets us.
+    """
+    async with region_pair(folder, 3) as pair:
+        await pair.create_topic(TOPIC, 2)
+        await published(pair, b"kept")
+        await shows(pair, pair.us, b"kept")
+        await pair.eu.kill()
+        copy = copy_of(pair.eu)
+        for value in values:
+            await pair.eu.start()
+            await until(lambda: pair.eu.node.role.acting, "the primary acts")
+            await published(pair, value)
+            await shows(pair, pair.us, value)
+            await pair.until(lambda: looks(pair.us) == (b"gone", b"gone"), "us shows both")
+            await pair.eu.kill()
+        restore(pair.eu, copy)
+        pair.fabric.cut("eu", "us")
+        await pair.eu.start()
+        if grows:
+            await pair.eu.node.topics.grow_topic(TOPIC, 3, 2)
+        for number in range(rounds):
+            await published(pair, b"other %d" % number)
+        pair.fabric.heal("eu", "us")
+        await pair.until(lambda: pair.eu.phase is Phase.DISPUTED, "they meet")
+        yield pair
+
+
+async def accept(pair: Pair) -> None:
+    operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
+    await pair.until(lambda: operation.status != "running", "the loss is accepted")
+    assert operation.status == "succeeded", operation.error
+    await pair.until(lambda: looks(pair.us) == (b"other", b"other"), "us shows what eu has")
+
+
+def told_ends(pair: Pair) -> list[tuple[bool, int]]:
+    """Return what us says of the ends: whether they are known, and where they are."""
+    sights = [pair.us.partition(TOPIC, number).sight for number in range(2)]
+    return [(sight.knows_end(Isolation.READ_UNCOMMITTED), sight.visible_end) for sight in sights]
+
+
+async def test_T17_two_lives_that_are_given_up_are_cut_without_a_half_in_sight(
+    tmp_path: Path,
+) -> None:
+    """They had two leader epochs: one is cut by leader epoch, then the other by its bytes."""
+    async with disputed(tmp_path, b"gone", b"gone 2", rounds=15) as pair:
+        seen: list[tuple[bytes, bytes]] = []
+        loop = asyncio.get_running_loop()
+
+        def look_soon() -> None:  # not in the middle of a step
+            loop.call_soon(lambda: seen.append(looks(pair.us)))
+
+        for number in range(2):
+            pair.us.partition(TOPIC, number).watchers.add(look_soon)
+        await accept(pair)
+        assert len(seen) > 1
+        assert not [at for at in seen if (at[0] == b"gone") != (at[1] == b"gone")], seen
+
+
+@pytest.mark.parametrize("grows", [False, True])
+async def test_T16_no_end_is_told_while_the_view_is_taken_back(
+    tmp_path: Path, *, grows: bool
+) -> None:
+    async with disputed(tmp_path, b"gone", grows=grows) as pair:
+        told: set[tuple[bool, int]] = set()
+
+        async def look() -> None:
+            while True:
+                told.update(told_ends(pair))
+                await asyncio.sleep(0.0005)
+
+        looking = asyncio.get_running_loop().create_task(look())
+        await accept(pair)
+        looking.cancel()
+        assert min(end for is_known, end in told if is_known) >= 1, told
+
+
+async def cut_off_at(pair: Pair, taken: asyncio.Event) -> None:
+    """Accept the loss; once us has `taken` what it hooks, eu is gone for a while."""
+    pair.eu.node.operations.begin_accept_loss(confirmed=True)
+    await pair.until(taken.is_set, "taken back")
+    await pair.eu.kill()
+    del pair.regions["eu"]
+    await pair.us.node.failover.parts.clock.sleep_ms(20_000)
+
+
+async def test_T16_a_topic_that_grew_does_not_end_at_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with disputed(tmp_path, b"gone", grows=True) as pair:
+        taken, original = asyncio.Event(), MirrorTopicStore.open_logs
+
+        def open_logs(self: MirrorTopicStore, topic: MirrorTopic) -> None:
+            original(self, topic)
+            if topic.name == TOPIC and not taken.is_set():
+                taken.set()
+                pair.fabric.cut("eu", "us")
+
+        monkeypatch.setattr(MirrorTopicStore, "open_logs", open_logs)
+        await cut_off_at(pair, taken)
+        assert told_ends(pair) == [(True, 2)] * 2
+
+
+async def test_T16_a_view_is_there_while_the_primary_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. us has taken its view back. 2. The link breaks before the first log is cut, and eu is lost."""
+    async with disputed(tmp_path, b"gone") as pair:
+        taken, original = asyncio.Event(), Reaching.take_back_view
+
+        def take_back_view(self: Reaching) -> None:
+            original(self)
+            if not taken.is_set():
+                taken.set()
+                pair.fabric.cut("eu", "us")
+
+        monkeypatch.setattr(Reaching, "take_back_view", take_back_view)
+        await cut_off_at(pair, taken)
+        assert all(is_known and end >= 1 for is_known, end in told_ends(pair))
