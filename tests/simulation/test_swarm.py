@@ -14,7 +14,7 @@ from tests.simulation.swarm.life import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 MINUTES = 0.02
-EVENTS = 10_000
+EVENTS = 5_000
 OTHER_PLACES = "held = [bytearray(size % 700) for size in range(1, 40_000)]; del held[::3];"
 """What makes objects of a process lie elsewhere than those of another one."""
 

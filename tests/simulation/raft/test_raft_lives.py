@@ -12,7 +12,7 @@ from tests.simulation.raft.play import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 
-SEEDS = range(1, 151)
+SEEDS = range(1, 81)
 HAPPEN = (
     "crashes", "cuts", "installs", "leaders", "snapshots", "MEMBERSHIP BUSY", "MEMBERSHIP DONE", "MEMBERSHIP LOST",
     "MEMBERSHIP REFUSED", "PROPOSE BUSY", "PROPOSE DONE", "PROPOSE LOST", "PROPOSE NOT_LEADER", "READ DONE", "READ LOST",
