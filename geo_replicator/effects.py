@@ -158,8 +158,8 @@ class TakeBackStarts:
 
 @dataclass(frozen=True, slots=True)
 class TakeBackView:
-    """Show nothing any more, in all logs at once, until a tidemark that the primary holds is known: what was shown is not
-    in its history, and goes log by log (T17, T25).
+    """Show nothing, in all logs at once, until those that `HandOverDivergence` names are cut: what was shown is not in the
+    primary's history, and goes log by log (T17, T25).
     """
 
 

@@ -161,7 +161,7 @@ class MirrorLogs(Protocol):
         ...
 
     def take_back_view(self) -> None:
-        """Tell readers of no end, in one step, until `show_again` or a `view` of all logs is shown (T17)."""
+        """Show nothing, and tell readers of no end, in one step, until `show_again` (T17)."""
         ...
 
     def view(self, cuts: Mapping[LogKey, int]) -> View:

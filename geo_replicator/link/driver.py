@@ -265,9 +265,8 @@ class Link:
                 with self._halting((diverged.key,)):
                     await self._ports.divergence.diverged((diverged,))
         except BaseException:
-            with suppress(
-                TidemarkError
-            ):  # what is left is looked at again, and not hidden meanwhile
+            # What is left is looked at again, and not hidden until the next session (INV-LK9).
+            with suppress(TidemarkError):
                 self.reaching.restore()
             raise
         self.reaching.restore()

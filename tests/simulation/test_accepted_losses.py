@@ -11,12 +11,41 @@ from geo_replicator.failover import Phase
 from geo_replicator.link.reaching import Reaching
 from geo_replicator.topology import MirrorTopic
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.mirror_log import MirrorTopicStore
 from tests.simulation.folder_faults import copy_of, restore
-from tests.simulation.region_pair import Pair, region_pair, until
-from tests.simulation.test_older_copies import TOPIC, looks, published, shows
+from tests.simulation.region_pair import Pair, Region, region_pair, until
+from tests.simulation.test_older_copies import TOPIC, shows
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+async def write_both(region: Region, value: bytes) -> None:
+    """Append one record to each of two partitions."""
+    for number in range(2):
+        partition = region.partition(TOPIC, number)
+        outcome = partition.writer.append(build_batch([Record(None, value)]))
+        await partition.wait_committed(outcome.next_offset)
+
+
+async def published(pair: Pair, value: bytes) -> None:
+    """Let eu write to both partitions, and publish one more tidemark."""
+    before = pair.eu.node.tidemarks.claim().point
+    await write_both(pair.eu, value)
+    await until(lambda: pair.eu.node.tidemarks.claim().point > before, "a tidemark")
+
+
+def looks(region: Region) -> tuple[bytes, bytes]:
+    """Return what the newest of "gone" and "other" is that each partition shows, nothing where it says no end."""
+    found = []
+    for number in range(2):
+        partition = region.partition(TOPIC, number)
+        data = b""
+        if partition.sight.is_known and partition.failed is None:
+            end = partition.sight.visible_end
+            data = bytes(partition.reader.read_raw(0, 1 << 20, end)) if end > 0 else b""
+        found.append(next((each for each in (b"other", b"gone") if each in data), b""))
+    return found[0], found[1]
 
 
 @asynccontextmanager
@@ -64,21 +93,32 @@ def told_ends(pair: Pair) -> list[tuple[bool, int]]:
     return [(sight.knows_end(Isolation.READ_UNCOMMITTED), sight.visible_end) for sight in sights]
 
 
-async def test_T17_two_lives_that_are_given_up_are_cut_without_a_half_in_sight(
-    tmp_path: Path,
+def seen_by_readers(pair: Pair) -> list[tuple[bytes, bytes]]:
+    """Return what us shows whenever it changes, from now on."""
+    seen: list[tuple[bytes, bytes]] = []
+    loop = asyncio.get_running_loop()
+
+    def look_soon() -> None:  # not in the middle of a step
+        loop.call_soon(lambda: seen.append(looks(pair.us)))
+
+    for number in range(2):
+        pair.us.partition(TOPIC, number).watchers.add(look_soon)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("values", "rounds"),
+    [((b"gone",), 5), ((b"gone", b"gone 2"), 15)],
+    ids=["one life", "two: one is cut by leader epoch, then the other by its bytes"],
+)
+async def test_T17_what_an_accepted_loss_gives_up_is_hidden_in_all_logs_at_once(
+    tmp_path: Path, values: tuple[bytes, ...], rounds: int
 ) -> None:
-    """They had two leader epochs: one is cut by leader epoch, then the other by its bytes."""
-    async with disputed(tmp_path, b"gone", b"gone 2", rounds=15) as pair:
-        seen: list[tuple[bytes, bytes]] = []
-        loop = asyncio.get_running_loop()
-
-        def look_soon() -> None:  # not in the middle of a step
-            loop.call_soon(lambda: seen.append(looks(pair.us)))
-
-        for number in range(2):
-            pair.us.partition(TOPIC, number).watchers.add(look_soon)
+    """What us has shown is not in eu's history, whose base lies above it: us cuts log after log."""
+    async with disputed(tmp_path, *values, rounds=rounds) as pair:
+        seen = seen_by_readers(pair)
         await accept(pair)
-        assert len(seen) > 1
+        assert len(set(seen)) > 1
         assert not [at for at in seen if (at[0] == b"gone") != (at[1] == b"gone")], seen
 
 

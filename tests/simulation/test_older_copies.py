@@ -1,6 +1,5 @@
 """The fault "older copy": a folder is exchanged for what it was earlier, at the primary and at a mirror (rules T33, T35)."""
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -223,72 +222,3 @@ async def test_T35_who_has_begun_a_region_epoch_twice_closes_its_writes(
         store = loser.node.storage.quarantine
         kept = b"".join(chunk for tail in store.tails() for chunk in store.chunks(tail))
         assert (b"of the first time" if accepted else b"of the second time") in kept
-
-
-async def test_T17_what_an_accepted_loss_gives_up_is_hidden_in_all_logs_at_once(
-    tmp_path: Path,
-) -> None:
-    """1. eu starts from an older copy, alone, and writes on, further than us has copied. 2. They meet, and its loss is
-    accepted: its base lies above what us has shown. 3. us cuts what eu does not hold, log after log.
-    """
-    async with region_pair(tmp_path, 3) as pair:
-        await pair.create_topic(TOPIC, 2)
-        await write(pair.eu, b"kept")
-        await shows(pair, pair.us, b"kept")
-        await pair.eu.kill()
-        copy = copy_of(pair.eu)
-        await pair.eu.start()
-        await until(lambda: pair.eu.node.role.acting, "the primary acts")
-        await write_both(pair.eu, b"gone")
-        await pair.until(lambda: looks(pair.us) == (b"gone", b"gone"), "us shows both")
-        await pair.eu.kill()
-        restore(pair.eu, copy)
-        pair.fabric.cut("eu", "us")
-        await pair.eu.start()
-        for number in range(5):
-            await published(pair, b"other %d" % number)
-        pair.fabric.heal("eu", "us")
-        await pair.until(lambda: pair.eu.phase is Phase.DISPUTED, "they meet")
-        seen: set[tuple[bytes, bytes]] = set()
-        loop = asyncio.get_running_loop()
-
-        def look_soon() -> None:  # not in the middle of a step
-            loop.call_soon(lambda: seen.add(looks(pair.us)))
-
-        for number in range(2):
-            pair.us.partition(TOPIC, number).watchers.add(look_soon)
-        operation = pair.eu.node.operations.begin_accept_loss(confirmed=True)
-        await pair.until(lambda: operation.status != "running", "the loss is accepted")
-        assert operation.status == "succeeded", operation.error
-        await pair.until(lambda: looks(pair.us) == (b"other", b"other"), "us shows what eu has")
-        assert len(seen) > 1
-        assert {one == b"gone" for one, other in seen if other == b"gone"} <= {True}, seen
-        assert {other == b"gone" for one, other in seen if one == b"gone"} <= {True}, seen
-
-
-async def write_both(region: Region, value: bytes) -> None:
-    """Append one record to each of two partitions."""
-    for number in range(2):
-        partition = region.partition(TOPIC, number)
-        outcome = partition.writer.append(build_batch([Record(None, value)]))
-        await partition.wait_committed(outcome.next_offset)
-
-
-async def published(pair: Pair, value: bytes) -> None:
-    """Let eu write to both partitions, and publish one more tidemark."""
-    before = pair.eu.node.tidemarks.claim().point
-    await write_both(pair.eu, value)
-    await until(lambda: pair.eu.node.tidemarks.claim().point > before, "a tidemark")
-
-
-def looks(region: Region) -> tuple[bytes, bytes]:
-    """Return what the newest of "gone" and "other" is that each partition shows, nothing where it says no end."""
-    found = []
-    for number in range(2):
-        partition = region.partition(TOPIC, number)
-        data = b""
-        if partition.sight.is_known and partition.failed is None:
-            end = partition.sight.visible_end
-            data = bytes(partition.reader.read_raw(0, 1 << 20, end)) if end > 0 else b""
-        found.append(next((each for each in (b"other", b"gone") if each in data), b""))
-    return found[0], found[1]

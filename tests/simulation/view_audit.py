@@ -81,9 +81,7 @@ class Auditor:
     def _may_give_up(self, term: tuple[int, int]) -> bool:
         """Return whether it has reached nothing of its region epoch, and a loss was accepted elsewhere: its view may go back."""
         reached = self._stage.regions[self.name].node.storage.reached.point
-        words = self._stage.story.words
-        accepted = any(each.kind == "accept-loss" and each.target != self.name for each in words)
-        return accepted and reached.region_epoch < term[0]
+        return self._stage.given_up(self.name) > 0 and reached.region_epoch < term[0]
 
     async def _look(self, connection: Connection) -> None:
         term = self._mirrors_in()

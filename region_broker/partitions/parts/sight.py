@@ -6,8 +6,8 @@ INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark
 INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
         primary region's term as soon as it is known here (`follow_term`, KIP-320)
 INV-PT9  after a start, and while what was shown is taken back, nobody knows where this ends for readers, until it leads or
-        is shown as a mirror; nor does anyone
-        for read-committed ones, while a region that returned as a mirror does not know what of its past is whole
+        is shown as a mirror; nor does anyone for read-committed ones, while a region that returned as a mirror does not know
+        what of its past is whole
 INV-PT10 while a mirror has reached nothing of the region epoch that it follows, and has not compared its log with the
         primary's, nobody knows where a log begins that an order has cut off further than the reached tidemark says: the order
         may be lost (T14)

@@ -239,8 +239,9 @@ class MirrorPartitions(TidemarkLog):
         self._view.show_again(cuts, whole)
 
     def take_back_view(self) -> None:
-        """Tell readers of no end until something is shown again (`MirrorView.take_back`)."""
-        self._view.take_back(self._partitions)
+        """Show nothing, and tell readers of no end, in all logs at once, until `show_again` (INV-PT9)."""
+        for partition in self._partitions:
+            partition.rewind_cut(0, is_end=False)
 
     def view(self, cuts: Mapping[LogKey, int]) -> View:
         """Return what to show next (`MirrorView.view`)."""
@@ -343,7 +344,7 @@ class MirrorTopicStore:
     def open_logs(self, topic: MirrorTopic) -> None:
         """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
         image = self._metadata.image.topic_by_id(topic.topic_id)
-        here = [key for key in topic.logs() if self._partitions.by_id(key.topic_id, key.partition)]
+        here = {key for key in topic.logs() if self._partitions.by_id(key.topic_id, key.partition)}
         try:
             self._partitions.open_topic(topic if image is None else replace(topic, name=image.name))
         except LogError as error:

@@ -17,7 +17,7 @@ Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is r
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -82,11 +82,6 @@ class MirrorView:
             self._looked_at[key] = None
             if partition.sight.whole_end < forgotten_below:
                 self._has_forgotten = True
-
-    def take_back(self, partitions: Iterable[Partition]) -> None:
-        """Show nothing of any of these, which are all, and say that no end is known, until `show_again` (INV-MV1)."""
-        for partition in partitions:
-            partition.rewind_cut(0, is_end=False)
 
     def view(self, cuts: Mapping[LogKey, int]) -> View:
         """Return what to show: each of `cuts` up to its D, and what the whole cut allows."""

@@ -311,6 +311,10 @@ class Stage:
             self.story.words[number] = Word(kind, name, given_s, self.now_s())
         return failure
 
+    def given_up(self, name: str) -> int:
+        """Count the words that gave up what a region has shown: the base may be another tidemark of the same number."""
+        return sum(each.kind == "accept-loss" and each.target != name for each in self.story.words)
+
     async def _follow(self, name: str, operation: Operation) -> str:
         deadline_s = self.now_s() + ORDER_S
         while operation.status == "running":

@@ -31,7 +31,6 @@ from tests.simulation.swarm.stage import Stage
 
 QUARANTINE = "quarantine"
 PARTIAL = ".partial"
-ACCEPT_LOSS = "accept-loss"
 
 
 class Watch:
@@ -64,7 +63,7 @@ class Watch:
                 if partition not in self._watched:
                     self._watch(name, partition)
                 self._look_at_history(name, partition)
-            damages = self._damages(name) + self._given_up(name)
+            damages = self._damages(name) + self._stage.given_up(name)
             before, highest = self._reached.get(name, (damages, BEFORE_ALL))
             point = node.storage.reached.point
             lineage = _lineage_of(node)
@@ -155,11 +154,6 @@ class Watch:
 
     def _damages(self, name: str) -> int:
         return sum(each.region == name for each in self._stage.story.damages)
-
-    def _given_up(self, name: str) -> int:
-        """Count the words that gave up what a region has shown: the base may be another tidemark of the same number."""
-        words = self._stage.story.words
-        return sum(each.kind == ACCEPT_LOSS and each.target != name for each in words)
 
     def _blame(self, where: str, found: Iterable[str]) -> None:
         for text in found:
