@@ -238,7 +238,7 @@ class Fabric:
         """Of what is sent to these, how much takes seconds (INV-SN5)."""
         self.trace: Trace | None = None
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
-        self._streams: list[SimulatedStream] = []
+        self._streams: dict[SimulatedStream, None] = {}  # in the order of their opening
         self._cuts: dict[frozenset[str], bool] = {}
         self._hushed: set[frozenset[str]] = set()
         self._muted: set[tuple[str, str]] = set()
@@ -332,9 +332,9 @@ class Fabric:
             stream.break_off()
 
     def forget(self, stream: SimulatedStream) -> None:
-        """Drop both ends from the list."""
-        gone = (stream, stream.other)
-        self._streams = [each for each in self._streams if each not in gone]
+        """Drop both ends."""
+        for end in (stream, stream.other):
+            self._streams.pop(end, None)
 
     def alive(self, site: str, life: int) -> bool:
         """Return whether that life of the site goes on."""
@@ -370,7 +370,7 @@ class Fabric:
         far = SimulatedStream(self, listener.site, site)
         near.other, far.other = far, near
         near.opened_here = True
-        self._streams += [near, far]
+        self._streams |= {near: None, far: None}
         listener.accept(far)
         return near
 

@@ -124,7 +124,8 @@ class Watch:
             return
         newest = domain.lineage[-1]
         own_end = partition.sight.end_of_older(leader_epoch(newest.region_epoch, 0))
-        base = as_entry(newest).positions.get(LogKey(partition.topic_id, partition.tp.partition), 0)
+        key = LogKey(partition.topic_id, partition.tp.partition)
+        base = newest.positions.get(key.encode(), 0)
         shown = partition.sight.visible_end
         # Of a cleaned log nobody can say where older terms end: the first records of the newest one may be gone.
         cleaned = partition.log.cleaning.holes_below > base
