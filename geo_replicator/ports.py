@@ -247,6 +247,10 @@ class ReachedStore(Protocol):
         """Return once both are durable; also when cancelled it ends only with the write."""
         ...
 
+    async def forget_whole(self) -> None:
+        """Return once it is durable that nothing is known to be whole at `point`."""
+        ...
+
 
 class DivergenceHandler(Protocol):
     """Failover's side of a diverged log: quarantine, then cut (T23)."""

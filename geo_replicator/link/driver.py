@@ -261,6 +261,7 @@ class Link:
 
     async def _hand_over(self, divergences: tuple[Diverged, ...]) -> DivergenceResolved:
         try:
+            await self.reaching.forget_whole_ends()
             for diverged in divergences:
                 with self._halting((diverged.key,)):
                     await self._ports.divergence.diverged((diverged,))

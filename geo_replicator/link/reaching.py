@@ -3,6 +3,8 @@
 INV-LD1  a reader of this region is shown D(k), and the whole cut there, only after both are durable here (T16, T17)
 INV-LD5  a claim does not outlive its bytes: after a loss the greatest tidemark that the logs hold counts as reached;
          what was reached, and is stored as that, does not go down by it (T16)
+INV-LD7  the ends of a whole cut are forgotten, durably, before a log is cut whose history was given up: the history that is
+         copied instead may give the same number to another tidemark (T17)
 A corrupt `__tidemarks` stops reaching, loudly; what was shown stays. What the disk does not take is tried again.
 
 Durable -> complete -> durable fact -> shown; the topics change in step with it (T15).
@@ -242,6 +244,17 @@ class Reaching:
         """Show nothing, in one step, until `restore`: what the primary does not hold is about to be cut, log by log (T17)."""
         self._is_taken_back = True
         self._ports.logs.take_back_view()
+
+    async def forget_whole_ends(self) -> None:
+        """Make durable that nothing is known to be whole, where the view was taken back (INV-LD7); raises `LinkFailed`."""
+        if not self._is_taken_back:
+            return
+        try:
+            await self._ports.reached.forget_whole()
+        except OSError as error:
+            raise LinkFailed(
+                f"nothing is cut before the disk takes that the view was given up ({error}); it is tried again"
+            ) from error
 
     def starts_as_named(self) -> list[LogKey]:
         """Return the logs that begin no further than the tidemark that is shown says: no lost order moved those (T14)."""

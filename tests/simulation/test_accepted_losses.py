@@ -1,17 +1,21 @@
 """What an accepted loss gives up is hidden while logs are cut, and no longer (INV-LK9, INV-PT9): found by an attack by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from geo_replicator.effects import Diverged
 from geo_replicator.failover import Phase
+from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.link.reaching import Reaching
 from geo_replicator.topology import MirrorTopic
+from geo_replicator.whole_ends import NOTHING_WHOLE, WholeEnds
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Record, build_batch
+from region_broker.region.failover.log_surgery import DivergedLogs
 from region_broker.region.mirror.mirror_log import MirrorTopicStore
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.region_pair import Pair, Region, region_pair, until
@@ -182,3 +186,26 @@ async def test_T16_a_view_is_there_while_the_primary_is_gone(
         monkeypatch.setattr(Reaching, "take_back_view", take_back_view)
         await cut_off_at(pair, taken)
         assert all(is_known and end >= 1 for is_known, end in told_ends(pair))
+
+
+async def test_INV_LD7_whole_ends_are_forgotten_before_a_log_is_cut_whose_history_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. us has cut, and holds eu's tidemark k: a lost one had that number. 2. us dies before it is a durable fact: the ends
+    that are stored beside that number are not those of the tidemark that us holds now.
+    """
+    async with disputed(tmp_path, b"gone") as pair:
+        reached = pair.us.node.storage.reached
+        assert reached.whole != NOTHING_WHOLE
+        before, original = reached.point, DivergedLogs.diverged
+        at_cuts: list[tuple[TidemarkPoint, WholeEnds]] = []
+
+        async def diverged(self: DivergedLogs, divergences: Sequence[Diverged]) -> None:
+            at_cuts.append((reached.point, reached.whole))
+            await original(self, divergences)
+
+        monkeypatch.setattr(DivergedLogs, "diverged", diverged)
+        await accept(pair)
+        assert at_cuts, "logs were cut"
+        assert all(each == (before, NOTHING_WHOLE) for each in at_cuts), at_cuts
+        await pair.until(lambda: reached.whole != NOTHING_WHOLE, "the ends in eu's history")

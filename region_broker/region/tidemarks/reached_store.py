@@ -56,6 +56,7 @@ class ReachedFile:
         self._whole = whole
         self._size_bytes = size_bytes
         self._file: DiskFile | None = None
+        self._one_by_one = asyncio.Lock()
 
     @classmethod
     def open(cls, disk: Disk, folder: Path) -> Self:
@@ -77,7 +78,17 @@ class ReachedFile:
         return self._whole
 
     async def save(self, point: TidemarkPoint, whole: WholeEnds) -> None:
-        """Return once both are durable (INV-RS3); raises OSError, and then both are as before."""
+        """Return once both are durable (INV-RS3), in the order of the calls; raises OSError, and then both are as before."""
+        async with self._one_by_one:
+            await self._save(point, whole)
+
+    async def forget_whole(self) -> None:
+        """Return once it is durable that nothing is known to be whole at `point`, whatever is being saved; raises OSError."""
+        async with self._one_by_one:
+            if self._whole != NOTHING_WHOLE:
+                await self._save(self._point, NOTHING_WHOLE)
+
+    async def _save(self, point: TidemarkPoint, whole: WholeEnds) -> None:
         writing = asyncio.get_running_loop().run_in_executor(None, self._write, point, whole)
         try:
             await asyncio.shield(writing)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import struct
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -89,6 +90,31 @@ async def test_a_cancelled_save_ends_with_the_write(tmp_path: Path) -> None:
         == ReachedFile.open(RealDisk(), tmp_path).point
         == TidemarkPoint(RegionEpoch(8), 1)
     )
+
+
+async def test_INV_RS3_ends_are_forgotten_while_a_tidemark_is_being_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ReachedFile.open(RealDisk(), tmp_path)
+    write, begun, may_end = store._write, threading.Event(), threading.Event()
+
+    def slow(point: TidemarkPoint, whole: WholeEnds) -> None:
+        if whole is AT_CUT:
+            begun.set()
+            may_end.wait()
+        write(point, whole)
+
+    monkeypatch.setattr(store, "_write", slow)
+    point = TidemarkPoint(RegionEpoch(8), 1)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(store.save(point, AT_CUT))
+        await asyncio.to_thread(begun.wait)
+        tasks.create_task(store.forget_whole())
+        for _ in range(20):
+            await asyncio.to_thread(int)
+        may_end.set()
+    for each in (store, ReachedFile.open(RealDisk(), tmp_path)):
+        assert (each.point, each.whole) == (point, NOTHING_WHOLE)
 
 
 async def test_a_lower_point_may_be_saved_when_a_lineage_takes_it_back(tmp_path: Path) -> None:
