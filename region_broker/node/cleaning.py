@@ -69,6 +69,7 @@ def compose_hold(
     return HoldParts(
         partitions=lambda: storage.partitions,
         published_cut=tidemarks.published_cut,
+        published_starts=tidemarks.published_starts,
         regions=lambda: regions.keys() - {own},
         acted=acted,
         copied=source.positions_of,

@@ -243,7 +243,7 @@ class Node:
         self._hold_parts = compose_hold(
             ordinals, config.region, storage, self._source, self.tidemarks
         )
-        self._source.meet, self._source.hold_offset = storage.hold.meet, storage.hold.of
+        self._source.meet = storage.hold.meet
         self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change

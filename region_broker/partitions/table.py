@@ -50,6 +50,7 @@ from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.trimming import Hold
 from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)
@@ -401,11 +402,10 @@ class PartitionTable:
             partition.close(f"the topic of {partition.tp} was deleted")
         self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
 
-    def maintain(self, hold_of: Callable[[Partition], int | None]) -> int:
+    def maintain(self, hold_of: Callable[[Partition], Hold | None]) -> int:
         """Apply retention and producer expiry everywhere; return how many segments were deleted.
 
-        `hold_of` names the offset from which a partition must keep everything, or None. To be called now and
-        then (a minute).
+        `hold_of` says what of a partition must be kept, or None. To be called now and then (a minute).
         """
         self._removal.again()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
@@ -416,7 +416,7 @@ class PartitionTable:
                     now_ms=now_ms,
                     monotonic_ms=monotonic_ms,
                     producer_expiration_ms=self._config.producer_id_expiration_ms,
-                    hold_offset=hold_of(partition),
+                    hold=hold_of(partition),
                 )
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)

@@ -9,11 +9,19 @@ A disk that fails on the way stops the partition. Not here: who may order it, an
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from idempotency.identity import TopicPartition
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
+
+
+class Hold(NamedTuple):
+    """What others may need of a log: all from `offset` on, and what orders have deleted from `ordered_offset` on (T14)."""
+
+    offset: int
+    ordered_offset: int
 
 
 class Trimming:
@@ -70,19 +78,19 @@ class Trimming:
         self._cut_start(offset)
         self._log.trimmer.start_at(offset)
 
-    def retain(self, *, now_ms: int, stable_offset: int, hold_offset: int | None) -> int:
+    def retain(self, *, now_ms: int, stable_offset: int, hold: Hold | None) -> int:
         """Delete segments that are too old or too many, and those below the log start; return how many.
 
-        Nothing that is undecided goes, and nothing from `hold_offset` on. Raises LogDamaged, too.
+        Nothing that is undecided goes, and nothing that `hold` keeps. Raises LogDamaged, too.
         """
         log = self._log
-        hold = stable_offset if hold_offset is None else min(hold_offset, stable_offset)
+        end = stable_offset if hold is None else min(hold.offset, stable_offset)
         with self.stops_on_disk_errors("retention"):
             deleted = 0
             if log.config.deletes:
-                deleted = log.trimmer.apply_retention(now_ms=now_ms, hold_offset=hold)
+                deleted = log.trimmer.apply_retention(now_ms=now_ms, hold_offset=end)
             start = max(log.log_start_offset, self._start.offset)
             if start > log.log_start_offset:
-                held = start if hold_offset is None else hold_offset
+                held = start if hold is None else min(hold)
                 deleted += log.trimmer.delete_segments_below(min(start, held))
         return deleted

@@ -1,5 +1,6 @@
 """Rules T15 and T16: a topic that only the lost region had deleted is there again, also in that region."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -242,3 +243,60 @@ async def test_T14_a_lost_order_hides_nothing_where_its_region_takes_over_before
         await pair.until(lambda: operation.status != "running", "the takeover ends")
         assert operation.status == "succeeded", operation
         assert (await first_answers(pair, pair.eu, told_start))[0] == [0]
+
+
+async def records_in_segments(pair: Pair) -> None:
+    """Let the primary write 40 records into segments of a few, which the mirror shows."""
+    await pair.eu.node.topics.create_topic(
+        TOPIC, 1, {"segment.bytes": "4096", "retention.ms": "-1"}
+    )
+    for _ in range(40):
+        await write(pair.eu, b"x" * 1000)
+    await pair.until(lambda: shown(pair.us) == 40, "the mirror shows all")
+
+
+async def test_T14_what_a_lost_order_had_deleted_is_there_again_in_both_regions(
+    tmp_path: Path,
+) -> None:
+    """INV-RH1. Retention ran at the primary before any tidemark with that order was reached anywhere."""
+    async with region_pair(tmp_path, 1) as pair:
+        await records_in_segments(pair)
+        pair.fabric.cut("eu", "us", silent=False)
+        assert await pair.eu.partition(TOPIC, 0).retention.delete_records(30) == 30
+        await pair.eu.node.maintain()
+        await pair.eu.kill()
+        await pair.fail_over()
+        assert shown(pair.us) == 40
+        pair.fabric.heal("eu", "us")
+        assert (await first_answers(pair, pair.us, told_start))[0] == [0]
+        await pair.eu.begin()
+        told = await first_answers(pair, pair.eu, told_start)
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
+        await write(pair.us, b"more")
+        await pair.until(lambda: shown(pair.eu) == 41, "it follows")
+        operation = pair.eu.node.operations.begin_switch()
+        await pair.until(lambda: operation.status != "running", "switched")
+        assert operation.status == "succeeded", operation
+        await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows")
+        await write(pair.eu, b"even more")
+        await pair.until(lambda: shown(pair.us) == 42, "us follows")
+        starts = [pair.regions[name].partition(TOPIC, 0).log_start_offset for name in ("us", "eu")]
+        assert (told[0], starts) == ([0], [0, 0]), "told first; and after a planned switch"
+
+
+async def test_T14_what_an_order_deleted_goes_from_the_disk_once_the_mirror_has_reached_it(
+    tmp_path: Path,
+) -> None:
+    async with region_pair(tmp_path, 1) as pair:
+        await records_in_segments(pair)
+        logs = [region.partition(TOPIC, 0) for region in (pair.eu, pair.us)]
+        assert await logs[0].retention.delete_records(30) == 30
+        await pair.until(lambda: logs[1].log_start_offset == 30, "the mirror follows")
+
+        async def goes() -> None:
+            while logs[0].kept_from <= 20:
+                await pair.eu.node.maintain()
+                await pair.eu.node.failover.parts.clock.sleep_ms(100)
+
+        await asyncio.wait_for(goes(), 60)
+        assert [log.kept_from <= 30 for log in logs] == [True, True]

@@ -8,7 +8,7 @@ from region_broker.log.failures import NotLeader, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.readable_watchers import ReadableWatchers
-from region_broker.partitions.trimming import Trimming
+from region_broker.partitions.trimming import Hold, Trimming
 
 
 class Retention:
@@ -72,9 +72,9 @@ class Retention:
         now_ms: int,
         monotonic_ms: int,
         producer_expiration_ms: int,
-        hold_offset: int | None = None,
+        hold: Hold | None = None,
     ) -> int:
-        """Forget what nobody needs: old segments below `hold_offset`, idle producers (C8). Return deletions.
+        """Forget what nobody needs: old segments that `hold` does not keep, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
         (T14: `forget_below`). `now_ms` is wall time: record times are held against it. Raises LogDamaged, PartitionFailed.
@@ -90,7 +90,7 @@ class Retention:
         if not sight.is_leader:
             return 0
         deleted = self._trimming.retain(
-            now_ms=now_ms, stable_offset=sight.last_stable_offset, hold_offset=hold_offset
+            now_ms=now_ms, stable_offset=sight.last_stable_offset, hold=hold
         )
         if deleted:
             self._watchers.notify()

@@ -110,8 +110,6 @@ class PrimarySide:
         )
         self.meet: Callable[[str], Awaitable[None]] | None = None
         """Told of each mirror that copies, before it is answered."""
-        self.hold_offset: Callable[[Partition], int | None] = self.copied_to
-        """From where retention must keep a partition for mirrors (T14); `retention_hold.RetentionHold.of` in a node."""
         self.published: Callable[[], TidemarkPoint] = lambda: TidemarkPoint(RegionEpoch(0), 0)
         self.waiting_since_ms: Callable[[], int | None] = lambda: None
         """Since when something durable here is under no tidemark (INV-CL7)."""

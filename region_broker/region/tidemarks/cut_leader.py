@@ -50,6 +50,7 @@ from geo_replicator.tidemark import (
     Tidemark,
     TidemarkBook,
     TidemarkError,
+    Vector,
     encode,
 )
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
@@ -173,6 +174,10 @@ class CutLeader:
         if self._unreadable:
             raise TidemarkError(self._unreadable)
         return self._writer.book.positions(self.published) or Cut(self.published)
+
+    def published_vector(self) -> Vector | None:
+        """Return the last tidemark with where its logs start, too; None where it is not known."""
+        return None if self._unreadable else self._writer.book.vector(self.published)
 
     def notice_topics(self) -> None:
         """Say that topics were created, changed or deleted."""

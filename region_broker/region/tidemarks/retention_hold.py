@@ -1,7 +1,8 @@
 """From where retention must keep each log for mirrors (T14): what they have still to copy, and where a takeover may cut.
 
 INV-RH1  no segment goes that a mirror has not copied whole, or that lies above D of a tidemark that some mirror has not
-         reached: a takeover may cut there, and this region must be able to go back to it
+         reached: a takeover may cut there, and this region must be able to go back to it. What an order has deleted does not
+         go before all mirrors have reached a tidemark that says so: a takeover may void the order
 INV-RH2  a mirror that has copied once is known durably, before its first answer; while it is away, or has not been heard
          since this node started, everything is held from where it was held last
 INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS`, of the time that this node has been through, is forgotten, and
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
@@ -25,6 +26,7 @@ from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from idempotency.ports import Clock
 from region_broker.limits import MIRROR_HOLD_MS
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.trimming import Hold
 from region_broker.ports.disk import Disk
 from region_broker.region.mirror.mirror_log import key_of
 
@@ -41,7 +43,8 @@ class _Held(msgspec.Struct):
 
 @dataclass(slots=True, kw_only=True)
 class HoldParts:
-    """What is asked. `published_cut`: None where this region does not act. `regions`: all others of the configuration.
+    """What is asked. `published_cut`: None where this region does not act. `published_starts`: where that tidemark says that
+    logs start by order. `regions`: all others of the configuration.
 
     `copied`: a mirror's positions, None if it has not asked since this node started; so is `reached`. `heard_ms_ago`:
     None if it was never heard. `acted`: the other regions that acted before this one, and come back some day.
@@ -49,11 +52,19 @@ class HoldParts:
 
     partitions: Callable[[], Iterable[Partition]]
     published_cut: Callable[[], Cut | None]
+    published_starts: Callable[[], Mapping[LogKey, int]]
     regions: Callable[[], Iterable[str]]
     acted: Callable[[], Iterable[str]]
     copied: Callable[[str], Mapping[LogKey, int] | None]
     reached: Callable[[str], TidemarkPoint | None]
     heard_ms_ago: Callable[[str], int | None]
+
+
+class _Published(NamedTuple):
+    """A tidemark, and where it says that logs start by order."""
+
+    cut: Cut
+    starts: Mapping[LogKey, int]
 
 
 class RetentionHold:
@@ -68,8 +79,8 @@ class RetentionHold:
         self._noted = msgspec.json.encode(held)
         self._looked_ms = clock.monotonic_ms()
         self._meeting, self._saving = asyncio.Lock(), asyncio.Lock()
-        self._watched: Cut | None = None
-        self._confirmed: Cut | None = None
+        self._watched: _Published | None = None
+        self._confirmed: _Published | None = None
 
     @classmethod
     def open(cls, disk: Disk, folder: Path, clock: Clock, regions: Iterable[str]) -> Self:
@@ -90,11 +101,13 @@ class RetentionHold:
         """Return the mirrors that something is held for."""
         return tuple(self._held.silent_ms)
 
-    def of(self, partition: Partition) -> int | None:
-        """Return from where everything of `partition` must be kept; None where no mirror is known."""
+    def of(self, partition: Partition) -> Hold | None:
+        """Return what of `partition` must be kept; None where no mirror is known."""
         if not self._held.silent_ms:
             return None
-        return self._held.logs.get(key_of(partition).encode(), 0)
+        key = key_of(partition)
+        starts = {} if self._confirmed is None else self._confirmed.starts
+        return Hold(self._held.logs.get(key.encode(), 0), starts.get(key, 0))
 
     async def meet(self, region: str) -> None:
         """Know a mirror, durably, before it is answered (INV-RH2); raises OSError, and then it is not known."""
@@ -164,14 +177,14 @@ class RetentionHold:
         if published is None:
             self._watched = self._confirmed = None
             return None
-        if self._watched is not None and self._all_reached(parts, self._watched.point):
+        if self._watched is not None and self._all_reached(parts, self._watched.cut.point):
             self._confirmed, self._watched = self._watched, None
-        confirmed = BEFORE_ALL if self._confirmed is None else self._confirmed.point
+        confirmed = BEFORE_ALL if self._confirmed is None else self._confirmed.cut.point
         if self._watched is None and published.point > confirmed:
-            self._watched = published
+            self._watched = _Published(published, parts.published_starts())
             if self._all_reached(parts, published.point):
-                self._confirmed, self._watched = published, None
-        return self._confirmed
+                self._confirmed, self._watched = self._watched, None
+        return None if self._confirmed is None else self._confirmed.cut
 
     def _all_reached(self, parts: HoldParts, point: TidemarkPoint) -> bool:
         reached = [parts.reached(name) for name in self._held.silent_ms]

@@ -296,6 +296,12 @@ class TidemarkService:
         except TidemarkError:
             return EMPTY_CUT  # `run` of the cut leader says why
 
+    def published_starts(self) -> Mapping[LogKey, int]:
+        """Return below which offset the last tidemark published here says that each log was deleted by order (T14)."""
+        vector = None if self.cut_leader is None else self.cut_leader.published_vector()
+        positions = {} if vector is None else vector.positions
+        return {key: position.deleted_below for key, position in positions.items()}
+
     def _published(self) -> TidemarkPoint:
         return BEFORE_ALL if self.cut_leader is None else self.cut_leader.published
 

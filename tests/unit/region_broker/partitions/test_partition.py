@@ -23,6 +23,7 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
+from region_broker.partitions.trimming import Hold
 from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import (
     LEADER_EPOCH,
@@ -316,7 +317,7 @@ async def test_KIP107_segments_below_an_ordered_start_go_unless_a_mirror_needs_t
     some.sync()
     assert await some.partition.retention.delete_records(20) == 20
     assert (some.partition.log_start_offset, some.partition.kept_from) == (20, 0)
-    assert some.table.maintain(lambda _: 3) == 0
+    assert some.table.maintain(lambda _: Hold(3, 3)) == 0
     assert some.partition.reader.read_raw(0, 1), "a mirror that is behind may still copy"
     assert some.table.maintain(lambda _: None) > 0
     assert 0 < some.partition.kept_from <= 20 == some.partition.log_start_offset
@@ -388,12 +389,26 @@ def test_retention_by_time_and_hold() -> None:
     some.sync()
     assert some.table.maintain(lambda _: None) == 0
     some.clock.pass_ms(10_000)
-    assert some.table.maintain(lambda _: 0) == 0
-    assert some.table.maintain(lambda _: 10) > 0
+    assert some.table.maintain(lambda _: Hold(0, 0)) == 0
+    assert some.table.maintain(lambda _: Hold(10, 10)) > 0
     assert 0 < some.partition.log_start_offset <= 10
     some.table.maintain(lambda _: None)
     assert some.partition.log_end_offset == 30
     assert some.partition.log_start_offset < 30
+
+
+def test_T14_what_an_order_deleted_goes_where_nobody_may_need_it() -> None:
+    some = fixture(SMALL_SEGMENTS | {"retention.ms": "-1"})
+    for _ in range(30):
+        some.partition.writer.append(batch(1, size_bytes=500))
+    some.sync()
+    some.partition.retention._trimming.raise_start(20)
+    assert some.table.maintain(lambda _: Hold(30, 0)) == 0
+    assert some.table.maintain(lambda _: Hold(0, 30)) == 0
+    assert some.table.maintain(lambda _: Hold(30, 10)) > 0
+    assert 0 < some.partition.kept_from <= 10
+    assert some.table.maintain(lambda _: Hold(30, 20)) > 0
+    assert 10 < some.partition.kept_from <= 20
 
 
 def test_C36_retention_keeps_what_is_undecided_though_no_mirror_needs_it() -> None:
@@ -403,10 +418,10 @@ def test_C36_retention_keeps_what_is_undecided_though_no_mirror_needs_it() -> No
         some.partition.writer.append(batch(1, size_bytes=500))
     some.sync()
     some.clock.pass_ms(10_000)
-    assert some.table.maintain(lambda _: 31) == 0
+    assert some.table.maintain(lambda _: Hold(31, 31)) == 0
     commit(some.partition, 1)
     some.sync()
-    assert some.table.maintain(lambda _: 31) > 0
+    assert some.table.maintain(lambda _: Hold(31, 31)) > 0
 
 
 def test_T14_a_mirror_deletes_nothing_by_itself() -> None:

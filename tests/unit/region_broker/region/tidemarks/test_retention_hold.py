@@ -33,6 +33,7 @@ class Primary:
     def start(self) -> None:
         """Start the process (again): what is not on the disk is forgotten."""
         self.cut = Cut(POINTS[1], {self.key: 3})
+        self.starts = {self.key: 0}
         self.copied: dict[str, dict[LogKey, int]] = {}
         self.reached: dict[str, TidemarkPoint] = {}
         self.heard_ms_ago: dict[str, int] = {}
@@ -40,6 +41,7 @@ class Primary:
         self.parts = HoldParts(
             partitions=lambda: [self.some.partition],
             published_cut=lambda: self.cut,
+            published_starts=lambda: self.starts,
             regions=lambda: ["us"],
             acted=lambda: self.acted,
             copied=self.copied.get,
@@ -49,7 +51,18 @@ class Primary:
 
     async def held(self) -> int | None:
         await self.hold.look(self.parts)
-        return self.hold.of(self.some.partition)
+        return self.noted
+
+    @property
+    def noted(self) -> int | None:
+        hold = self.hold.of(self.some.partition)
+        return None if hold is None else hold.offset
+
+    async def ordered(self) -> int:
+        await self.hold.look(self.parts)
+        hold = self.hold.of(self.some.partition)
+        assert hold is not None
+        return hold.ordered_offset
 
     async def mirror_reports(self, copied: int, reached: TidemarkPoint) -> None:
         await self.hold.meet("us")
@@ -82,14 +95,12 @@ async def test_T14_primary_knows_after_a_restart_what_a_mirror_that_is_away_has_
     primary = Primary()
     await primary.hold.meet("us")
     primary.start()
-    assert (
-        primary.hold.of(primary.some.partition) == 0
-    )  # it came, and no round of retention was since
+    assert primary.noted == 0  # it came, and no round of retention was since
     assert await primary.held() == 0
     await primary.mirror_reports(copied=2, reached=POINTS[1])
     assert await primary.held() == 2
     primary.start()
-    assert primary.hold.of(primary.some.partition) == 2
+    assert primary.noted == 2
     assert await primary.held() == 2
 
 
@@ -99,6 +110,23 @@ async def test_T14_a_region_that_acted_before_is_waited_for_though_it_never_mirr
     primary = Primary()
     primary.acted = {"us"}
     assert await primary.held() == 0
+
+
+# Holds INV-RH1.
+async def test_T14_what_an_order_has_deleted_is_held_until_all_have_reached_a_tidemark_that_says_so() -> (
+    None
+):
+    primary = Primary()
+    primary.starts = {primary.key: 1}
+    await primary.mirror_reports(copied=9, reached=POINTS[0])
+    assert await primary.ordered() == 0, "a takeover may void the order"
+    await primary.mirror_reports(copied=9, reached=POINTS[1])
+    primary.cut, primary.starts = Cut(POINTS[2], {primary.key: 7}), {primary.key: 5}
+    assert await primary.ordered() == 1, "of the tidemark that was reached"
+    await primary.mirror_reports(copied=9, reached=POINTS[2])
+    assert await primary.ordered() == 5
+    primary.start()
+    assert await primary.ordered() == 0, "nobody has said since what it has reached"
 
 
 # Holds INV-RH3.
@@ -134,7 +162,7 @@ async def test_INV_RH4_a_disk_that_takes_no_note_ends_no_round_of_retention() ->
     primary.disk.fault = None
     assert await primary.held() == 2
     primary.start()
-    assert primary.hold.of(primary.some.partition) == 2
+    assert primary.noted == 2
 
 
 async def test_INV_RH2_a_mirror_that_could_not_be_noted_is_not_known() -> None:
