@@ -142,8 +142,9 @@ async def test_T16_a_region_that_returned_tells_no_last_stable_offset_that_is_on
 async def test_T16_a_log_that_had_stopped_tells_no_end_before_the_whole_cut_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-MV6. 1. A bit flips in a mirror's log: it stops, while the other logs are shown. 2. The bit is given back."""
+    """INV-MV6. 1. A bit flips in a mirror's log: it stops, while others are shown further. 2. The bit is given back."""
     async with region_pair(tmp_path, seed=1) as pair:
+        await pair.create_topic("other", 1)
         await one_record(pair)
         path = pair.us.partition("stream", 0).log.segments.segments[-1].path
         await pair.us.kill()
@@ -153,6 +154,9 @@ async def test_T16_a_log_that_had_stopped_tells_no_end_before_the_whole_cut_was_
         await pair.us.start()
         assert pair.us.partition("stream", 0).failed is not None
         reached = pair.us.node.storage.reached
+        assert 0 not in reached.whole.listed.values(), "INV-MV7: nobody was shown more"
+        connection = await Connection.open(pair.fabric.site("client"), pair.eu.kafka_port)
+        await connection.produce("other", {0: build_batch([Record(None, b"y")])})
         await pair.until(lambda: 0 in reached.whole.listed.values(), "it was looked at")
         await pair.us.kill()
         pair.us.disk.damage(path, 40)

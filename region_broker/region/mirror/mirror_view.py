@@ -11,6 +11,8 @@ INV-MV5  what was forgotten and not shown lies below D of the first tidemark tha
          and T9 all data of a decision lies there, also where its marker is still to come
 INV-MV6  of a log of which nothing is whole at a start nobody is told that it ends there, before the whole cut was looked for:
         nothing may have been known of it, as it had stopped, while the others were shown
+INV-MV7  where a log that has stopped was shown whole stays known until others are shown more: only then do its end and
+        theirs belong to no cut any more
 
 Internal topics take no part: groups and transactions are asked of the primary region.
 Not here: the whole cut itself (`geo_replicator.whole_cut`), which tidemark is reached (`geo_replicator.frontier`).
@@ -49,6 +51,8 @@ class MirrorView:
         # Logs with something below D that may not be shown yet, in the order they were met.
         self._looked_at: dict[LogKey, None] = {}
         self._held: dict[LogKey, tuple[int, int]] = {}  # end, and since when in ms it stands there
+        # Logs that have stopped, and without which others were shown more since (INV-MV7).
+        self._left_behind: set[LogKey] = set()
         self._has_forgotten = False
         # D of each log at the first tidemark that covers what was forgotten (INV-MV5).
         self._forgotten_ends: dict[LogKey, int] = {}
@@ -69,6 +73,7 @@ class MirrorView:
         self._has_forgotten = False
         self._forgotten_ends = {}
         self._cuts = dict(cuts)
+        self._left_behind = {key for key in self._left_behind if self._has_stopped(key)}
         for key, cut_offset in cuts.items():
             partition = self._of(key)
             if partition is None:
@@ -90,16 +95,28 @@ class MirrorView:
         waits = now_ms < self._rest_until_ms
         ends = {} if waits else self._whole_ends(bounds, now_ms)
         below = {}
+        self._note_left_behind(ends)
         for key in self._looked_at:
             partition = self._of(key)
             assert partition is not None, key
             end = max(partition.sight.whole_end, ends.get(key, 0))
-            if partition.failed is not None:
-                end = 0  # the others go on without it: nobody knows where the whole cut ends here (INV-MV6)
+            if key in self._left_behind:
+                end = 0  # nobody knows where the whole cut ends here (INV-MV6)
             if end < bounds[key]:
                 below[key] = end
         again_ms = self._rest_until_ms - now_ms if waits else _LOOK_AGAIN_MS if self._held else 0
         return View(bounds, ends, WholeEnds(Unlisted.AT_CUT, below), again_ms)
+
+    def _note_left_behind(self, ends: Mapping[LogKey, int]) -> None:
+        """Note the logs that have stopped if others are to be shown up to `ends` without them (INV-MV7)."""
+        stopped = {key for key in self._looked_at if self._has_stopped(key)}
+        sights = {key: partition.sight for key in ends if (partition := self._of(key)) is not None}
+        if any(ends[key] > sights[key].whole_end for key in sights.keys() - stopped):
+            self._left_behind |= stopped
+
+    def _has_stopped(self, key: LogKey) -> bool:
+        partition = self._of(key)
+        return partition is not None and partition.failed is not None
 
     def show(self, view: View) -> None:
         """Show `view`, all logs at once (INV-MV1); the whole ends that it names are durable."""

@@ -416,3 +416,21 @@ def test_INV_WE1_the_folder_of_an_older_version_shows_what_it_forgot_as_a_mirror
     mirror.durable = AS_FORGOTTEN
     mirror.start_again()
     assert mirror.shown == [2, 2]
+
+
+def test_INV_MV7_where_a_stopped_log_was_shown_whole_is_known_until_another_is_shown_more() -> None:
+    mirror = Mirror()
+    mirror.mark(1)
+    mirror.write(8, sequence=0)
+    mirror.show()
+    assert mirror.durable == WholeEnds(Unlisted.AT_CUT, dict.fromkeys(ALL, 2))
+    mirror.fixture.partitions[0].log.fail("its disk fails")
+    view = mirror.view.view({})
+    assert view.whole == WholeEnds(Unlisted.AT_CUT, dict.fromkeys(ALL, 2))
+    mirror.view.show(view)
+    mirror.mark(1, producer_id=8, serial=2, kind=ControlType.ABORT)
+    mirror.fixture.sync()
+    view = mirror.view.view({ALL[1]: 4})
+    assert (view.ends[ALL[1]], view.whole.listed) == (4, {ALL[0]: 0})
+    mirror.view.show(view)
+    assert mirror.view.view({}).whole.listed == {ALL[0]: 0}, "it stays so"
