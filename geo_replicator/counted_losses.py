@@ -5,6 +5,7 @@ INV-LO3  `unexplained` is empty, or the statement was wrong. In the region that 
          is listed as not arrived
 INV-LO5  a tail that diverged is no loss of the takeover that was followed at the time: it is listed by itself
 INV-LO6  but for what an accepted loss named: there both histories part below the base, and the tail is found by its bytes
+INV-LO7  what a takeover had cut off that was passed over, and what the histories since hold of it, is no loss
 
 Not here: the statement, and what a tail holds (`loss`); reading quarantine (drivers).
 """

@@ -139,6 +139,15 @@ class Lineage:
         now = in_force(self.entries)
         return tuple(entry for entry in then if entry not in now)
 
+    def held_again(self, region_epoch: RegionEpoch) -> Cut | None:
+        """Return up to where the histories since hold what the takeover under `region_epoch` had cut off (INV-LN4).
+
+        None where no later one passed it over. Of other region epochs than the point's and older ones it says nothing.
+        """
+        later = self.in_force_since(region_epoch)
+        over = [entry for entry in self.entries if entry.region_epoch == region_epoch and later]
+        return lowest_base(later) if over and over[0] not in in_force((*over, *later)) else None
+
     def contradicts(self, other: "Lineage", region_epoch: RegionEpoch) -> bool:
         """Return True where both know who began `region_epoch`, and say it otherwise (T35)."""
         return begun_twice(self.entries, other.entries, region_epoch)

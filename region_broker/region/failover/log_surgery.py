@@ -26,6 +26,7 @@ from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
+from idempotency.fencing import region_epoch_of
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import (
     LedgerError,
@@ -307,9 +308,14 @@ async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytea
         await asyncio.sleep(0)
 
 
-async def quarantined_tail(quarantine: QuarantineStore, tails: Sequence[Provenance]) -> Tail:
-    """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others."""
-    collected = _Collector()
+async def quarantined_tail(
+    quarantine: QuarantineStore, tails: Sequence[Provenance], held: Cut | None = None
+) -> Tail:
+    """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others.
+
+    Without what is there again below `held` (`Lineage.held_again`): that is no loss.
+    """
+    collected = _Collector(held)
     for provenance in tails:
         if provenance.topic == TIDEMARK_LEDGER:
             continue
@@ -386,7 +392,8 @@ def is_acknowledged_work(tail: Tail) -> bool:
 class _Collector:
     """Sorts batches into data, decisions and what groups wrote."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Cut | None = None) -> None:
+        self._held = held
         self._batches: list[TailBatch] = []
         self._decisions: list[TailDecision] = []
         self._group_batches: list[TailBatch] = []
@@ -396,6 +403,8 @@ class _Collector:
     def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
         """Take whole batches of one log."""
         for position, header in iter_headers(chunk):
+            if self._is_held(key, header):
+                continue
             if topic == TRANSACTION_LEDGER:
                 batch = chunk[position : position + header.size_bytes]
                 self._decisions.extend(_decisions(key.partition, header, batch))
@@ -407,6 +416,12 @@ class _Collector:
                 self._commits.extend(_commits(key.partition, header, batch))
             else:
                 self._batches.append(TailBatch(key, topic, header))
+
+    def _is_held(self, key: LogKey, header: BatchHeader) -> bool:
+        held = self._held
+        if held is None or header.last_offset >= held.position_of(key):
+            return False
+        return region_epoch_of(header.leader_epoch) <= held.point.region_epoch
 
     def tail(self) -> Tail:
         """Return what was collected."""

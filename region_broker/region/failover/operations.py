@@ -20,7 +20,7 @@ from geo_replicator.counted_losses import Losses, Quarantined, count_losses
 from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import IllegalTransition, Phase, State
 from geo_replicator.failover_events import TakeoverBegun
-from geo_replicator.lineage import TidemarkPoint
+from geo_replicator.lineage import Lineage, TidemarkPoint
 from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
@@ -42,6 +42,7 @@ from region_broker.region.failover.steps.accepting import (
     may_be_given_up,
 )
 from region_broker.region.failover.steps.disputed import choices
+from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -450,7 +451,9 @@ class FailoverOperations:
         # Quarantine is immutable: what was counted once stays counted, until more is moved in.
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
-        key = domain, epoch, cause, statement is not None, complete, names
+        lineage = Lineage(tuple(map(as_entry, self._parts.metadata.image.domains[domain].lineage)))
+        held = lineage.held_again(epoch)
+        key = domain, epoch, cause, statement is not None, complete, names, held and held.point
         if key not in self._losses:
             quarantined = Quarantined(
                 domain=domain,
@@ -458,9 +461,9 @@ class FailoverOperations:
                 region=self.region,
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
-                tail=await quarantined_tail(self._parts.quarantine, tails),
+                tail=await quarantined_tail(self._parts.quarantine, tails, held),
                 exact=all(tail.acting_region != self.region for tail in tails),
-                complete=complete,
+                complete=complete and held is None,
                 cause=cause,
             )
             self._losses[key] = count_losses(quarantined, statement)

@@ -82,6 +82,19 @@ def test_INV_LN4_one_that_was_passed_over_passes_nobody_over() -> None:
     assert Lineage((DEAD, AP, goes_on)).is_void(TidemarkPoint(RegionEpoch(8), 4))
 
 
+def test_INV_LN4_what_a_takeover_that_was_passed_over_cut_off_is_there_again() -> None:
+    known = Lineage((DEAD, AP, entry(25, (18, 6), 70)))
+    held = known.held_again(RegionEpoch(17))
+    assert held is not None
+    assert (held.point, held.position_of(A)) == (AP.base, 40)
+    lower = Lineage((DEAD, AP, entry(25, (8, 2), 20))).held_again(RegionEpoch(17))
+    assert lower is not None
+    assert lower.position_of(A) == 20, "less than it had left itself"
+    for stands in (18, 25, 8, 33):
+        assert known.held_again(RegionEpoch(stands)) is None
+    assert Lineage((US, EU)).held_again(RegionEpoch(17)) is None
+
+
 def test_T25_what_a_region_that_was_passed_over_published_falls_back_to_its_own_base() -> None:
     own = TidemarkPoint(RegionEpoch(17), 9)
     cut = Lineage((DEAD, AP)).fallback_of(own)

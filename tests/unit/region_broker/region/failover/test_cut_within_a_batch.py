@@ -5,10 +5,11 @@ from pathlib import Path
 
 from geo_replicator.lineage import Cut, TidemarkPoint
 from geo_replicator.quarantine import Provenance
+from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
-from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of
+from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of, quarantined_tail
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
-from tests.fixtures.node_logs import batch, fixture
+from tests.fixtures.node_logs import LEADER_EPOCH, batch, fixture
 
 
 async def test_T23_a_batch_that_the_cut_goes_through_is_cut_off_and_kept_as_a_whole() -> None:
@@ -97,3 +98,27 @@ async def test_T17_what_is_copied_up_to_a_base_that_is_not_held_yet_is_not_shown
     mirror.sync()
     assert partition.high_watermark == 10
     assert partition.sight.visible_end == 5
+
+
+async def test_INV_LO7_what_is_there_again_is_no_loss_and_what_was_written_since_is_one() -> None:
+    some = fixture()
+    partition = some.partition
+    for _ in range(3):
+        partition.writer.append(batch(5))
+    some.sync()
+    partition.become_mirror()
+    key, store = key_of(partition), QuarantineStore(some.disk, Path("/data/quarantine"))
+    reason = CutReason("main", RegionEpoch(16), "us", RegionEpoch(16), "eu", 0)
+    cut = Cut(TidemarkPoint(RegionEpoch(8), 3), {key: 0})
+    moved = await cut_logs([partition], cut, reason, store)
+    written_under = region_epoch_of(LEADER_EPOCH)
+
+    async def lost(held: Cut | None) -> list[int]:
+        tail = await quarantined_tail(store, moved, held)
+        return [found.header.base_offset for found in tail.batches]
+
+    assert await lost(None) == [0, 5, 10]
+    assert await lost(Cut(TidemarkPoint(written_under, 9), {key: 10})) == [10]
+    assert await lost(Cut(TidemarkPoint(written_under, 9), {})) == [0, 5, 10]
+    older = RegionEpoch(written_under - 1)
+    assert await lost(Cut(TidemarkPoint(older, 9), {key: 10})) == [0, 5, 10], "other records"
