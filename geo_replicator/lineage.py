@@ -139,14 +139,16 @@ class Lineage:
         now = in_force(self.entries)
         return tuple(entry for entry in then if entry not in now)
 
-    def held_again(self, region_epoch: RegionEpoch) -> Cut | None:
-        """Return up to where the histories since hold what the takeover under `region_epoch` had cut off (INV-LN4).
-
-        None where no later one passed it over. Of other region epochs than the point's and older ones it says nothing.
-        """
+    def was_passed_over(self, region_epoch: RegionEpoch) -> bool:
+        """Return whether a later takeover passed over that under `region_epoch`: what it cut off may be there again (INV-LN4)."""
         later = self.in_force_since(region_epoch)
         over = [entry for entry in self.entries if entry.region_epoch == region_epoch and later]
-        return lowest_base(later) if over and over[0] not in in_force((*over, *later)) else None
+        return bool(over) and over[0] not in in_force((*over, *later))
+
+    def held_of(self, region_epoch: RegionEpoch) -> Cut | None:
+        """Return up to where the histories since hold what was written under `region_epoch`; None if none began since."""
+        later = self.in_force_since(region_epoch)
+        return lowest_base(later) if later else None
 
     def contradicts(self, other: "Lineage", region_epoch: RegionEpoch) -> bool:
         """Return True where both know who began `region_epoch`, and say it otherwise (T35)."""

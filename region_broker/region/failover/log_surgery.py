@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -308,14 +309,18 @@ async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytea
         await asyncio.sleep(0)
 
 
+HeldOf = Callable[[RegionEpoch], Cut | None]
+"""Up to where the histories in force hold what was written under a region epoch; None where nothing is known of that."""
+
+
 async def quarantined_tail(
-    quarantine: QuarantineStore, tails: Sequence[Provenance], held: Cut | None = None
+    quarantine: QuarantineStore, tails: Sequence[Provenance], held_of: HeldOf | None = None
 ) -> Tail:
     """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others.
 
-    Without what is there again below `held` (`Lineage.held_again`): that is no loss.
+    Without what is there again by `held_of` (`Lineage.held_of`), where it is given: that is no loss.
     """
-    collected = _Collector(held)
+    collected = _Collector(held_of)
     for provenance in tails:
         if provenance.topic == TIDEMARK_LEDGER:
             continue
@@ -392,8 +397,8 @@ def is_acknowledged_work(tail: Tail) -> bool:
 class _Collector:
     """Sorts batches into data, decisions and what groups wrote."""
 
-    def __init__(self, held: Cut | None = None) -> None:
-        self._held = held
+    def __init__(self, held_of: HeldOf | None = None) -> None:
+        self._held_of = None if held_of is None else cache(held_of)
         self._batches: list[TailBatch] = []
         self._decisions: list[TailDecision] = []
         self._group_batches: list[TailBatch] = []
@@ -418,10 +423,10 @@ class _Collector:
                 self._batches.append(TailBatch(key, topic, header))
 
     def _is_held(self, key: LogKey, header: BatchHeader) -> bool:
-        held = self._held
-        if held is None or header.last_offset >= held.position_of(key):
+        if self._held_of is None:
             return False
-        return region_epoch_of(header.leader_epoch) <= held.point.region_epoch
+        held = self._held_of(region_epoch_of(header.leader_epoch))
+        return held is not None and header.last_offset < held.position_of(key)
 
     def tail(self) -> Tail:
         """Return what was collected."""

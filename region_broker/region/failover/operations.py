@@ -452,8 +452,9 @@ class FailoverOperations:
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
         lineage = Lineage(tuple(map(as_entry, self._parts.metadata.image.domains[domain].lineage)))
-        held = lineage.held_again(epoch)
-        key = domain, epoch, cause, statement is not None, complete, names, held and held.point
+        held_of = lineage.held_of if lineage.was_passed_over(epoch) else None
+        known = tuple(entry.region_epoch for entry in lineage.entries)
+        key = domain, epoch, cause, statement is not None, complete, names, known
         if key not in self._losses:
             quarantined = Quarantined(
                 domain=domain,
@@ -461,9 +462,9 @@ class FailoverOperations:
                 region=self.region,
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
-                tail=await quarantined_tail(self._parts.quarantine, tails, held),
+                tail=await quarantined_tail(self._parts.quarantine, tails, held_of),
                 exact=all(tail.acting_region != self.region for tail in tails),
-                complete=complete and held is None,
+                complete=complete and held_of is None,
                 cause=cause,
             )
             self._losses[key] = count_losses(quarantined, statement)

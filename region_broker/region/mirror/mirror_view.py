@@ -73,6 +73,7 @@ class MirrorView:
         self._has_forgotten = False
         self._forgotten_ends = {}
         self._cuts = dict(cuts)
+        self._rest_until_ms = 0  # what is shown again is looked at first
         self._left_behind = {key for key in self._left_behind if self._has_stopped(key)}
         for key, cut_offset in cuts.items():
             partition = self._of(key)

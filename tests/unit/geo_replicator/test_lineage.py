@@ -84,15 +84,18 @@ def test_INV_LN4_one_that_was_passed_over_passes_nobody_over() -> None:
 
 def test_INV_LN4_what_a_takeover_that_was_passed_over_cut_off_is_there_again() -> None:
     known = Lineage((DEAD, AP, entry(25, (18, 6), 70)))
-    held = known.held_again(RegionEpoch(17))
-    assert held is not None
-    assert (held.point, held.position_of(A)) == (AP.base, 40)
-    lower = Lineage((DEAD, AP, entry(25, (8, 2), 20))).held_again(RegionEpoch(17))
-    assert lower is not None
-    assert lower.position_of(A) == 20, "less than it had left itself"
+    lower = Lineage((DEAD, AP, entry(25, (8, 2), 20)))
+    back_in_force = Lineage((DEAD, AP, entry(26, (17, 5), 50)))
+    for lineage, over, end in ((known, 17, 40), (lower, 17, 20), (back_in_force, 18, 30)):
+        assert lineage.was_passed_over(RegionEpoch(over))
+        held = lineage.held_of(RegionEpoch(8))
+        assert held is not None
+        assert held.position_of(A) == end
     for stands in (18, 25, 8, 33):
-        assert known.held_again(RegionEpoch(stands)) is None
-    assert Lineage((US, EU)).held_again(RegionEpoch(17)) is None
+        assert not known.was_passed_over(RegionEpoch(stands))
+    assert not back_in_force.was_passed_over(RegionEpoch(17))
+    assert not Lineage((US, EU)).was_passed_over(RegionEpoch(17))
+    assert known.held_of(RegionEpoch(25)) is None
 
 
 def test_T25_what_a_region_that_was_passed_over_published_falls_back_to_its_own_base() -> None:

@@ -113,12 +113,13 @@ async def test_INV_LO7_what_is_there_again_is_no_loss_and_what_was_written_since
     moved = await cut_logs([partition], cut, reason, store)
     written_under = region_epoch_of(LEADER_EPOCH)
 
-    async def lost(held: Cut | None) -> list[int]:
-        tail = await quarantined_tail(store, moved, held)
+    async def lost(held: dict[RegionEpoch, Cut] | None) -> list[int]:
+        tail = await quarantined_tail(store, moved, None if held is None else held.get)
         return [found.header.base_offset for found in tail.batches]
 
+    point = TidemarkPoint(written_under, 9)
     assert await lost(None) == [0, 5, 10]
-    assert await lost(Cut(TidemarkPoint(written_under, 9), {key: 10})) == [10]
-    assert await lost(Cut(TidemarkPoint(written_under, 9), {})) == [0, 5, 10]
-    older = RegionEpoch(written_under - 1)
-    assert await lost(Cut(TidemarkPoint(older, 9), {key: 10})) == [0, 5, 10], "other records"
+    assert await lost({written_under: Cut(point, {key: 10})}) == [10]
+    assert await lost({written_under: Cut(point, {})}) == [0, 5, 10]
+    other = RegionEpoch(written_under + 1)
+    assert await lost({other: Cut(point, {key: 10})}) == [0, 5, 10], "other records"

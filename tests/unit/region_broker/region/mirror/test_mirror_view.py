@@ -434,3 +434,19 @@ def test_INV_MV7_where_a_stopped_log_was_shown_whole_is_known_until_another_is_s
     assert (view.ends[ALL[1]], view.whole.listed) == (4, {ALL[0]: 0})
     mirror.view.show(view)
     assert mirror.view.view({}).whole.listed == {ALL[0]: 0}, "it stays so"
+
+
+def test_INV_MV6_a_view_that_was_taken_back_does_not_rest() -> None:
+    """Within the rest nobody would look, and readers would be told that the logs end at their beginning."""
+    mirror = Mirror(has_half=False)
+    for number in range(128):
+        mirror.write(100 + number)
+        mirror.mark(0, 100 + number, number + 1)
+        mirror.mark(1, 100 + number, number + 1)
+    mirror.show()
+    assert mirror.shown == [256, 256]
+    for partition in mirror.fixture.partitions:
+        partition.rewind_cut(0, is_end=False)
+    mirror.view.show_again(dict.fromkeys(ALL, 256), NOTHING_WHOLE)
+    mirror.view.show(mirror.view.view({}))
+    assert mirror.shown == [256, 256]

@@ -129,6 +129,20 @@ async def test_T14_what_an_order_has_deleted_is_held_until_all_have_reached_a_ti
     assert await primary.ordered() == 0, "nobody has said since what it has reached"
 
 
+async def test_INV_RH1_a_tidemark_that_may_be_void_is_not_waited_for_where_another_region_acted() -> (
+    None
+):
+    """us takes over below (8, 2), and switches back under 24, between two looks; another order is given, in (24, 9)."""
+    primary = Primary()
+    await primary.mirror_reports(copied=9, reached=POINTS[1])
+    assert await primary.ordered() == 0
+    primary.cut, primary.starts = Cut(POINTS[2], {primary.key: 7}), {primary.key: 5}
+    assert await primary.ordered() == 0
+    primary.cut = Cut(TidemarkPoint(RegionEpoch(24), 9), {primary.key: 12})
+    await primary.mirror_reports(copied=9, reached=TidemarkPoint(RegionEpoch(24), 8))
+    assert await primary.ordered() == 0, "no tidemark that us has reached says so"
+
+
 # Holds INV-RH3.
 async def test_T14_a_mirror_that_is_gone_for_a_week_holds_nothing_any_more() -> None:
     primary = Primary()
