@@ -310,5 +310,5 @@ def orphan_candidates(logs: list[RegionLog]) -> list[OrphanCandidate]:
 
 
 def log_ends(logs: list[RegionLog]) -> dict[TopicPartition, int]:
-    """Return where each log ends."""
-    return {log.tp: log.log_end_offset for log in logs}
+    """Return where each log ends; of one that has stopped nobody knows it, and no group is set back for it (T26)."""
+    return {log.tp: log.log_end_offset for log in logs if log.failed is None}
