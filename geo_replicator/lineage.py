@@ -141,9 +141,8 @@ class Lineage:
 
     def was_passed_over(self, region_epoch: RegionEpoch) -> bool:
         """Return whether a later takeover passed over that under `region_epoch`: what it cut off may be there again (INV-LN4)."""
-        later = self.in_force_since(region_epoch)
-        over = [entry for entry in self.entries if entry.region_epoch == region_epoch and later]
-        return bool(over) and over[0] not in in_force((*over, *later))
+        over = self._passed_over_up_to(region_epoch)
+        return any(entry.region_epoch == region_epoch for entry in over)
 
     def held_of(self, region_epoch: RegionEpoch) -> Cut | None:
         """Return up to where the histories since hold what was written under `region_epoch`; None if none began since."""

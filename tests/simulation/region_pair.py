@@ -313,9 +313,9 @@ class Pair:
         """Let us act, as after the loss of eu; returns the operation once it succeeded."""
         return await self.take_over(planned=False)
 
-    async def take_over(self, *, planned: bool) -> Operation:
-        """Let us act; returns the operation once it succeeded."""
-        operations = self.us.node.operations
+    async def take_over(self, *, planned: bool, by: Region | None = None) -> Operation:
+        """Let us act, or the region given; returns the operation once it succeeded."""
+        operations = (by or self.us).node.operations
         operation = (
             operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
         )

@@ -46,13 +46,6 @@ def verdicts(region: Region) -> VerdictService:
     return VerdictService(storage.partitions, storage.metadata, region.node.role)
 
 
-async def ordered(pair: Pair, region: Region, *, planned: bool = False) -> None:
-    operations = region.node.operations
-    operation = operations.begin_switch() if planned else operations.begin_failover(confirmed=True)
-    await pair.until(lambda: operation.status != "running", "the takeover ends")
-    assert operation.status == "succeeded", operation
-
-
 async def passed_over(pair: Pair) -> tuple[Region, Region]:
     """Let us write down that it takes over, and die; ap, which has shown one more, takes over. Return both; only ap is up."""
     ap = pair.regions["ap"]
@@ -69,7 +62,7 @@ async def passed_over(pair: Pair) -> tuple[Region, Region]:
     us = pair.regions.pop("us")
     pair.regions.pop("eu")
     await ap.start()
-    await ordered(pair, ap)
+    await pair.take_over(planned=False, by=ap)
     return us, ap
 
 
@@ -91,13 +84,13 @@ async def test_T31_a_candidate_that_was_passed_over_returns(tmp_path: Path) -> N
         del pair.regions["ap"]
         pair.regions.pop("eu")
         await pair.us.start()
-        await ordered(pair, pair.us)
+        await pair.take_over(planned=False, by=pair.us)
         assert pair.us.node.role.region_epoch == 17
         await write(pair.us, b"four")
         await pair.eu.begin()
         pair.regions["eu"] = pair.eu
         await pair.until(lambda: shown(pair.eu) == 4, "eu has returned")
-        await ordered(pair, pair.eu, planned=True)
+        await pair.take_over(planned=True, by=pair.eu)
         assert pair.eu.node.role.region_epoch == 24
         await write(pair.eu, b"five")
         await ap.begin()
@@ -120,7 +113,7 @@ async def test_T29_what_a_takeover_that_never_acted_had_not_is_not_called_lost(
         await us.begin()
         pair.regions["us"] = us
         await pair.until(lambda: shown(us) == 4, "us has returned")
-        await ordered(pair, us, planned=True)
+        await pair.take_over(planned=True, by=us)
         assert shown(us) == 4
         told = await verdicts(us).verdict(TOPIC, 0, 3, RegionEpoch(8))
         assert told.verdict == "committed", told
@@ -169,14 +162,14 @@ async def test_T25_a_region_that_acted_and_was_passed_over_claims_nothing_that_i
         await ap.kill()
         await pair.eu.kill()
         pair.regions.pop("eu")
-        await ordered(pair, pair.us)
+        await pair.take_over(planned=False, by=pair.us)
         held = pair.us.node.storage.metadata.image.main_domain.lineage[-1].base_number
         assert shown(pair.us) == 3
         await write(pair.us, b"another")
         await pair.us.kill()
         us = pair.regions.pop("us")
         await ap.start()
-        await ordered(pair, ap)
+        await pair.take_over(planned=False, by=ap)
         assert (ap.node.role.region_epoch, shown(ap)) == (18, 4)
         us.on_open = stands_fenced
         await us.begin()
@@ -184,6 +177,6 @@ async def test_T25_a_region_that_acted_and_was_passed_over_claims_nothing_that_i
         await until(lambda: us.phase is Phase.FENCED, "us has heard of ap")
         await ap.kill()
         del pair.regions["ap"]
-        await ordered(pair, us)
+        await pair.take_over(planned=False, by=us)
         assert us.node.storage.metadata.image.main_domain.lineage[-1].base_number == held
         assert shown(us) == 3

@@ -239,9 +239,7 @@ async def test_T14_a_lost_order_hides_nothing_where_its_region_takes_over_before
         await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
         await pair.us.kill()
         del pair.regions["us"]
-        operation = pair.eu.node.operations.begin_failover(confirmed=True)
-        await pair.until(lambda: operation.status != "running", "the takeover ends")
-        assert operation.status == "succeeded", operation
+        await pair.take_over(planned=False, by=pair.eu)
         assert (await first_answers(pair, pair.eu, told_start))[0] == [0]
 
 
@@ -274,9 +272,7 @@ async def test_T14_what_a_lost_order_had_deleted_is_there_again_in_both_regions(
         await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it returned")
         await write(pair.us, b"more")
         await pair.until(lambda: shown(pair.eu) == 41, "it follows")
-        operation = pair.eu.node.operations.begin_switch()
-        await pair.until(lambda: operation.status != "running", "switched")
-        assert operation.status == "succeeded", operation
+        await pair.take_over(planned=True, by=pair.eu)
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows")
         await write(pair.eu, b"even more")
         await pair.until(lambda: shown(pair.us) == 42, "us follows")

@@ -6,7 +6,6 @@ import pytest
 
 from geo_replicator.failover import Phase
 from tests.simulation.region_pair import region_pair
-from tests.simulation.test_crossed_takeovers import ordered
 from tests.simulation.test_folders_without_history import TOPIC, shown, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -39,7 +38,7 @@ async def test_a_mirror_that_was_behind_follows_who_took_over_after_records_were
         assert pair.eu.partition(TOPIC, 0).kept_from <= 1, "they are kept for us"
         await pair.eu.kill()
         del pair.regions["eu"]
-        await ordered(pair, ap)
+        await pair.take_over(planned=False, by=ap)
         for other in ("eu", "ap"):
             pair.fabric.heal("us", other)
         await pair.until(lambda: pair.us.phase is Phase.MIRRORING, "us follows ap")

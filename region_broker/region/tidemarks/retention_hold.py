@@ -177,11 +177,10 @@ class RetentionHold:
         if published is None:
             self._watched = self._confirmed = None
             return None
-        for known in (self._watched, self._confirmed):
-            if known is not None and known.cut.point.region_epoch != published.point.region_epoch:
-                self._watched = self._confirmed = (
-                    None  # another region acted between two looks: it may be void
-                )
+        known = self._watched or self._confirmed
+        if known is not None and known.cut.point.region_epoch != published.point.region_epoch:
+            # Another region acted between two looks: they may be void.
+            self._watched = self._confirmed = None
         if self._watched is not None and self._all_reached(parts, self._watched.cut.point):
             self._confirmed, self._watched = self._watched, None
         confirmed = BEFORE_ALL if self._confirmed is None else self._confirmed.cut.point
