@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from chaos.judges.operator import stand_of
 from chaos.shuffle.plan import Action
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.rates import Disaster
@@ -69,7 +68,7 @@ async def _power_goes(life: Loaded, acting: str, _candidate: str) -> None:
 async def _primary_lost(life: Loaded, acting: str, candidate: str) -> None:
     await burst(life)
     await life.stage.kill(acting)
-    await _fail_over(life, candidate)
+    await life.stage.order_as_told("failover", candidate)
     await load(life)
     await life.stage.start(acting)
 
@@ -81,20 +80,10 @@ async def _cut_off(life: Loaded, acting: str, candidate: str) -> None:
     for other in others:
         stage.part(acting, other, silent=silent)
     await burst(life)
-    await _fail_over(life, candidate)
+    await life.stage.order_as_told("failover", candidate)
     await load(life)
     for other in others:
         stage.heal(acting, other)
-
-
-async def _fail_over(life: Loaded, candidate: str) -> None:
-    """Order it, unless the loss statement says that all would be lost: no operator confirms that."""
-    view = life.stage.view(candidate)
-    if view is not None and stand_of(view)[1] == 0:
-        life.stage.tell(f"  not done: {candidate} has reached no tidemark")
-        return
-    if refused := await life.stage.order("failover", candidate):
-        life.stage.tell(f"  not done: {refused[:200]}")
 
 
 _STRIKES: Final[dict[Disaster, Callable[[Loaded, str, str], Coroutine[Any, Any, None]]]] = {

@@ -311,6 +311,16 @@ class Stage:
             self.story.words[number] = Word(kind, name, given_s, self.now_s())
         return failure
 
+    async def order_as_told(self, kind: str, name: str) -> None:
+        """Order it as chance says, unless the loss statement says that all would be lost: no operator confirms that."""
+        view = self.view(name)
+        if kind == "failover" and view is not None and stand_of(view)[1] == 0:
+            refused = f"{name} has reached no tidemark"
+        else:
+            refused = await self.order(kind, name)
+        if refused:
+            self.tell(f"  not done: {refused[:200]}")
+
     def given_up(self, name: str) -> int:
         """Count the words that gave up what a region has shown: the base may be another tidemark of the same number."""
         return sum(each.kind == "accept-loss" and each.target != name for each in self.story.words)
@@ -489,9 +499,7 @@ class Stage:
         self.heal(action.region, action.other)
 
     async def play_order(self, action: Action) -> None:
-        refused = await self.order(action.kind.value, action.region)
-        if refused:
-            self.tell(f"  not done: {refused[:200]}")
+        await self.order_as_told(action.kind.value, action.region)
 
     async def play_alone(self, action: Action) -> None:
         """Restart whoever acts with its own folder, and nobody to ask: it must act again."""

@@ -125,7 +125,8 @@ class Watch:
         newest = domain.lineage[-1]
         own_end = partition.sight.end_of_older(leader_epoch(newest.region_epoch, 0))
         key = LogKey(partition.topic_id, partition.tp.partition)
-        base = newest.positions.get(key.encode(), 0)
+        # Where a log's beginning was removed, older terms end at its start, though nothing is left of them.
+        base = max(newest.positions.get(key.encode(), 0), partition.kept_from)
         shown = partition.sight.visible_end
         # Of a cleaned log nobody can say where older terms end: the first records of the newest one may be gone.
         cleaned = partition.log.cleaning.holes_below > base
