@@ -1,5 +1,8 @@
 """Reading a log's batches back into what they stand for: index, leader epochs, and the state of producers.
 
+INV-R8  within a log leader epochs never go back: a batch of an older one than the batch before it is damaged, or that one
+        is. A batch's CRC says nothing of its leader epoch (Kafka's record format), and what is compared between regions
+        would take it for another history (T23)
 State == replay(log), whichever snapshot it started from. `read_on` looks at each byte once: CRC, index, leader epochs
 and state come from the same pass.
 
@@ -101,6 +104,10 @@ def _read_window(
             return _Torn(f"a batch of offset {base_offset} where {expected_offset} follows")
         if not crc_ok(window, at, header):
             return _Torn(f"the batch of offset {base_offset} has a wrong CRC")
+        if header.leader_epoch < epoch:  # INV-R8
+            return _Torn(
+                f"the batch of offset {base_offset} has leader epoch {header.leader_epoch} behind {epoch}"
+            )
         segment.note_batch(header)
         if header.leader_epoch > epoch:
             epochs.note(header.leader_epoch, base_offset)

@@ -149,11 +149,13 @@ class Partition:
     def readers_ahead(self, are_ahead: bool) -> None:
         self.sight.readers_ahead = are_ahead
 
-    def show_up_to(self, cut_offset: int, whole_end: int, *, is_end: bool = True) -> None:
+    def show_up_to(
+        self, cut_offset: int, whole_end: int, *, is_end: bool = True, is_whole_end: bool = True
+    ) -> None:
         """Let readers of this mirror see what lies below D of a reached tidemark, and read-committed ones what
-        lies below the end of the whole cut, too; neither goes down (T16). `is_end`: see `Sight`.
+        lies below the end of the whole cut, too; neither goes down (T16). `is_end`, `is_whole_end`: see `Sight`.
         """
-        if self.sight.show_up_to(cut_offset, whole_end, is_end=is_end):
+        if self.sight.show_up_to(cut_offset, whole_end, is_end=is_end, is_whole_end=is_whole_end):
             self.watchers.notify()
 
     def doubt_start(self) -> None:

@@ -21,15 +21,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 TOPIC = "orders"
 
 
-async def write(region: Region, value: bytes) -> None:
+async def write(region: Region, value: bytes, topic: str = TOPIC) -> None:
     """Append one record as an acknowledged write."""
-    outcome = region.partition(TOPIC, 0).writer.append(build_batch([Record(None, value)]))
-    await region.partition(TOPIC, 0).wait_committed(outcome.next_offset)
+    outcome = region.partition(topic, 0).writer.append(build_batch([Record(None, value)]))
+    await region.partition(topic, 0).wait_committed(outcome.next_offset)
 
 
-def shown(region: Region) -> int:
+def shown(region: Region, topic: str = TOPIC) -> int:
     """Return how many records of the topic this region shows."""
-    found = region.node.storage.partitions.get(TOPIC, 0)
+    found = region.node.storage.partitions.get(topic, 0)
     return 0 if found is None else found.sight.visible_end
 
 

@@ -44,6 +44,8 @@ class Sight:
         self.is_leader = False
         self.end_is_known = False
         """False after a start, until a role says how far readers see: no offset is its end for them (INV-PT9)."""
+        self.whole_end_is_known = True
+        """False while what other logs forgot keeps a mirror from saying where the whole cut ends here (INV-MV6)."""
         self.start_is_known = True
         """False where records may be hidden that the primary region has: nobody is told where this begins (INV-PT10)."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -108,7 +110,7 @@ class Sight:
         if not self.is_known or isolation is not Isolation.READ_COMMITTED or self.is_leader:
             return self.is_known
         known_to, state = max(self.whole_end, self.log_start_offset), self._content.state
-        if known_to >= state.forgotten_below:
+        if self.whole_end_is_known and known_to >= state.forgotten_below:
             return True
         # An open transaction may hold the end below what was forgotten: nobody was shown more than up to there.
         bound = self.visible_end
@@ -159,12 +161,16 @@ class Sight:
         self.leader_epoch = leader_epoch
         return True
 
-    def show_up_to(self, cut_offset: int, whole_end: int, *, is_end: bool = True) -> bool:
+    def show_up_to(
+        self, cut_offset: int, whole_end: int, *, is_end: bool = True, is_whole_end: bool = True
+    ) -> bool:
         """Let a mirror's readers see further; neither goes down (T16). Return whether something moved.
 
-        Without `is_end` they are not told that this is the end, if they were not before (INV-PT9).
+        Without `is_end` they are not told that this is the end, if they were not before (INV-PT9); without `is_whole_end`
+        read-committed ones are not, unless nothing more could be shown to them (INV-MV6).
         """
         self.end_is_known |= is_end
+        self.whole_end_is_known = is_whole_end
         if cut_offset <= self.shown_cut_offset and whole_end <= self.whole_end:
             return False
         self.shown_cut_offset = max(self.shown_cut_offset, cut_offset)

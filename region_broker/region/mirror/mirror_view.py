@@ -10,7 +10,8 @@ INV-MV4  what a start shows again is what was shown: `view` says what must be du
 INV-MV5  what was forgotten and not shown lies below D of the first tidemark that covers all of it, in every log: by T8
          and T9 all data of a decision lies there, also where its marker is still to come
 INV-MV6  of a log of which nothing is whole at a start nobody is told that it ends there, before the whole cut was looked for:
-        nothing may have been known of it, as it had stopped, while the others were shown
+        nothing may have been known of it, as it had stopped, while the others were shown; nor while what other logs forgot
+        keeps that from being found
 INV-MV7  where a log that has stopped was shown whole stays known until others are shown more: only then do its end and
         theirs belong to no cut any more
 
@@ -124,8 +125,9 @@ class MirrorView:
         for key, bound in view.cuts.items():
             partition = self._of(key)
             if partition is not None:
-                internal = bound if _is_internal(partition) else 0
-                partition.show_up_to(bound, view.ends.get(key, internal))
+                end = view.ends.get(key, bound if _is_internal(partition) else 0)
+                is_found = end > 0 or bound == 0 or not self._has_forgotten  # INV-MV6
+                partition.show_up_to(bound, end, is_whole_end=is_found)
 
     def _bounds(self, cuts: Mapping[LogKey, int]) -> dict[LogKey, int]:
         """Return D of every log that has to be looked at, and remember those."""

@@ -184,6 +184,23 @@ def test_bit_flip_in_the_synced_part_fails_the_partition_and_changes_nothing() -
     assert list(some.table.failures()) == ["orders-0"]
 
 
+def test_INV_R8_a_flipped_leader_epoch_fails_the_partition() -> None:
+    """Its mirrors would take the log for another history, and give up what they have of it (seed 92931)."""
+    some = fixture()
+    fill(some, 10)
+    some.sync_files()
+    data = some.disk.content(last_segment(some))
+    batch_bytes = len(data) // 10
+    leader_epoch_at = (
+        3 * batch_bytes + 12
+    )  # Kafka's record batch: base offset, length, leader epoch
+    data[leader_epoch_at + 3] ^= 16
+    some.kill_and_reopen()
+    assert some.partition.failed is not None
+    assert "offset 4 has leader epoch" in some.partition.failed
+    assert "were durable" in some.partition.failed
+
+
 def test_missing_synced_bytes_fail_the_partition() -> None:
     some = fixture()
     fill(some, 10)

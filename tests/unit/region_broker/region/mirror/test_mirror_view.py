@@ -102,10 +102,11 @@ class Mirror:
         ends = cuts or [partition.log_end_offset for partition in self.fixture.partitions]
         self.view.show_again(dict(zip(ALL, ends, strict=True)), self.durable)
 
-    def act(self) -> None:
-        """Act here, and maintain the logs: what is completed is forgotten."""
+    def act(self, *numbers: int) -> None:
+        """Act here, and maintain these logs, or both: what is completed is forgotten."""
         self.fixture.sync()
-        for partition in self.fixture.partitions:
+        for number in numbers or (0, 1):
+            partition = self.fixture.partitions[number]
             partition.sight.is_leader = True
             partition.retention.maintain(now_ms=0, monotonic_ms=0, producer_expiration_ms=1 << 40)
             partition.sight.is_leader = False
@@ -450,3 +451,24 @@ def test_INV_MV6_a_view_that_was_taken_back_does_not_rest() -> None:
     mirror.view.show_again(dict.fromkeys(ALL, 256), NOTHING_WHOLE)
     mirror.view.show(mirror.view.view({}))
     assert mirror.shown == [256, 256]
+
+
+def test_INV_MV6_what_another_log_forgot_keeps_an_end_unknown() -> None:
+    """A reader that had seen 7 in log 1 would be told that the log ends at its beginning (T16, seed 92827)."""
+    mirror = Mirror()
+    mirror.mark(1)
+    mirror.show()
+    assert mirror.shown == [2, 2]
+    mirror.act(0)
+    for partition in mirror.fixture.partitions:
+        partition.rewind_cut(0, is_end=False)
+    mirror.view = MirrorView(mirror.fixture.table, mirror.clock, mirror.wait_ms)
+    mirror.view.show_again({ALL[0]: 1, ALL[1]: 2}, NOTHING_WHOLE)
+    mirror.view.show(mirror.view.view({}))
+    other = mirror.fixture.partitions[1].sight
+    assert other.readable_end(Isolation.READ_COMMITTED) == 0
+    assert not other.knows_end(Isolation.READ_COMMITTED)
+    assert other.knows_end(Isolation.READ_UNCOMMITTED)
+    mirror.show()
+    assert mirror.shown == [2, 2]
+    assert other.knows_end(Isolation.READ_COMMITTED)

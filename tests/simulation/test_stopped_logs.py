@@ -1,0 +1,44 @@
+"""Regions of which one log has stopped: nobody takes it for an empty one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.region_pair import Region, region_pair, until
+from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+async def stop_without_the_log(region: Region) -> None:
+    """Stop the region cleanly, and let the bytes of the topic's log go."""
+    folder = region.partition(TOPIC, 0).log.folder
+    region.node.stop()
+    await until(lambda: region.died, "it stops")
+    await region.kill()
+    region.disk.content(folder / f"{0:020d}.log").clear()
+
+
+async def test_INV_SO11_a_mirror_keeps_what_the_primary_cannot_open(tmp_path: Path) -> None:
+    """1. us takes over; a log of eu is damaged, which is a mirror without it. 2. us is lost, and eu takes over. 3. us
+    returns, and compares its logs with eu's: one ends at 0 there.
+    """
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        del pair.regions["eu"]
+        await stop_without_the_log(pair.eu)
+        await pair.take_over(planned=False)
+        await pair.eu.begin()
+        pair.regions["eu"] = pair.eu
+        await pair.until(lambda: pair.eu.node.role.mirrors, "eu has returned")
+        assert pair.eu.partition(TOPIC, 0).failed is not None
+        await pair.us.kill()
+        del pair.regions["us"]
+        await pair.take_over(planned=False, by=pair.eu)
+        await pair.us.begin()
+        pair.regions["us"] = pair.us
+        await pair.until(lambda: pair.us.node.role.mirrors, "us has returned")
+        await pair.eu.node.topics.create_topic("later", 1, {})
+        await write(pair.eu, b"four", "later")
+        await pair.until(lambda: shown(pair.us, "later") == 1, "us follows eu")
+        assert pair.us.partition(TOPIC, 0).log_end_offset == 3
