@@ -328,12 +328,13 @@ class MetadataSide(Protocol):
 class RoleServices:
     """Everything whose life follows the region's role. Factories are called once per term.
 
-    `settle_logs` makes the logs those of the registry; it is called before the region acts (T15).
+    `settle_logs` makes the logs those of the registry; it is called before the region acts (T15). `open_cut_leader` is told
+    whether the term adopts a takeover's cut, so that nothing was written in its region epoch yet.
     """
 
     logs: Callable[[], Iterable[RegionLog]]
     settle_logs: Callable[[], Awaitable[None]]
     transactions: TransactionSide
     groups: GroupSide
-    open_cut_leader: Callable[[Term], CutLeaderSide]
+    open_cut_leader: Callable[[Term, bool], CutLeaderSide]
     open_link: Callable[[Term], LinkSide]

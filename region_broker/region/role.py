@@ -238,7 +238,7 @@ class RegionRole:
             if below is not None:
                 log.state.allow_gap_once(below)
         # From here on coordinators may be half loaded: stand_still must make them resign.
-        self._cut_leader = self._services.open_cut_leader(term)
+        self._cut_leader = self._services.open_cut_leader(term, adopts)
         self._spawn(self._services.groups.run(), "groups")
         self._spawn(self._services.transactions.run(), "transactions")
         await self._load_coordinators(term, logs, adopts=adopts)

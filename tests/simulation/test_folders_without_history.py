@@ -1,12 +1,14 @@
 """Rule T32: a folder without history never acts, wherever it stands; and whoever has one needs nobody to act."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from geo_replicator.failover import Phase
+from geo_replicator.folder_life import Birth
 from idempotency.identity import RegionEpoch
-from region_broker.node import NodeRefused, Ports
+from region_broker.node import Node, NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.messages import AskPromise, PromiseAnswer
@@ -77,6 +79,37 @@ async def test_T32_an_emptied_primary_that_nobody_answers_waits(tmp_path: Path) 
         await pair.us.start()
         await until(lambda: "region us has history" in pair.eu.node.role.reason_not_acting, "told")
         assert shown(pair.us) == 3
+
+
+async def test_T32_a_node_that_ends_while_it_joins_joins_at_its_next_start(tmp_path: Path) -> None:
+    """The identity names the history by then, and the journal does not yet: nobody answers such a folder (seed 93751)."""
+    async with region_pair(tmp_path, 4) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        await pair.fail_over()
+        empty_folder(pair.eu)
+        joined = asyncio.Event()
+
+        def hang_when_joined(node: Node) -> None:
+            join = node.storage.folder.join
+
+            async def joining(history: Birth) -> None:
+                await join(history)
+                joined.set()
+                await asyncio.Event().wait()
+
+            node.storage.folder.join = joining  # type: ignore[method-assign]
+
+        pair.eu.on_open = hang_when_joined
+        await pair.eu.begin()
+        await until(joined.is_set, "the identity names the history")
+        await pair.eu.kill()
+        pair.eu.on_open = None
+        await pair.eu.begin()
+        pair.regions["eu"] = pair.eu
+        await pair.until(lambda: pair.eu.phase is Phase.MIRRORING, "it has joined")
+        await pair.until(lambda: shown(pair.eu) == 3, "it got all")
 
 
 @pytest.mark.parametrize("failovers", [1, 2, 3])

@@ -42,3 +42,22 @@ async def test_INV_SO11_a_mirror_keeps_what_the_primary_cannot_open(tmp_path: Pa
         await write(pair.eu, b"four", "later")
         await pair.until(lambda: shown(pair.us, "later") == 1, "us follows eu")
         assert pair.us.partition(TOPIC, 0).log_end_offset == 3
+
+
+# Holds INV-CL8.
+async def test_T12_who_cannot_open_a_log_publishes_no_tidemark(tmp_path: Path) -> None:
+    """What lies there behind the last one may be the other half of what a new one would hold (T9, T12, seed 93595)."""
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await pair.create_topic("later", 1)
+        await stop_without_the_log(pair.eu)
+        await pair.eu.start()
+        leader = pair.eu.node.tidemarks.cut_leader
+        assert leader is not None
+        published = leader.published
+        await write(pair.eu, b"four", "later")
+        await pair.until(lambda: leader.failed != "", "it says why")
+        assert "orders-0 has stopped" in leader.failed
+        assert "tidemark region failover" in leader.failed
+        assert leader.published == published
+        assert shown(pair.us, "later") == 0

@@ -1,6 +1,8 @@
 """The cut leader at work: drives the ledger's shards through rounds, collects D, writes `__tidemarks`.
 
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
+INV-CL8  a term publishes nothing if a log had stopped before it began, unless it adopts a takeover's cut: what the region had
+         written there behind the last tidemark may be halves of what the next one would hold (T9, T12)
 INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
 One cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1). A log that has stopped stops the
 tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publishes nothing any more releases every
@@ -127,8 +129,11 @@ class CutLeaderParts:
 class CutLeader:
     """The cut leader of one term. `run` until cancelled; `__tidemarks` must be led here already."""
 
-    def __init__(self, parts: CutLeaderParts, term: Term) -> None:
-        """Read where `__tidemarks` ends; where it cannot be read, `run` publishes nothing and says why."""
+    def __init__(self, parts: CutLeaderParts, term: Term, *, adopts: bool) -> None:
+        """Read where `__tidemarks` ends; where it cannot be read, `run` publishes nothing and says why.
+
+        `adopts`: nothing was written in the term's region epoch yet, so D of a log that has stopped is known (INV-CL8).
+        """
         self._parts = parts
         self._term = term
         self._records = TidemarkLog(parts.partitions, parts.ledgers)
@@ -137,6 +142,7 @@ class CutLeader:
             book = read_book(self._records, parts.ledgers, None).book
         except TidemarkError as error:
             book, self._unreadable = TidemarkBook(parts.ledgers), str(error)
+        self._stopped = "" if adopts else _stopped_in(parts.partitions)
         self._writer = TidemarkWriter(DEFAULT_DOMAIN, book)
         image = parts.metadata.image
         self.core = RoundsCore(
@@ -242,9 +248,9 @@ class CutLeader:
 
     async def _drive_or_wait(self, tasks: asyncio.TaskGroup) -> None:
         try:
-            if not self._unreadable:
+            error = self._unreadable or self._stopped
+            if not error:
                 await self._drive(tasks)
-            error = self._unreadable
         except LogError as stopped:
             error = str(stopped)
         self._failed = (
@@ -447,3 +453,10 @@ def _answer_of(key: LogKey, partition: Partition, number: Round) -> LogAnswer:
         log_start_offset=partition.log_start_offset,
         first_commit_marker=partition.state.first_commit_marker(number),
     )
+
+
+def _stopped_in(partitions: PartitionTable) -> str:
+    """Return which logs have stopped, and why; empty if none has (INV-CL8)."""
+    stopped = partitions.failures()
+    named = "; ".join(f"{name} has stopped: {why}" for name, why in stopped.items())
+    return named and f"{named}. Nobody knows what lies there behind the last tidemark"

@@ -2,7 +2,8 @@
 
 INV-CL2  a cut leader wakes when a log or a ledger moved past its last tidemark, never by polling: an idle domain is
          silent. Its own ROUND and tidemark records count for nothing
-D of a log that had stopped before the term began is its last one: nothing was written to it since (T12). D of a log
+D of a log that had stopped before the term began is its last one: a term that has such a log adopts the cut of a takeover
+(INV-CL8), and nothing was written to it since (T12). D of a log
 that did not move since the last tidemark is its last one: only moved logs are asked (T10).
 
 Not here: when a round is due (`cut_leader`, `geo_replicator.cut_rounds`).

@@ -116,8 +116,11 @@ class TidemarkService:
         parts.source.published = self._published
         parts.source.waiting_since_ms = self._waiting_since_ms
 
-    def open_cut_leader(self, term: Term) -> CutLeader:
-        """Return the cut leader of `term`; it publishes nothing, and says so, if `__tidemarks` is not readable."""
+    def open_cut_leader(self, term: Term, adopts: bool) -> CutLeader:
+        """Return the cut leader of `term`; it publishes nothing, and says so, if `__tidemarks` is not readable.
+
+        `adopts`: the term adopts a takeover's cut; see `CutLeader`.
+        """
         parts = self._parts
         leader_parts = CutLeaderParts(
             partitions=parts.partitions,
@@ -131,7 +134,7 @@ class TidemarkService:
         self.link = None
         self._keep_from_primary(term)
         parts.source.lags.term_began(parts.clock.monotonic_ms())
-        self.cut_leader = CutLeader(leader_parts, term)
+        self.cut_leader = CutLeader(leader_parts, term, adopts=adopts)
         return self.cut_leader
 
     def open_link(self, term: Term) -> Link:

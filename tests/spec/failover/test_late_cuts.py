@@ -40,15 +40,12 @@ async def acts_with_a_late_cut(pair: Pair) -> None:
 async def disputed_with_a_late_cut(pair: Pair) -> None:
     """Let us, with one log uncut, be restored from a copy after eu has shown more; it is ended, and can read the log then."""
     await acts_with_a_late_cut(pair)
-    await pair.us.kill()
-    copy = CopiedFolder(pair.us.folder)
-    pair.us.on_built = unreadable
-    await pair.us.start()
-    await pair.us.until(Phase.ACTING)
+    copy = CopiedFolder(pair.us.folder)  # while it runs, and nothing is written
     await pair.us.write("proof")
     await pair.eu.shows("proof")
     await pair.us.kill()
     copy.restore()
+    pair.us.on_built = unreadable
     await pair.us.start()
     await pair.us.until(Phase.DISPUTED)
     await pair.us.kill()

@@ -2,7 +2,9 @@
 
 It joins a region that acts, under the highest region epoch that anybody who answers knows, and nothing else. What it
 heard before from the regions that answer counts no more: it takes the lineage as they tell it now. The metadata and the
-identity name the history before the journal does: after a crash between, it asks again.
+identity name the history before the journal does: after a crash between metadata and identity it asks again, after one
+between identity and journal the journal follows at once. Whoever acts would refuse to be asked by a folder that has a history,
+and not its lineage.
 
 Not here: following the lineage from there on (`region.failover.steps.fenced`, `region.failover.steps.effects`), birth (`node.birth`).
 """
@@ -25,7 +27,10 @@ _log: Final = logging.getLogger("tidemark.failover")
 
 
 async def seek_history(outlook: Outlook) -> Event:
-    """Ask until a region acts, and join its history."""
+    """Ask until a region acts, and join its history; the one that was being joined when the node ended, without asking."""
+    begun = outlook.parts.folder.identity.history
+    if begun is not None:
+        return await _join(outlook, begun)
     reason = ""
     while True:
         hellos, silent = await outlook.parts.peers.handshakes(
@@ -40,7 +45,7 @@ async def seek_history(outlook: Outlook) -> Event:
         acting = _acting(hellos, statuses)
         if acting is not None:
             outlook.forget_former_lives(hellos)
-            return await _join(outlook, acting)
+            return await _join(outlook, _history_of(outlook, acting))
         found = _why_it_waits(outlook, hellos, silent)
         if found != reason:
             reason = found
@@ -60,8 +65,7 @@ def _acting(hellos: Mapping[str, Hello], statuses: Mapping[str, SiteStatus]) -> 
     return None
 
 
-async def _join(outlook: Outlook, acting: Hello) -> Event:
-    history = _history_of(outlook, acting)
+async def _join(outlook: Outlook, history: Birth) -> Event:
     domain = outlook.domain
     if domain.region_epoch < history.region_epoch:
         first = msgspec.structs.replace(
@@ -69,11 +73,7 @@ async def _join(outlook: Outlook, acting: Hello) -> Event:
         )
         await outlook.parts.metadata.apply(PutDomain(first))
     await outlook.parts.folder.join(history)
-    _log.warning(
-        "this folder had no history: it joins the one born in region %s, which region %s acts on",
-        history.region,
-        acting.region,
-    )
+    _log.warning("this folder had no history: it joins the one born in region %s", history.region)
     return HistoryJoined(outlook.region, history, outlook.parts.folder.identity.folder_id)
 
 
