@@ -446,7 +446,8 @@ class Stage:
         self._exchange(one, other)
         self._swapped = (one, other)
         for name in (one, other):
-            held = self.regions[name].disk.exists(self.regions[name].folder / "metadata.db")
+            # Without an identity it is nobody's yet: a start ended before it was written.
+            held = self._has_identity(name)
             await self.start(name)
             if held and self.up(name) and self._still_swapped():
                 self.blame(f"{name} starts on the folder of another region")
