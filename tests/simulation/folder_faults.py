@@ -34,15 +34,17 @@ def empty_folder(region: Region) -> None:
 def restore(region: Region, copy: FolderCopy) -> None:
     """Let a region that is down find `copy` in place of its folder: its own older one, or another region's.
 
-    A full disk has room for it: what was there is gone.
+    A full disk has room for it, as what was there is gone; whoever copies tries again where it fails.
     """
     empty_folder(region)
-    room_bytes, region.disk.room_bytes = region.disk.room_bytes, None
+    disk = region.disk
+    room_bytes, disk.room_bytes = disk.room_bytes, None
+    fault, disk.fault = disk.fault, None
     for name, content in copy.files.items():
         path = region.folder / name
-        region.disk.make_dirs(path.parent)
-        region.disk.write_file_atomic(path, content)
-    region.disk.room_bytes = room_bytes
+        disk.make_dirs(path.parent)
+        disk.write_file_atomic(path, content)
+    disk.room_bytes, disk.fault = room_bytes, fault
 
 
 def restore_part(region: Region, copy: FolderCopy, name: str) -> None:
