@@ -17,6 +17,7 @@ from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import UndoneChange
 from idempotency.identity import LeaderEpoch, RegionEpoch, TopicPartition
 from idempotency.partition_state import OpenTxn, PartitionState
+from idempotency.record_batch import BatchHeader
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
 
@@ -39,6 +40,10 @@ class RawReader(Protocol):
 
     def read_raw(self, offset: int, max_bytes: int, limit: int | None = None) -> bytes | bytearray:
         """Return whole verbatim batches from `offset` on, below `limit`."""
+        ...
+
+    def has_another(self, batch: BatchHeader) -> bool:
+        """Return whether another batch is known to be in the place of this one."""
         ...
 
 

@@ -241,7 +241,7 @@ class RegionRole:
         self._cut_leader = self._services.open_cut_leader(term, adopts)
         self._spawn(self._services.groups.run(), "groups")
         self._spawn(self._services.transactions.run(), "transactions")
-        await self._load_coordinators(term, logs, adopts=adopts)
+        await self._load_coordinators(term, logs, base, adopts=adopts)
         self._spawn(self._cut_leader.run(), "cut-leader")
         if adopts:
             await self._cut_leader.first_tidemark()
@@ -252,14 +252,16 @@ class RegionRole:
         for log in self.logs():
             log.readers_ahead = False
 
-    async def _load_coordinators(self, term: Term, logs: list[RegionLog], *, adopts: bool) -> None:
+    async def _load_coordinators(
+        self, term: Term, logs: list[RegionLog], base: Mapping[LogKey, int], *, adopts: bool
+    ) -> None:
         # Groups first: a marker for __consumer_offsets is answered once its offsets are applied (C35).
         await self._services.groups.load(term)
         if not adopts:
             await self._services.transactions.load(term)
             return
         await self._services.transactions.adopt(term, orphan_candidates(logs))
-        await self._services.groups.clamp(log_ends(logs))
+        await self._services.groups.clamp(log_ends(logs, base))
 
     async def mirror(self, term: Term) -> None:
         """Follow the primary region of `term`."""
@@ -309,6 +311,16 @@ def orphan_candidates(logs: list[RegionLog]) -> list[OrphanCandidate]:
     return [(log.tp, found) for log in logs for found in log.state.open_transactions()]
 
 
-def log_ends(logs: list[RegionLog]) -> dict[TopicPartition, int]:
-    """Return where each log ends; of one that has stopped nobody knows it, and no group is set back for it (T26)."""
-    return {log.tp: log.log_end_offset for log in logs if log.failed is None}
+def log_ends(logs: list[RegionLog], base: Mapping[LogKey, int]) -> dict[TopicPartition, int]:
+    """Return where each log ends that was cut to `base`.
+
+    One that has stopped is cut there before it serves again (INV-LS4); it is not empty, whatever it tells now (T26).
+    """
+    ends = {}
+    for log in logs:
+        end = log.log_end_offset
+        if log.failed is not None:
+            end = base.get(LogKey(log.topic_id, log.tp.partition), -1)
+        if end >= 0:
+            ends[log.tp] = end
+    return ends

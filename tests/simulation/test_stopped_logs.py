@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.region_pair import Region, region_pair, until
+from tests.simulation.kafka_client import Connection
+from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_folders_without_history import TOPIC, shown, three_records, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -61,3 +62,50 @@ async def test_T12_who_cannot_open_a_log_publishes_no_tidemark(tmp_path: Path) -
         assert "tidemark region failover" in leader.failed
         assert leader.published == published
         assert shown(pair.us, "later") == 0
+
+
+async def commit(pair: Pair, offset: int) -> None:
+    """Let a group commit an offset of the topic at eu."""
+    client = await Connection.open(pair.fabric.site("client"), pair.eu.kafka_port)
+    place = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+    topic = {"name": TOPIC, "partitions": [{**place, "committed_metadata": ""}]}
+    asked = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+    request = {**asked, "group_instance_id": None, "topics": [topic]}
+
+    async def refused() -> bool:
+        answer = await client.call(8, 8, request)
+        return bool(answer.topics[0].partitions[0].error_code.name != "none")
+
+    while await refused():
+        await pair.eu.node.failover.parts.clock.sleep_ms(20)
+    client.close()
+
+
+def committed(region: Region) -> int:
+    """Return which offset of the topic the group has."""
+    (found,) = [
+        place.committed_offset
+        for shard in region.node.groups.shards
+        for tp, place in shard.table.committed.get("g", {}).items()
+        if tp.topic == TOPIC
+    ]
+    return found
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(2, 2), (9, 3)])
+async def test_T26_a_group_is_clamped_to_where_a_stopped_log_is_to_be_cut(
+    tmp_path: Path, offset: int, expected: int
+) -> None:
+    """Beyond it records of the new history would never be read; nor is what was read of the old one read again."""
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await commit(pair, offset)
+        point = pair.eu.node.tidemarks.claim().point
+        await pair.until(lambda: pair.us.node.tidemarks.claim().point > point, "us has it")
+        await stop_without_the_log(pair.us)
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        await pair.us.start()
+        assert pair.us.partition(TOPIC, 0).failed is not None
+        await pair.take_over(planned=False)
+        assert committed(pair.us) == expected

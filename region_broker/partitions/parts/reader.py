@@ -8,6 +8,7 @@ from typing import NamedTuple
 from idempotency.fencing import leader_epoch, region_epoch_of
 from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
+from idempotency.record_batch import BatchHeader, iter_headers
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
@@ -42,7 +43,7 @@ class PartitionReader:
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
         self.read_bytes = 0
         """What was given to readers since the start of the node."""
-        self._content = log.content
+        self._content, self._cleaning = log.content, log.cleaning
         self._sight = sight
         self._reads = SoundReads(tp, log)
 
@@ -102,6 +103,22 @@ class PartitionReader:
         high_watermark = self._sight.high_watermark
         end = high_watermark if limit is None else min(limit, high_watermark)
         return self._reads.read(offset, max_bytes, end, wait=wait)[0]
+
+    def has_another(self, batch: BatchHeader) -> bool:
+        """Return whether another batch than this one, of another region's log, is in its place here.
+
+        False where nobody can tell: it is not here, was cleaned, or cannot be read.
+        """
+        offset = batch.base_offset
+        known_from = max(self._content.start_offset, self._cleaning.holes_below)
+        if not known_from <= offset < self._sight.high_watermark:
+            return False
+        try:
+            data = self.read_raw(offset, 1)
+        except LogError:
+            return False
+        here = next((header for _, header in iter_headers(data)), batch)
+        return (here.base_offset, here.crc) != (offset, batch.crc)
 
     def readable_bytes(
         self, offset: int, isolation: Isolation, enough: int, *, wait: bool = True

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from geo_replicator.effects import Diverged
-from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey
+from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.quarantine import CutCause, LogCut, LogExtent, Provenance, plan_cut
@@ -309,18 +309,36 @@ async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytea
         await asyncio.sleep(0)
 
 
-HeldOf = Callable[[RegionEpoch], Cut | None]
-"""Up to where the histories in force hold what was written under a region epoch; None where nothing is known of that."""
+IsHeld = Callable[[LogKey, BatchHeader], bool]
+"""Tells whether a batch of a log in quarantine is there again."""
+
+
+def there_again(lineage: Lineage, logs: Iterable[RegionLog]) -> IsHeld:
+    """Return what tells of a batch that a takeover had cut off which was passed over since (INV-LO7).
+
+    It is there again where the histories in force hold what was written there under its region epoch, and this region's
+    own log has no other batch in its place: after an accepted loss two histories share a region epoch.
+    """
+    held_of = cache(lineage.held_of)
+    own = {key_of(log): log for log in logs}
+
+    def is_held(key: LogKey, header: BatchHeader) -> bool:
+        held = held_of(region_epoch_of(header.leader_epoch))
+        if held is None or header.last_offset >= held.position_of(key):
+            return False
+        return key not in own or not own[key].reader.has_another(header)
+
+    return is_held
 
 
 async def quarantined_tail(
-    quarantine: QuarantineStore, tails: Sequence[Provenance], held_of: HeldOf | None = None
+    quarantine: QuarantineStore, tails: Sequence[Provenance], is_held: IsHeld | None = None
 ) -> Tail:
     """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others.
 
-    Without what is there again by `held_of` (`Lineage.held_of`), where it is given: that is no loss.
+    Without what is there again by `is_held`, where it is given: that is no loss.
     """
-    collected = _Collector(held_of)
+    collected = _Collector(is_held)
     for provenance in tails:
         if provenance.topic == TIDEMARK_LEDGER:
             continue
@@ -397,8 +415,8 @@ def is_acknowledged_work(tail: Tail) -> bool:
 class _Collector:
     """Sorts batches into data, decisions and what groups wrote."""
 
-    def __init__(self, held_of: HeldOf | None = None) -> None:
-        self._held_of = None if held_of is None else cache(held_of)
+    def __init__(self, is_held: IsHeld | None = None) -> None:
+        self._is_held = is_held
         self._batches: list[TailBatch] = []
         self._decisions: list[TailDecision] = []
         self._group_batches: list[TailBatch] = []
@@ -408,7 +426,7 @@ class _Collector:
     def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
         """Take whole batches of one log."""
         for position, header in iter_headers(chunk):
-            if self._is_held(key, header):
+            if self._is_held is not None and self._is_held(key, header):
                 continue
             if topic == TRANSACTION_LEDGER:
                 batch = chunk[position : position + header.size_bytes]
@@ -421,12 +439,6 @@ class _Collector:
                 self._commits.extend(_commits(key.partition, header, batch))
             else:
                 self._batches.append(TailBatch(key, topic, header))
-
-    def _is_held(self, key: LogKey, header: BatchHeader) -> bool:
-        if self._held_of is None:
-            return False
-        held = self._held_of(region_epoch_of(header.leader_epoch))
-        return held is not None and header.last_offset < held.position_of(key)
 
     def tail(self) -> Tail:
         """Return what was collected."""

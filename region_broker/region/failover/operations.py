@@ -27,7 +27,7 @@ from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.failover.log_surgery import quarantined_tail
+from region_broker.region.failover.log_surgery import quarantined_tail, there_again
 from region_broker.region.failover.messages import (
     AskDrain,
     Drained,
@@ -452,19 +452,21 @@ class FailoverOperations:
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
         lineage = Lineage(tuple(map(as_entry, self._parts.metadata.image.domains[domain].lineage)))
-        held_of = lineage.held_of if lineage.was_passed_over(epoch) else None
-        known = tuple(entry.region_epoch for entry in lineage.entries)
-        key = domain, epoch, cause, statement is not None, complete, names, known
-        if key not in self._losses:
+        passed_over = lineage.was_passed_over(epoch)
+        is_held = there_again(lineage, self._parts.role.logs()) if passed_over else None
+        key = domain, epoch, cause, statement is not None, complete, names
+        if (
+            passed_over or key not in self._losses
+        ):  # what is there again changes while this region copies
             quarantined = Quarantined(
                 domain=domain,
                 lineage_epoch=epoch,
                 region=self.region,
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
-                tail=await quarantined_tail(self._parts.quarantine, tails, held_of),
+                tail=await quarantined_tail(self._parts.quarantine, tails, is_held),
                 exact=all(tail.acting_region != self.region for tail in tails),
-                complete=complete and held_of is None,
+                complete=complete and not passed_over,
                 cause=cause,
             )
             self._losses[key] = count_losses(quarantined, statement)

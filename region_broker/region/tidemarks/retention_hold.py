@@ -5,8 +5,8 @@ INV-RH1  no segment goes that a mirror has not copied whole, or that lies above 
          go before all mirrors have reached a tidemark that says so: a takeover may void the order
 INV-RH2  a mirror that has copied once is known durably, before its first answer; while it is away, or has not been heard
          since this node started, everything is held from where it was held last
-INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS`, of the time that this node has been through, is forgotten, and
-         retention passes it: a disk is finite, and the mirror is told which of its logs must be copied anew
+INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS`, of the time that this node has been through, is gone until it is heard
+         again, and retention passes it: a disk is finite, and the mirror is told which of its logs must be copied anew
 INV-RH4  a disk that takes no note keeps nobody from deleting: what was noted last holds more, and the next look tries again
 
 The offsets are looked at once in each round of maintenance, and written down before anything is deleted by them.
@@ -98,12 +98,13 @@ class RetentionHold:
 
     @property
     def mirrors(self) -> tuple[str, ...]:
-        """Return the mirrors that something is held for."""
-        return tuple(self._held.silent_ms)
+        """Return the mirrors that something is held for (INV-RH3)."""
+        known = self._held.silent_ms.items()
+        return tuple(name for name, silent_ms in known if silent_ms <= MIRROR_HOLD_MS)
 
     def of(self, partition: Partition) -> Hold | None:
         """Return what of `partition` must be kept; None where no mirror is known."""
-        if not self._held.silent_ms:
+        if not self.mirrors:
             return None
         key = key_of(partition)
         starts = {} if self._confirmed is None else self._confirmed.starts
@@ -112,13 +113,16 @@ class RetentionHold:
     async def meet(self, region: str) -> None:
         """Know a mirror, durably, before it is answered (INV-RH2); raises OSError, and then it is not known."""
         async with self._meeting:
-            if region in self._held.silent_ms:
+            if region in self.mirrors:
                 return
+            before = self._held.silent_ms.get(region)
             self._held.silent_ms[region] = 0
             try:
                 await self._save()
             except OSError:
-                self._held.silent_ms.pop(region, None)
+                del self._held.silent_ms[region]
+                if before is not None:
+                    self._held.silent_ms[region] = before
                 raise
 
     async def look(self, parts: HoldParts) -> None:
@@ -144,6 +148,7 @@ class RetentionHold:
             set(parts.regions()),
         )
         passed_ms, self._looked_ms = now_ms - self._looked_ms, now_ms
+        held_for = self.mirrors
         for name in known:
             known[name] += passed_ms
         for name in parts.acted():
@@ -151,15 +156,17 @@ class RetentionHold:
         for name in list(known):
             heard_ms_ago = parts.heard_ms_ago(name)
             known[name] = known[name] if heard_ms_ago is None else heard_ms_ago
-            if name not in regions or known[name] > MIRROR_HOLD_MS:
+            if name not in regions:
+                del known[name]
+        for name in held_for:
+            if name not in self.mirrors:
                 _log.warning(
                     "nothing is kept for region %s any more: it is gone for too long", name
                 )
-                del known[name]
 
     def _note_logs(self, parts: HoldParts) -> None:
         cut = self._confirmed_cut(parts)
-        copied = [parts.copied(name) for name in self._held.silent_ms]
+        copied = [parts.copied(name) for name in self.mirrors]
         logs: dict[str, int] = {}
         for partition in parts.partitions():
             key = key_of(partition)
@@ -191,7 +198,7 @@ class RetentionHold:
         return None if self._confirmed is None else self._confirmed.cut
 
     def _all_reached(self, parts: HoldParts, point: TidemarkPoint) -> bool:
-        reached = [parts.reached(name) for name in self._held.silent_ms]
+        reached = [parts.reached(name) for name in self.mirrors]
         return all(known is not None and known >= point for known in reached)
 
     async def _save(self) -> None:

@@ -1,13 +1,20 @@
 """A cut that another history made may lie within a batch of this one, or beyond its end."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
-from geo_replicator.lineage import Cut, TidemarkPoint
+from geo_replicator.lineage import Cut, Lineage, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.quarantine import Provenance
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
-from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of, quarantined_tail
+from region_broker.region.failover.log_surgery import (
+    CutReason,
+    cut_logs,
+    key_of,
+    quarantined_tail,
+    there_again,
+)
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
 from tests.fixtures.node_logs import LEADER_EPOCH, batch, fixture
 
@@ -113,13 +120,21 @@ async def test_INV_LO7_what_is_there_again_is_no_loss_and_what_was_written_since
     moved = await cut_logs([partition], cut, reason, store)
     written_under = region_epoch_of(LEADER_EPOCH)
 
-    async def lost(held: dict[RegionEpoch, Cut] | None) -> list[int]:
-        tail = await quarantined_tail(store, moved, None if held is None else held.get)
+    async def lost(held: Mapping[LogKey, int] | None, since: int = 1) -> list[int]:
+        base = TidemarkPoint(RegionEpoch(written_under + since - 1), 9)
+        entry = LineageEntry(RegionEpoch(written_under + since), "ap", base, held or {})
+        is_held = None if held is None else there_again(Lineage((entry,)), [partition])
+        tail = await quarantined_tail(store, moved, is_held)
         return [found.header.base_offset for found in tail.batches]
 
-    point = TidemarkPoint(written_under, 9)
     assert await lost(None) == [0, 5, 10]
-    assert await lost({written_under: Cut(point, {key: 10})}) == [10]
-    assert await lost({written_under: Cut(point, {})}) == [0, 5, 10]
-    other = RegionEpoch(written_under + 1)
-    assert await lost({other: Cut(point, {key: 10})}) == [0, 5, 10], "other records"
+    assert await lost({key: 10}) == [10], "as far as nobody can tell yet"
+    assert await lost({}) == [0, 5, 10]
+    assert await lost({key: 10}, since=0) == [0, 5, 10], "other records"
+    primary = fixture()
+    primary.partition.writer.append(batch(5))
+    primary.partition.writer.append(batch(3))
+    primary.sync()
+    partition.writer.append_mirrored(primary.partition.reader.read_raw(0, 1 << 20))
+    some.sync()
+    assert await lost({key: 10}) == [5, 10], "this region's own log has another batch there"

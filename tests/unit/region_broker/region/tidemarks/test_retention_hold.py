@@ -200,3 +200,19 @@ async def test_T14_a_damaged_file_holds_everything_for_every_region() -> None:
     primary.disk.write_file_atomic(FOLDER / FILE_NAME, b"{")
     primary.start()
     assert await primary.held() == 0
+
+
+async def test_INV_RH3_a_region_that_acted_and_is_gone_for_good_stays_gone_until_it_is_heard() -> (
+    None
+):
+    """It was known anew at every look, as one that comes back some day: retention made room once a week."""
+    primary = Primary()
+    primary.acted = {"us"}
+    assert await primary.held() == 0
+    primary.clock.advance(MIRROR_HOLD_MS + 1)
+    assert await primary.held() is None, "gone for a week"
+    assert await primary.held() is None
+    primary.start()
+    assert await primary.held() is None, "known durably"
+    await primary.hold.meet("us")
+    assert primary.noted == 0, "it is back, and has told nothing yet"
