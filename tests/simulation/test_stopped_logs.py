@@ -1,5 +1,6 @@
 """Regions of which one log has stopped: nobody takes it for an empty one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,20 @@ from tests.simulation.test_folders_without_history import TOPIC, shown, three_re
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
 
-async def stop_without_the_log(region: Region) -> None:
-    """Stop the region cleanly, and let the bytes of the topic's log go."""
-    folder = region.partition(TOPIC, 0).log.folder
+async def stop_without_the_log(region: Region) -> Callable[[], None]:
+    """Stop the region cleanly, and let the bytes of the topic's log go; return what puts them back."""
+    path = region.partition(TOPIC, 0).log.folder / f"{0:020d}.log"
     region.node.stop()
     await until(lambda: region.died, "it stops")
     await region.kill()
-    region.disk.content(folder / f"{0:020d}.log").clear()
+    content = region.disk.content(path)
+    held = bytes(content)
+    content.clear()
+
+    def put_back() -> None:
+        region.disk.content(path)[:] = held
+
+    return put_back
 
 
 async def test_INV_SO11_a_mirror_keeps_what_the_primary_cannot_open(tmp_path: Path) -> None:
