@@ -63,6 +63,8 @@ def leader_epoch(region_epoch: RegionEpoch, counter: int) -> LeaderEpoch:
     return LeaderEpoch(region_epoch << LEADER_COUNTER_BITS | counter)
 
 
+FIRST_TERM_COUNTER: Final = 1
+"""The counter of the first term of a region epoch: nothing is written under an earlier one."""
 FIRST_LEADER_EPOCH: Final = leader_epoch(region_epoch(FIRST_REGION_NUMBER, 0), 0)
 """The smallest that any region of any domain ever writes under: region epochs are numbered from 1."""
 

@@ -37,6 +37,8 @@ class PartitionLog:
         """Use `PartitionLog.open`."""
         self.folder = setup.folder
         self.listener = setup.listener
+        self.is_opened = True
+        """False where it could not be opened: what it tells is not what is on disk."""
         self.recovered_clean = recovered.clean
         self.content = content = LogContent(setup, recovered)
         self.durability = LogDurability(
@@ -62,7 +64,7 @@ class PartitionLog:
             segments=[], state=PartitionState(), epochs=LeaderEpochs(), clean=False
         )
         log = cls(setup, nothing)
-        log.content.failed = reason
+        log.content.failed, log.is_opened = reason, False
         return log
 
     # -- where it is -----------------------------------------------------------------------------

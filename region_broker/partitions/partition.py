@@ -109,8 +109,13 @@ class Partition:
         return self.sight.end_of_older(leader_epoch)
 
     def become_leader(self, leader_epoch: LeaderEpoch) -> None:
-        """Take writes from now on under `leader_epoch`, which must be newer than all in the log."""
-        assert leader_epoch >= self.written_epoch, (leader_epoch, self.written_epoch)
+        """Take writes from now on under `leader_epoch`; a log that holds a newer one is damaged, and stops (INV-R8)."""
+        if leader_epoch < self.written_epoch:
+            self.stop(
+                f"its last batch has leader epoch {self.written_epoch}, and this term is {leader_epoch}: a damaged one. Restore"
+                " the file from a mirror region"
+            )
+            return
         if not self.is_leader or self.sight.leader_epoch != leader_epoch:
             self.sight.lead(leader_epoch)
             self.watchers.notify()

@@ -334,7 +334,7 @@ class RoleServices:
     """Everything whose life follows the region's role. Factories are called once per term.
 
     `settle_logs` makes the logs those of the registry; it is called before the region acts (T15). `open_cut_leader` is told
-    whether the term adopts a takeover's cut, so that nothing was written in its region epoch yet.
+    whether the term is the first one to adopt a takeover's cut, so that nothing was written in its region epoch yet.
     """
 
     logs: Callable[[], Iterable[RegionLog]]

@@ -16,12 +16,14 @@ Not here: when a role changes (`failover.driver`), what the services do.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from geo_replicator.lineage import LogKey, TidemarkPoint
+from idempotency.fencing import FIRST_TERM_COUNTER, leader_counter_of
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch, TopicPartition
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.log.failures import LogError
@@ -37,6 +39,8 @@ from region_broker.region.ports import (
 
 SILENT_MS: Final = 5_000
 """A region that acts answers a waiting fetch every second."""
+
+_log: Final = logging.getLogger("tidemark.role")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +242,17 @@ class RegionRole:
             if below is not None:
                 log.state.allow_gap_once(below)
         # From here on coordinators may be half loaded: stand_still must make them resign.
-        self._cut_leader = self._services.open_cut_leader(term, adopts)
+        is_first = leader_counter_of(term.leader_epoch) == FIRST_TERM_COUNTER
+        self._cut_leader = self._services.open_cut_leader(term, adopts and is_first)
         self._spawn(self._services.groups.run(), "groups")
         self._spawn(self._services.transactions.run(), "transactions")
         await self._load_coordinators(term, logs, base, adopts=adopts)
         self._spawn(self._cut_leader.run(), "cut-leader")
         if adopts:
-            await self._cut_leader.first_tidemark()
+            try:
+                await self._cut_leader.first_tidemark()
+            except RoundFailed as error:  # transactions go on (T12)
+                _log.error("what was adopted is under no tidemark yet: %s", error)
         self._term = term
 
     def readers_are_back(self) -> None:

@@ -1,5 +1,6 @@
 """Regions of which one log has stopped: nobody takes it for an empty one."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +118,56 @@ async def test_T26_a_group_is_clamped_to_where_a_stopped_log_is_to_be_cut(
         assert pair.us.partition(TOPIC, 0).failed is not None
         await pair.take_over(planned=False)
         assert committed(pair.us) == expected
+
+
+async def test_T12_a_mirror_that_links_again_follows_although_a_log_has_stopped_at_the_primary(
+    tmp_path: Path,
+) -> None:
+    """That log stopped at run time: its end is known. The mirror has all of it, and not the tidemark that says so."""
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await pair.create_topic("later", 1)
+        await pair.eu.kill()
+        pair.eu.settings["tidemark_interval_ms"] = 3_000
+        await pair.eu.start()
+        clock = pair.eu.node.failover.parts.clock
+        await clock.sleep_ms(4_000)
+        for value in (b"four", b"five"):
+            await write(pair.eu, value)
+        await pair.until(lambda: pair.us.partition(TOPIC, 0).log_end_offset == 5, "it is copied")
+        await pair.us.kill()
+        assert shown(pair.us) < 5
+        await clock.sleep_ms(4_000)
+        pair.eu.partition(TOPIC, 0).stop("its disk has failed")
+        await pair.us.start()
+        await write(pair.eu, b"a", "later")
+        await pair.until(lambda: shown(pair.us, "later") == 1, "us follows")
+
+
+# Holds INV-CL8.
+async def test_T21_who_adopts_again_without_a_log_publishes_no_tidemark(tmp_path: Path) -> None:
+    """1. us takes over, writes what was decided, markers too, and is ended before its first tidemark. 2. A log cannot be opened
+    at the next start: D at the base would be that of a log without its marker, beside others with theirs.
+    """
+    async with region_pair(tmp_path, 1) as pair:
+        await three_records(pair)
+        await pair.eu.kill()
+        del pair.regions["eu"]
+        adopted = asyncio.Event()
+
+        async def hang(_ends: object) -> None:
+            adopted.set()
+            await asyncio.Event().wait()
+
+        pair.us.node.role._services.groups.clamp = hang  # type: ignore[method-assign,assignment]
+        pair.us.node.operations.begin_failover(confirmed=True)
+        await until(adopted.is_set, "us has carried out what was decided")
+        await stop_without_the_log(pair.us)
+        await pair.us.start()
+        assert pair.us.node.role.acting
+        leader = pair.us.node.tidemarks.cut_leader
+        assert leader is not None
+        assert leader.published.region_epoch == 8
+        assert "orders-0 has stopped" in leader.failed
+        await pair.us.node.topics.create_topic("later", 1, {})
+        await write(pair.us, b"more", "later")

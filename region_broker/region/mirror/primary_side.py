@@ -7,8 +7,8 @@ INV-SO9  nothing is compared with, or copied from, a history that is in dispute,
          records of: a mirror would cut its own logs to it (T33, T36). One that has not reached a tidemark of this
          region epoch yet has shown nothing under it. Who takes over, and was promised, cuts nothing to what it copies
          (INV-QM1): it may
-INV-SO11 of a log that has stopped nobody is told where it ends: one that could not be opened holds nothing that is known, and a
-         mirror would give up what it has of it (T23). That log is copied once it is whole again
+INV-SO11 nothing is said against what a mirror has of a log that could not be opened here: it tells nothing, and a mirror would
+         give up what it has (T23). The two are compared once that log is whole again
 INV-SO3  a fetch is answered as soon as a watched log has something new, or the registry changed; a waiting
          fetch costs nothing: logs wake it, nobody polls
 INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: readers of a mirror see nothing of it
@@ -242,7 +242,13 @@ class PrimarySide:
         answers = []
         for asked in message.logs:
             partition = self._partitions.by_id(_topic_id(asked.topic_id), asked.partition)
-            if partition is None or partition.failed is not None:  # INV-SO11
+            if partition is None:
+                continue
+            if not partition.log.is_opened:  # INV-SO11
+                same = LogEpochEnd(
+                    asked.topic_id, asked.partition, asked.leader_epoch, asked.end_offset
+                )
+                answers.append(same)
                 continue
             leader_epoch, end_offset = _epoch_end(partition, asked.leader_epoch)
             answers.append(

@@ -1,8 +1,8 @@
 """The cut leader at work: drives the ledger's shards through rounds, collects D, writes `__tidemarks`.
 
 INV-CL5  while it rests, the first log that moves wakes it and the others do not: that a round is due is known
-INV-CL8  a term publishes nothing if a log had stopped before it began, unless it adopts a takeover's cut: what the region had
-         written there behind the last tidemark may be halves of what the next one would hold (T9, T12)
+INV-CL8  a term publishes nothing if a log could not be opened, unless it is the first to adopt a takeover's cut: what the region
+         had written there behind the last tidemark may be halves of what the next one would hold (T9, T12)
 INV-CL7  since when something durable waits for a tidemark is known by the first log that moved past the last one
 One cut leader runs per term, in the region that acts, where `__tidemarks` is led (T1). A log that has stopped stops the
 tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publishes nothing any more releases every
@@ -153,8 +153,9 @@ class CutLeader:
         self._events: asyncio.Queue[RoundEvent] = asyncio.Queue()
         self._kicked = False
         self._moved = MovedLogs(
-            parts.partitions, parts.metadata, parts.ledgers, self._writer.book, self._log_moved
-        )
+            parts.partitions, parts.metadata, parts.ledgers, self._writer.book, self._log_moved,
+            adopts=adopts,
+        )  # fmt: skip
         self._collected: Collection | None = None
         self._collected_at_ms = 0
         self.waiting_since_ms: int | None = None
@@ -456,7 +457,7 @@ def _answer_of(key: LogKey, partition: Partition, number: Round) -> LogAnswer:
 
 
 def _stopped_in(partitions: PartitionTable) -> str:
-    """Return which logs have stopped, and why; empty if none has (INV-CL8)."""
-    stopped = partitions.failures()
-    named = "; ".join(f"{name} has stopped: {why}" for name, why in stopped.items())
+    """Return which logs could not be opened, and why; empty if all could (INV-CL8)."""
+    stopped = [found for found in partitions if not found.log.is_opened]
+    named = "; ".join(f"{found.tp} has stopped: {found.failed}" for found in stopped)
     return named and f"{named}. Nobody knows what lies there behind the last tidemark"

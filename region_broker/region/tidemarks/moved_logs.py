@@ -2,8 +2,8 @@
 
 INV-CL2  a cut leader wakes when a log or a ledger moved past its last tidemark, never by polling: an idle domain is
          silent. Its own ROUND and tidemark records count for nothing
-D of a log that had stopped before the term began is its last one: a term that has such a log adopts the cut of a takeover
-(INV-CL8), and nothing was written to it since (T12). D of a log
+D of a log that had stopped before a takeover's cut was adopted is that of the cut: nothing was written to it since (T12). One
+that stopped later, and holds more than the last tidemark says, stops tidemarks (INV-CL8). D of a log
 that did not move since the last tidemark is its last one: only moved logs are asked (T10).
 
 Not here: when a round is due (`cut_leader`, `geo_replicator.cut_rounds`).
@@ -35,8 +35,13 @@ class MovedLogs:
         ledgers: LedgerTopics,
         book: TidemarkBook,
         on_move: Callable[[], None],
+        *,
+        adopts: bool,
     ) -> None:
-        """Call `on_move` whenever a log has news; `book` holds the last tidemark."""
+        """Call `on_move` whenever a log has news; `book` holds the last tidemark.
+
+        `adopts`: nothing was written in the term's region epoch yet.
+        """
         self._partitions = partitions
         self._metadata = metadata
         self._ledgers = ledgers
@@ -47,7 +52,7 @@ class MovedLogs:
         self._followed_version = -1
         self._round_ends: dict[LogKey, int] = {}
         self._stopped_before = {
-            key_of(partition) for partition in partitions if partition.failed is not None
+            key_of(partition) for partition in partitions if adopts and partition.failed is not None
         }
 
     def follow_topics(self) -> bool:

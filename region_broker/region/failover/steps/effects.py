@@ -272,7 +272,7 @@ class FailoverSteps:
             for epoch in (metadata.image.last_leader_epoch, *known)
             if epoch >= 0 and fencing.region_epoch_of(epoch) == region_epoch
         ]
-        counter = 1 + max(used, default=0)
+        counter = max((1 + counter for counter in used), default=fencing.FIRST_TERM_COUNTER)
         leader_epoch = fencing.leader_epoch(region_epoch, counter)
         if counter > fencing.LEADER_COUNTER_MAX - COUNTERS_LEFT_WARNED:
             _log.warning(

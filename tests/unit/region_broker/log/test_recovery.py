@@ -15,7 +15,15 @@ from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
-from tests.fixtures.node_logs import DATA_DIR, Fixture, all_bytes, batch, fixture, with_markers
+from tests.fixtures.node_logs import (
+    DATA_DIR,
+    LEADER_EPOCH,
+    Fixture,
+    all_bytes,
+    batch,
+    fixture,
+    with_markers,
+)
 from tests.simulation.disk import Crashed
 
 SMALL_SEGMENTS = {"segment.bytes": "4096"}
@@ -199,6 +207,17 @@ def test_INV_R8_a_flipped_leader_epoch_fails_the_partition() -> None:
     assert some.partition.failed is not None
     assert "offset 4 has leader epoch" in some.partition.failed
     assert "were durable" in some.partition.failed
+
+
+def test_INV_R8_a_term_that_the_log_is_ahead_of_stops_it_and_nothing_else() -> None:
+    """A flipped leader epoch of the last batch goes back nowhere; at each start the region ended."""
+    some = fixture()
+    fill(some, 1)
+    some.sync()
+    some.partition.become_mirror()
+    some.partition.become_leader(LeaderEpoch(LEADER_EPOCH - 1))
+    assert not some.partition.is_leader
+    assert f"its last batch has leader epoch {LEADER_EPOCH}" in str(some.partition.failed)
 
 
 def test_missing_synced_bytes_fail_the_partition() -> None:

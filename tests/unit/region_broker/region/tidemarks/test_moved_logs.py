@@ -23,7 +23,12 @@ def test_INV_CL2_what_became_durable_before_the_term_began_wakes_the_cut_leader(
     some.sync()
     woken: list[bool] = []
     logs = MovedLogs(
-        some.table, METADATA, LEDGERS, TidemarkBook(LEDGERS), lambda: woken.append(True)
+        some.table,
+        METADATA,
+        LEDGERS,
+        TidemarkBook(LEDGERS),
+        lambda: woken.append(True),
+        adopts=False,
     )
     assert logs.follow_topics()
     assert woken == [True]
@@ -44,7 +49,7 @@ def test_INV_CL2_a_log_has_news_where_its_end_or_its_start_passed_the_last_tidem
         positions = {} if named is None else {key: named}
         book = TidemarkBook(LEDGERS)
         book.apply(0, replace(TIDEMARK, moved=positions))
-        logs = MovedLogs(some.table, METADATA, LEDGERS, book, lambda: None)
+        logs = MovedLogs(some.table, METADATA, LEDGERS, book, lambda: None, adopts=False)
         logs.add(key)
         assert (logs.hold_news(), logs.forget_old()) == (is_news, is_news), named
 
@@ -55,7 +60,9 @@ def test_INV_CL2_the_round_record_of_a_ledger_shard_is_no_news() -> None:
     some.sync()
     key = key_of(some.partition)
     ledgers = LedgerTopics(key.topic_id, UUID(int=2))
-    logs = MovedLogs(some.table, METADATA, ledgers, TidemarkBook(ledgers), lambda: None)
+    logs = MovedLogs(
+        some.table, METADATA, ledgers, TidemarkBook(ledgers), lambda: None, adopts=False
+    )
     logs.open()
     assert logs.hold_news()
     assert logs.take() == {}
