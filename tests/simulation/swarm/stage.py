@@ -413,10 +413,12 @@ class Stage:
         await self.start(action.region)
 
     async def play_copy(self, action: Action) -> None:
-        if action.region in self._missing or self._swapped is not None:
+        own = self.view(action.region)
+        if action.region in self._missing or self._swapped is not None or own is None:
             return
         copy = copy_of(self.regions[action.region])
-        newest = max(self._stands(), default=(0, 0))
+        # A region that was damaged may yet have published more than others have reached: its copy holds that.
+        newest = max(stand_of(own), *self._stands())
         self._copies.setdefault(action.region, []).append((self.now_s(), newest, copy))
 
     async def play_restore(self, action: Action) -> None:
