@@ -227,14 +227,12 @@ def _folder(text: str, option: str) -> Path:
 
 def _image(folder: Path) -> "MetadataImage | None":
     """Return what a region's metadata says; None where it has no readable database."""
-    from region_broker.controller.metadata_store import (
-        MetadataUnreadable,
-        MetadataUnwritable,
-        stored_image,
-    )
+    from region_broker.controller.image_database import MetadataUnreadable, MetadataUnwritable
+    from region_broker.controller.metadata_store import stored_image
+    from region_broker.ports.system.disk import RealDisk
 
     try:
-        return stored_image(folder / _METADATA_FILE)
+        return stored_image(folder / _METADATA_FILE, RealDisk())
     except (MetadataUnreadable, MetadataUnwritable) as error:
         click.echo(f"tidemark: {error} Topic configs are not compared.", err=True)
         return None

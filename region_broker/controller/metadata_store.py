@@ -1,115 +1,169 @@
-"""The metadata of a region, kept in SQLite through SQLAlchemy, served from memory.
+"""The metadata of a region: commands go through the log of its quorum, the image is served from memory.
 
-INV-M6  `image` equals what the database holds after every `apply`: a command is in memory only once it is
-        durable (WAL, synchronous=FULL)
-Commands are applied one after the other; one task writes.
+INV-M6   a command is in `image` only once it is durable in the log; what was refused is in neither. Whoever asked for it goes on
+         in the very step in which it is there: nobody else sees a topic before its partitions are open
+INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used
+Commands are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum` beside
+the database, and begins with what an older version had stored.
 
-A later issue feeds the same `apply` from a replicated log. The log path never waits for this store.
+The log path never waits for this store. Not here: Raft (`raft`), SQLite (`image_database`), what a command does
+(`metadata_commands`).
 """
 
 import asyncio
-import sqlite3
-from collections.abc import Awaitable, Callable
+import logging
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 from uuid import UUID
 
-from sqlalchemy import Connection, create_engine, event, inspect, text
-from sqlalchemy.exc import DatabaseError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+import msgspec
 
-from region_broker.controller import metadata_commands, metadata_tables
+from idempotency.ports import Chance, Clock
+from region_broker.controller import metadata_commands
+from region_broker.controller.image_database import (
+    ConnectSqlite,
+    ImageDatabase,
+    MetadataUnreadable,
+    MetadataUnwritable,
+    Stored,
+    read_stored,
+)
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_machine import (
+    MetadataMachine,
+    decode_image,
+    encode_command,
+    encode_image,
+    fold,
+)
+from region_broker.controller.raft.durable import RaftStore
+from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint, Term
+from region_broker.controller.raft.failures import (
+    Busy,
+    Lost,
+    NotLeader,
+    RaftStoreDamaged,
+    RaftStoreError,
+    RaftStoreFailed,
+    RaftStoreForeign,
+    RaftStoreFull,
+    Refused,
+)
+from region_broker.controller.raft.group_setup import GroupSetup
+from region_broker.controller.raft.recovered import Recovered, member_of, peek
+from region_broker.controller.raft.shell import RaftGroup
+from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.ports.disk import Disk
 
-_SQLITE_MAGIC: Final = b"SQLite format 3\0"
-# As Alembic makes it.
-_REVISION_TABLE: Final = (
-    "CREATE TABLE IF NOT EXISTS alembic_version ("
-    "version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+_log: Final = logging.getLogger("tidemark.metadata")
+
+QUORUM_FOLDER: Final = "quorum"
+_FIRST: Final = (LogIndex(1), Term(1))
+"""Where the snapshot stands that a log begins with: it came before all entries."""
+_AFTER_A_RESTART: Final = "the metadata cannot be written, and whether the last change was is known after a restart: {why}"
+_NOT_THIS_LOG: Final = (
+    "{path} is what the log of the quorum had come to after entry {index} of term {term}, by member {member}, and {folder} {why}."
+    " Give the whole data folder back as it was when the node stopped, all parts from one moment; or empty it: the node then"
+    " joins the region that acts, and copies all from there."
 )
-_UNREADABLE: Final = (
-    "{path} is not a readable metadata database ({why}). Restore it from a copy, or start the"
-    " region with an empty data folder and let it mirror the other region."
-)
-_NOT_OPENED: Final = (
-    "{path} cannot be opened ({why}): that is no damage, and nothing was changed. Give the disk room, or mend it or its"
-    " rights, and start the node again."
-)
-_OF_THE_DISK: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
-    }
-)  # fmt: skip
-"""Result codes that say nothing of the database itself (https://www.sqlite.org/rescode.html)."""
 
 
-ConnectSqlite: TypeAlias = Callable[[Path], Awaitable[object]]
-"""Opens the database at a path as aiosqlite does: SQLite's own way to the disk, in place of the machine's."""
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Who opens a store, and with which ports."""
 
-
-class MetadataUnreadable(Exception):
-    """The metadata file cannot be used: damaged, or written by a newer Tidemark."""
-
-
-class MetadataUnwritable(OSError):
-    """A command could not be made durable, or the database not be opened (a full disk, a read-only file system);
-    nothing has changed.
-    """
+    member: Member
+    disk: Disk
+    clock: Clock
+    chance: Chance
 
 
 class MetadataStore:
-    """Holds the image of one region; `open` before use, `close` after.
+    """Holds the image of one region; `open` before use, `run` meanwhile, `close` after."""
 
-    Raises `MetadataUnreadable` on open where the file is damaged or newer than this code, `MetadataUnwritable` where
-    the disk does not let it be opened.
-    """
-
-    def __init__(self, engine: AsyncEngine, image: MetadataImage) -> None:
-        """Use `open`; the image must be what the engine's database holds."""
-        self._engine = engine
-        self._image = image
+    def __init__(self, database: ImageDatabase, machine: MetadataMachine, group: RaftGroup) -> None:
+        """Use `open`."""
+        self._database = database
+        self._machine = machine
+        self._group = group
+        self._image = machine.current
         self._write_lock = asyncio.Lock()
+        self.failed = ""
+        """Why no command is taken any more, empty while they are."""
 
     @classmethod
     async def open(
-        cls, path: Path, disk: Disk, *, new_cluster_id: str, connect: ConnectSqlite | None = None
+        cls, path: Path, life: Life, *, new_cluster_id: str, connect: ConnectSqlite | None = None
     ) -> Self:
-        """Open or create the database at `path` of `disk`; a new one belongs to cluster `new_cluster_id`."""
-        _refuse_other_file(path, _first_bytes(path, disk))
-        options = {} if connect is None else {"async_creator": lambda *_, **__: connect(path)}
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", **options)
-        event.listen(engine.sync_engine, "connect", _configure_connection)
+        """Open or create the database at `path` and the log beside it; new ones belong to cluster `new_cluster_id`.
+
+        Raises `MetadataUnreadable` where one of them is damaged, another's or newer than this code, `MetadataUnwritable` where
+        the disk does not let them be opened.
+        """
         async with AsyncExitStack() as given_up:
-            given_up.push_async_callback(engine.dispose)
+            database = await ImageDatabase.open(
+                path, life.disk, new_cluster_id=new_cluster_id, connect=connect
+            )
+            given_up.push_async_callback(database.close)
+            folder = path.with_name(QUORUM_FOLDER)
+            machine = MetadataMachine(life.member, database)
             try:
-                async with engine.begin() as connection:
-                    image = await connection.run_sync(_load, new_cluster_id)
-            except DatabaseError as error:
-                raise _not_opened(path, error) from error
+                found = peek(life.disk, folder)
+                check_log(path, folder, database.stored, found)
+                _found(life, folder, database.stored.image)
+                group = RaftGroup(_setup(life, folder), machine)
+                given_up.callback(group.close)
+                await group.begin()
+            except (RaftStoreError, msgspec.MsgspecError, OSError) as error:
+                raise _told(folder, error) from error
             given_up.pop_all()
-        return cls(engine, image)
+        return cls(database, machine, group)
 
     @property
     def image(self) -> MetadataImage:
         """The image after the last command that became durable."""
         return self._image
 
+    async def run(self) -> None:
+        """Carry commands out until `close`; until this is called, who wants one does it itself."""
+        try:
+            await self._group.run()
+        except RaftStoreFailed as error:
+            self._fail(error)
+            _log.error("no metadata is changed any more: %s", error)
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._group.stop()
+
     async def apply(self, command: Command) -> MetadataImage:
-        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`."""
+        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`.
+
+        After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it.
+        """
         async with self._write_lock:
-            new = metadata_commands.apply(self._image, command)
-            old = self._image
+            self._image = (
+                self._machine.current
+            )  # whoever asked before may have been cancelled behind its commit
+            metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
+            if self.failed:
+                raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
             try:
-                async with self._engine.begin() as connection:
-                    await connection.run_sync(metadata_tables.write_difference, old, new)
-            except OperationalError as error:
-                raise MetadataUnwritable(f"the metadata cannot be written: {error.orig}") from error
-            self._image = new
-            return new
+                await self._group.propose(encode_command(command))
+            except (RaftStoreFull, Refused, Busy, NotLeader) as error:
+                raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
+            except (RaftStoreFailed, Lost) as error:
+                raise MetadataUnwritable(self._fail(error)) from error
+            self._image = self._machine.current
+            return self._image
+
+    def _fail(self, error: Exception) -> str:
+        """Take no command any more, for the first reason that is known; return it."""
+        self.failed = self.failed or str(error)
+        return _AFTER_A_RESTART.format(why=self.failed)
 
     async def create_topic(
         self, name: str, partition_count: int, configs: dict[str, str], topic_id: UUID
@@ -123,121 +177,105 @@ class MetadataStore:
 
     async def delete_topic(self, name: str) -> TopicImage:
         """Delete a topic by name; raises `CommandRefused` (`unknown-topic`, `internal-topic`)."""
-        topic = self._image.topics.get(name)
+        topic = self.image.topics.get(name)
         if topic is None:
             raise CommandRefused("unknown-topic", f"there is no topic called {name}")
         await self.apply(metadata_commands.DeleteTopic(topic.topic_id))
         return topic
 
     async def close(self) -> None:
-        """Close the database."""
-        await self._engine.dispose()
+        """Close log and database."""
+        self._group.close()
+        await self._database.close()
 
 
-def stored_image(path: Path) -> MetadataImage | None:
-    """Return what the database at `path` holds, and change nothing; raises `MetadataUnreadable`, `MetadataUnwritable`.
+def _setup(life: Life, folder: Path) -> GroupSetup:
+    return GroupSetup(
+        member=life.member, founders=Membership((life.member,)), disk=life.disk, folder=folder,
+        clock=life.clock, chance=life.chance,
+    )  # fmt: skip
+
+
+def _found(life: Life, folder: Path, image: MetadataImage) -> None:
+    """Begin the log of a quorum of one with `image` as its snapshot, where there is none; a start that ended here goes on."""
+    store, found = RaftStore.open(life.disk, folder, life.member)
+    try:
+        if found.snapshot is None:
+            assert not found.entries, "a log of ours begins with a snapshot"
+            snapshot = encode_image(image)
+            store.expect_room(2 * len(snapshot))
+            point = SnapshotPoint(*_FIRST, Membership((life.member,)))
+            store.keep_piece(Piece(point, 0, snapshot, last=True))
+    finally:
+        store.close()
+
+
+def check_log(
+    path: Path, folder: Path, stored: Stored, found: tuple[Member, Recovered] | None
+) -> None:
+    """Raise `MetadataUnreadable` unless the log may be the one that made what is stored (INV-M13)."""
+    if stored.position is None:
+        return
+    member, index, term = stored.position.member, stored.position.index, stored.position.term
+    if found is None:
+        why = "is not there"
+    elif found[0] != member:
+        why = f"is the log of member {found[0]}"
+    elif found[1].last_index < index:
+        why = f"ends at entry {found[1].last_index}"
+    elif found[1].term_at(index) not in {None, term}:
+        why = f"has an entry of term {found[1].term_at(index)} there"
+    else:
+        return
+    raise MetadataUnreadable(
+        _NOT_THIS_LOG.format(
+            path=path, index=index, term=term, member=member, folder=folder, why=why
+        )
+    )
+
+
+def _told(folder: Path, error: Exception) -> Exception:
+    """Return what a start says of an error of the log."""
+    if isinstance(error, RaftStoreDamaged | RaftStoreForeign):
+        return MetadataUnreadable(str(error))
+    if isinstance(error, msgspec.MsgspecError):
+        return MetadataUnreadable(
+            f"{folder} holds what this version does not know ({error}): it was written by a newer one. Upgrade this node, or"
+            " give it another data_dir."
+        )
+    return MetadataUnwritable(
+        f"{folder} cannot be opened ({error}): that is no damage. Give the disk room, or mend it or its rights, and start the"
+        " node again."
+    )
+
+
+def stored_image(path: Path, disk: Disk) -> MetadataImage | None:
+    """Return what the metadata at `path` came to, and change nothing; raises `MetadataUnreadable`, `MetadataUnwritable`.
 
     None where there is none yet, or one that a start would first migrate or recover.
     """
-    if not path.is_file():
+    stored = read_stored(path)
+    if stored is None:
         return None
-    with path.open("rb") as file:
-        _refuse_other_file(path, file.read(len(_SQLITE_MAGIC)))
-    log, index = path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
-    if log.exists() and not index.exists():
-        return None
-    # Without a log SQLite would make one, with the rights of whoever only looks; nothing is in it.
-    how = "mode=ro" if log.exists() else "immutable=1"
-    engine = create_engine(f"sqlite:///file:{path}?{how}&uri=true")
+    folder = path.with_name(QUORUM_FOLDER)
     try:
-        with engine.connect() as connection:
-            if not inspect(connection).has_table("alembic_version"):
-                return None
-            found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-            if found is None or found < metadata_tables.SCHEMA_REVISION:
-                return None
-            _refuse_newer(found)
-            return metadata_tables.read_image(connection)
-    except DatabaseError as error:
-        raise _not_opened(path, error) from error
-    finally:
-        engine.dispose()
+        found = peek(disk, folder)
+        check_log(path, folder, stored, found)
+        if found is None or found[1].snapshot is None:
+            return stored.image
+        return fold(decode_image(found[1].snapshot[1]), found[1].entries)
+    except (RaftStoreError, msgspec.MsgspecError, OSError) as error:
+        raise _told(folder, error) from error
 
 
-def _not_opened(path: Path, error: DatabaseError) -> "MetadataUnreadable | MetadataUnwritable":
-    """Tell a database that is damaged from a disk that does not let it be opened."""
-    code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in _OF_THE_DISK:
-        return MetadataUnwritable(_NOT_OPENED.format(path=path, why=error.orig))
-    return MetadataUnreadable(_UNREADABLE.format(path=path, why=error.orig))
+def incarnation_of(path: Path, disk: Disk) -> UUID | None:
+    """Return the incarnation of whose log lies beside the database at `path`; None if there is none.
 
-
-def _first_bytes(path: Path, disk: Disk) -> bytes:
-    if not disk.exists(path):
-        return b""
-    file = disk.open(path)
-    try:
-        return file.pread(len(_SQLITE_MAGIC), 0)
-    finally:
-        file.close()
-
-
-def _refuse_other_file(path: Path, first_bytes: bytes) -> None:
-    if first_bytes not in (b"", _SQLITE_MAGIC):
-        raise MetadataUnreadable(_UNREADABLE.format(path=path, why="no SQLite header"))
-
-
-def _configure_connection(connection: object, _record: object) -> None:
-    cursor = connection.cursor()  # type: ignore[attr-defined]
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _load(connection: Connection, new_cluster_id: str) -> MetadataImage:
-    _migrate(connection)
-    image = metadata_tables.read_image(connection)
-    if image is None:
-        image = MetadataImage(version=0, cluster_id=new_cluster_id)
-        metadata_tables.write_difference(connection, None, image)
-    return image
-
-
-def _migrate(connection: Connection) -> None:
-    """Bring the schema to `SCHEMA_REVISION`; Alembic is imported only where there is an older one.
-
-    A new database gets the tables as they are now: what all migrations together make, which a test compares. One
-    whose making was interrupted has no revision yet, and gets what is missing.
+    Raises `MetadataUnreadable`, `MetadataUnwritable`.
     """
-    connection.execute(text(_REVISION_TABLE))
-    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if found is None:
-        metadata_tables.metadata.create_all(connection)
-        revision = {"revision": metadata_tables.SCHEMA_REVISION}
-        connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), revision)
-        return
-    if found == metadata_tables.SCHEMA_REVISION:
-        return
-    _refuse_newer(found)
-    upgrade(connection)
-
-
-def _refuse_newer(revision: str) -> None:
-    if revision > metadata_tables.SCHEMA_REVISION:
-        raise MetadataUnreadable(
-            f"the metadata database has schema {revision}, this Tidemark knows up to"
-            f" {metadata_tables.SCHEMA_REVISION}: it was written by a newer version."
-            " Upgrade this node, or give it another data_dir."
-        )
-
-
-def upgrade(connection: Connection) -> None:
-    """Run the migrations that are due."""
-    from alembic import command  # noqa: PLC0415 -- 10 MB and 0.2 s that a start without migration need not pay
-    from alembic.config import Config  # noqa: PLC0415
-
-    config = Config()
-    config.set_main_option("script_location", "region_broker.controller:migrations")
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, metadata_tables.SCHEMA_REVISION)
+    folder = path.with_name(QUORUM_FOLDER)
+    try:
+        member = member_of(disk, folder)
+    except (RaftStoreError, OSError) as error:
+        raise _told(folder, error) from error
+    return None if member is None else member.incarnation

@@ -5,6 +5,7 @@ schema (`migrations/`); `SCHEMA_REVISION` is the revision this code reads and wr
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,8 +31,9 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
+from region_broker.controller.raft.entries import LogIndex, Member, Term
 
-SCHEMA_REVISION: Final = "0002"
+SCHEMA_REVISION: Final = "0003"
 
 _Rows = dict[str, dict[str, Any]]
 
@@ -84,6 +86,25 @@ deleted_topics = Table(
     Column("deleted_wall_ms", BigInteger, nullable=False),
 )
 
+quorum_position = Table(
+    "quorum_position",
+    metadata,
+    Column("incarnation", String, primary_key=True),
+    Column("node_id", Integer, nullable=False),
+    Column("applied_index", BigInteger, nullable=False),
+    Column("applied_term", BigInteger, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """An entry of a member's log of the quorum: what a stored image is the image after."""
+
+    member: Member
+    index: LogIndex
+    term: Term
+
+
 _COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch", "deletions_unknown_to")
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
@@ -103,6 +124,28 @@ def read_image(connection: Connection) -> MetadataImage | None:
         domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
         deleted=_deleted_topics(connection),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
+    )
+
+
+def read_position(connection: Connection) -> LogPosition | None:
+    """Return after which entry the stored image is; None in a store that no log was applied to yet."""
+    row = connection.execute(select(quorum_position)).one_or_none()
+    if row is None:
+        return None
+    member = Member(row.node_id, UUID(row.incarnation))
+    return LogPosition(member, LogIndex(row.applied_index), Term(row.applied_term))
+
+
+def write_position(connection: Connection, position: LogPosition) -> None:
+    """Write after which entry the stored image is; the caller holds the transaction that writes the image, too."""
+    connection.execute(delete(quorum_position))
+    connection.execute(
+        insert(quorum_position).values(
+            incarnation=position.member.incarnation.hex,
+            node_id=position.member.node_id,
+            applied_index=position.index,
+            applied_term=position.term,
+        )
     )
 
 

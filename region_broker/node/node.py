@@ -310,6 +310,7 @@ class Node:
                 lambda: storage.partitions.room.refusal,
             ),
             {
+                "metadata": lambda: storage.metadata.failed or None,
                 "partitions": self._partition_check,
                 "starts": lambda: self.failover.outlook.lives.aside() or None,
                 "tidemarks": self._tidemark_check,
@@ -382,6 +383,7 @@ class Node:
         try:
             await self._bind()
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.storage.metadata.run(), name="metadata")
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
@@ -420,6 +422,8 @@ class Node:
                 self.peers.close()
                 for task in reversed(running):
                     task.cancel()
+                await asyncio.wait(running)
+                self.storage.metadata.stop()  # after all who change it
         finally:
             self.kafka.close()
             self.peers.close()

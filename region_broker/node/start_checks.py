@@ -21,7 +21,8 @@ from pathlib import Path
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.relations import PORTS
 from region_broker.config.rules import Problem, split
-from region_broker.controller.metadata_store import MetadataUnreadable, stored_image
+from region_broker.controller.image_database import MetadataUnreadable
+from region_broker.controller.metadata_store import stored_image
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,
@@ -81,7 +82,7 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
         identity = read_identity(ports.disk, folder)
         if identity is not None:
             check_owner(identity, config, folder)
-        image = stored_image(folder / METADATA_FILE)
+        image = stored_image(folder / METADATA_FILE, ports.disk)
         if image is not None:
             yield from contradictions(image, config)
         # One that a start would first migrate or recover is not judged here.

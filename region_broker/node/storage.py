@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
+from uuid import UUID
 
 import msgspec
 
@@ -25,6 +26,7 @@ from idempotency import fencing
 from idempotency.ports import Chance, Clock
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
+from region_broker.controller.image_database import ConnectSqlite, MetadataUnreadable
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CountNodeStart,
@@ -45,11 +47,8 @@ from region_broker.controller.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import (
-    ConnectSqlite,
-    MetadataStore,
-    MetadataUnreadable,
-)
+from region_broker.controller.metadata_store import Life, MetadataStore, incarnation_of
+from region_broker.controller.raft.entries import Member
 from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
@@ -222,18 +221,17 @@ async def _open_identified(
         check_owner(found, config, folder)
     if not ports.disk.exists(folder / METADATA_FILE):
         _check_whole(folder, found, None, ports.disk)
+    identity = found or _new_identity(config, folder, ports)
+    member = Member(config.own.node_id, UUID(hex=identity.folder_id))
     store = await MetadataStore.open(
         folder / METADATA_FILE,
-        ports.disk,
+        Life(member, ports.disk, ports.clock, ports.chance),
         new_cluster_id=config.cluster_id,
         connect=ports.connect_sqlite,
     )
     try:
         _check_contradictions(store.image, config)
         _check_whole(folder, found, store.image, ports.disk)
-        identity = found or new_identity(
-            config.cluster_id, config.region, config.own.node_id, ports.chance
-        )
         if found is None:
             identity = _with_older_history(identity, store.image)
         started = identity.chain.with_start(ports.chance.uuid().hex)
@@ -249,6 +247,13 @@ async def _open_identified(
         await store.close()
         raise
     return identity, store
+
+
+def _new_identity(config: NodeConfig, folder: Path, ports: Ports) -> FolderIdentity:
+    """Return the identity of a folder that has none: what a start began that ended before it was written has its id already."""
+    identity = new_identity(config.cluster_id, config.region, config.own.node_id, ports.chance)
+    begun = incarnation_of(folder / METADATA_FILE, ports.disk)
+    return identity if begun is None else msgspec.structs.replace(identity, folder_id=begun.hex)
 
 
 def check_owner(identity: FolderIdentity, config: NodeConfig, folder: Path) -> None:

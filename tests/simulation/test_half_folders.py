@@ -8,7 +8,8 @@ import pytest
 
 from geo_replicator.failover import Phase
 from region_broker.controller.metadata_image import OFFSETS_LEDGER
-from region_broker.node import NodeRefused
+from region_broker.controller.metadata_store import QUORUM_FOLDER
+from region_broker.node import START_REFUSALS, NodeRefused
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.log_surgery import key_of
 from region_broker.region.failover.operations import OperationRefused
@@ -39,6 +40,13 @@ def only_logs(region: Region) -> None:
         lose_file(region, name)
 
 
+def lose_quorum(region: Region) -> None:
+    """Let the log of the metadata be gone."""
+    region.disk.remove_tree(region.folder / QUORUM_FOLDER)
+
+
+OLDER = {"quorum/log": r"quorum ends at entry", "metadata.db": r"metadata\.db is older"}
+
 HALVES: dict[str, tuple[Callable[[Region], None], str]] = {
     "metadata without logs": (lose_logs, "logs is missing"),
     "logs without metadata": (lose_metadata, "metadata.db is missing"),
@@ -47,6 +55,7 @@ HALVES: dict[str, tuple[Callable[[Region], None], str]] = {
         "failover.journal is missing",
     ),
     "no identity": (lambda region: lose_file(region, "identity"), "identity is missing"),
+    "no log of the metadata": (lose_quorum, "quorum is not there"),
     "only logs": (only_logs, "logs is there, identity and metadata.db are missing"),
 }
 
@@ -63,7 +72,7 @@ async def test_T36_half_a_folder_is_not_opened_and_an_empty_one_in_its_place_is_
         await region.kill()
         lose(region)
         for _ in range(2):  # nor is it made whole by having been tried
-            with pytest.raises(NodeRefused, match=reason):
+            with pytest.raises(START_REFUSALS, match=reason):
                 await region.open()
         if side == "eu":
             await pair.fail_over()
@@ -107,9 +116,15 @@ async def test_T36_an_older_part_of_a_folder_among_newer_ones_is_refused(tmp_pat
         for _ in range(2):
             await pair.eu.start()
             await pair.eu.kill()
+        newer = copy_of(pair.eu)
+        for name in ("quorum/log", "metadata.db"):
+            restore_part(pair.eu, older, name)
+            with pytest.raises(START_REFUSALS, match=OLDER[name]):
+                await pair.eu.open()
+        restore(pair.eu, newer)
         restore_part(pair.eu, older, "metadata.db")
-        with pytest.raises(NodeRefused, match=r"metadata\.db is older"):
-            await pair.eu.open()
+        await pair.eu.start()  # the log has it all
+        assert shown(pair.eu) == 3
 
 
 async def test_T36_the_journal_of_another_folder_is_refused(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ USERS_OF_THE_SYSTEM: Final = (
     "geo_replicator/reconciliation/",  # reads the folders of live regions, as another process
     "region_broker/config/node_config.py",
     "region_broker/node/storage.py",  # the lock that keeps other processes out of a data folder
-    "region_broker/controller/metadata_store.py",  # SQLite keeps its own files
+    "region_broker/controller/image_database.py",  # SQLite keeps its own files
 )
 
 

@@ -7,6 +7,7 @@ INV-RK2  an event is given to the core only if there is room for all that the co
 INV-RK3  a wish is answered once; the one whose entry was committed after the state machine took it
 INV-RK4  the state machine is given each entry once, in order, or a snapshot in place of them
 INV-RK5  what waits is bounded: a wish too many is refused, a message too many is lost
+INV-RK6  a turn is carried out whole, by one task, or it was the last one: what was given up in the middle is not gone on with
 
 A store that failed ends `run`, and with it the node; so does a state machine that raises. The state machine's image is made
 and written between two turns: nothing else of this group happens meanwhile, so it must stay small against the election
@@ -18,7 +19,8 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, assert_never
 
@@ -91,8 +93,9 @@ class Carrier:
         self._applied_bytes = 0
         self._tick_waits = False
         self._full_until_ms = 0
-        self._stopping = False
+        self._has_begun = self._is_run = self._stopping = False
         self._is_outside = False
+        self._one_at_a_time = asyncio.Lock()
 
     @property
     def membership(self) -> Membership:
@@ -126,6 +129,12 @@ class Carrier:
         self._waiting[ticket] = future
         try:
             self._submit(wish(ticket))
+            if self._has_begun and not self._is_run:
+                try:
+                    await self._turns()
+                except BaseException:
+                    future.cancel()  # the caller hears of what ended the turn, not that it ended
+                    raise
             return await future
         finally:
             self._waiting.pop(ticket, None)
@@ -136,19 +145,43 @@ class Carrier:
 
     # -- the turns -------------------------------------------------------------------------------
 
+    async def begin(self) -> None:
+        """Start a core that is alone, before `run`: until then whoever asks carries out its wish itself.
+
+        Raises RaftStoreFull: nothing has begun; what the store or the state machine raised: it has ended.
+        """
+        needed_bytes = log_bytes(Ticked(), self.membership)
+        await self._make_room(needed_bytes)
+        if not self._store.has_room(needed_bytes):
+            raise RaftStoreFull(_NO_ROOM)
+        self._has_begun = True
+        async with self._whole():
+            await self._carry(self._core.start(self._now_ms()))
+
+    @asynccontextmanager
+    async def _whole(self) -> AsyncIterator[None]:
+        """One after the other, each to its end: what is given up in the middle ends this (INV-RK6)."""
+        async with self._one_at_a_time:
+            try:
+                yield
+            except BaseException:
+                self.end()
+                raise
+
     async def run(self) -> None:
         """Drive the core until `stop`; raises what the store or the state machine raised."""
+        self._is_run = True
         try:
-            await self._room_to_start()
-            if not self._stopping:
+            if not self._has_begun:
+                await self._room_to_start()
+            if not self._has_begun and not self._stopping:
                 await self._carry(self._core.start(self._now_ms()))
             while not self._stopping:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._inbox and not self._stopping:
-                    await self._turn()
+                await self._turns()
         finally:
-            self._end()
+            self.end()
 
     async def _room_to_start(self) -> None:
         """Wait until there is room for what the core begins with, and refuse what comes meanwhile (INV-RK2)."""
@@ -166,7 +199,8 @@ class Carrier:
         self._stopping = True
         self._wake.set()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Take nothing any more, and close the store; a second time changes nothing."""
         self._stopping = True
         for future in self._waiting.values():
             if not future.done():
@@ -175,6 +209,11 @@ class Carrier:
             not self._is_outside
         ):  # cancelled while a thread is at work: the process ends, and closes its files
             self._store.close()
+
+    async def _turns(self) -> None:
+        while self._inbox and not self._stopping:
+            async with self._whole():
+                await self._turn()
 
     async def _turn(self) -> None:
         """Take what has gathered, and carry out all that comes of it with one sync (INV-RK1)."""

@@ -21,7 +21,6 @@ import errno
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Self
 
@@ -29,29 +28,29 @@ import msgspec
 
 from region_broker.controller.raft.effects import Persist
 from region_broker.controller.raft.entries import (
-    BEFORE_FIRST,
-    Entry,
-    HardState,
     LogIndex,
     Member,
     SnapshotPoint,
 )
 from region_broker.controller.raft.failures import (
-    RaftStoreDamaged,
     RaftStoreFailed,
     RaftStoreForeign,
     RaftStoreFull,
 )
-from region_broker.controller.raft.log_content import DECODER, Change, LogContent, merged
+from region_broker.controller.raft.log_content import Change, LogContent, merged
 from region_broker.controller.raft.log_file import (
-    HEAD_BYTES,
-    decode_head,
     encode_frame,
     encode_head,
-    read_frames,
+)
+from region_broker.controller.raft.recovered import (
+    LOG_NAME,
+    Recovered,
+    goes_on,
+    member_of,
+    read_log,
+    whole_image,
 )
 from region_broker.controller.raft.snapshot_file import (
-    SNAPSHOT_NAME,
     Piece,
     SnapshotReader,
     SnapshotWriter,
@@ -62,7 +61,6 @@ from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 
 logger: Final = logging.getLogger(__name__)
 
-LOG_NAME: Final = "log"
 ROOM_BYTES: Final = 64 * 1024
 """How much the file grows by at least: many votes fit into it while the disk is full."""
 OUTDATED_BYTES_MIN: Final = 1024 * 1024
@@ -73,26 +71,6 @@ CHANGE_BYTES_MAX: Final = 512
 ENTRY_BYTES_MAX: Final = 96
 """What an entry takes at most besides its payload."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_IMAGE_STEP_BYTES: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What a member was when it stopped; `entries` begin behind the snapshot, or at 1."""
-
-    hard_state: HardState
-    snapshot: tuple[SnapshotPoint, bytes] | None
-    entries: tuple[Entry, ...]
-
-
-def member_of(disk: Disk, folder: Path) -> Member | None:
-    """Return whose folder it is; None if nobody's: then draw an incarnation. Raises RaftStoreDamaged, OSError."""
-    path = folder / LOG_NAME
-    if disk.exists(path):
-        return decode_head(disk.read_file(path)[:HEAD_BYTES], path)
-    if disk.exists(folder / SNAPSHOT_NAME):
-        raise RaftStoreDamaged(path, 0, "it is missing, and the snapshot beside it is there")
-    return None
 
 
 class RaftStore:
@@ -146,17 +124,7 @@ class RaftStore:
 
     def _read_log(self, file: DiskFile) -> None:
         data = file.pread(file.size(), 0)
-        frames = read_frames(self._member, data, self._path)
-        for at, payload in frames.payloads:
-            try:
-                change = DECODER.decode(payload)
-            except msgspec.MsgspecError as error:
-                reason = f"a frame that this version does not know ({error})"
-                raise RaftStoreDamaged(self._path, at, reason) from error
-            complaint = self._log.complaint(change)
-            if complaint is not None:
-                raise RaftStoreDamaged(self._path, at, f"a frame with {complaint}")
-            self._log.apply(change)
+        self._log, frames = read_log(self._member, data, self._path)
         last_at = frames.payloads[-1][0] if frames.payloads else frames.end
         file.truncate(frames.end)
         file.pwrite(last_at, data[last_at : frames.end])  # INV-RT6
@@ -168,23 +136,14 @@ class RaftStore:
         log = self._log
         self._reader = open_snapshot(self._disk, self._folder)
         if self._reader is None:
-            if log.start_index != BEFORE_FIRST:
-                reason = f"the log starts behind {log.start_index}, and there is no snapshot"
-                raise RaftStoreDamaged(self._path, HEAD_BYTES, reason)
+            assert goes_on(log, None, self._path), "INV-RT5"
             return Recovered(log.hard_state, None, tuple(log.entries))
         point = self._reader.point
-        if point.index < log.start_index or (
-            point.index == log.start_index and point.term != log.start_term
-        ):
-            reason = (
-                f"the log starts behind {log.start_index}, and the snapshot is at {point.index}"
-            )
-            raise RaftStoreDamaged(self._path, HEAD_BYTES, reason)
-        if log.term_at(point.index) == point.term:
+        if goes_on(log, point, self._path):
             log.drop(point.index)
         else:
             self._append(_restart(point))
-        return Recovered(log.hard_state, (point, self._image()), tuple(log.entries))
+        return Recovered(log.hard_state, (point, whole_image(self._reader)), tuple(log.entries))
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -344,16 +303,7 @@ class RaftStore:
     def image(self) -> bytes:
         """Return the whole snapshot in force."""
         with self._working("reading the snapshot of"):
-            return self._image()
-
-    def _image(self) -> bytes:
-        parts: list[bytes] = []
-        position, last = 0, False
-        while not last:
-            piece = self._snapshot().read(position, _IMAGE_STEP_BYTES)
-            parts.append(piece.data)
-            position, last = position + len(piece.data), piece.last
-        return b"".join(parts)
+            return whole_image(self._snapshot())
 
     def _begin_snapshot(self, point: SnapshotPoint) -> SnapshotWriter:
         self._drop_writer()

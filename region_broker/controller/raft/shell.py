@@ -98,12 +98,14 @@ class GroupLeader(RaftosLeader):
     def __init__(self, state: "GroupState") -> None:
         """Take what all roles share, and a timer; when to step down says the core (INV-RFD4)."""
         RaftosBaseState.__init__(self, state)
+        self._is_alone = state.is_alone
         self.heartbeat_timer = state.new_timer()
         self.step_down_timer = state.new_timer()
 
     def start(self) -> None:
-        """Begin to tick."""
-        self.heartbeat_timer.start()
+        """Begin to tick; who is alone has nobody to tell, and nobody can be leader in its place."""
+        if not self._is_alone:
+            self.heartbeat_timer.start()
 
 
 _ROLES: Final[dict[Role, type[RaftosFollower | RaftosCandidate | RaftosLeader]]] = {
@@ -125,6 +127,7 @@ class GroupState(RaftosState):
         self.leader: Member | None = None
         self._setup = setup
         self._carrier = carrier
+        self.is_alone = setup.transport is None
         self.state = GroupFollower(self)
 
     def new_timer(self) -> GroupTimer:
@@ -170,6 +173,14 @@ class RaftGroup(RaftosNode):
         self._carrier = Carrier(core, store, machine, setup, self._follow)
         self._group_state = self.state = GroupState(self, setup, self._carrier)
 
+    async def begin(self) -> None:
+        """Lead a group of one from now on, before `run`: until then whoever proposes carries that out itself.
+
+        Raises RaftStoreFull: nothing has begun; RaftStoreFailed, or what the state machine raised: close it then.
+        """
+        assert self._group_state.is_alone, "who has peers needs `run` to hear them"
+        await self._carrier.begin()
+
     async def run(self) -> None:
         """Be a member until `stop`; raises RaftStoreFailed, or what the state machine raised: the node has to end then."""
         self.state.start()
@@ -181,6 +192,10 @@ class RaftGroup(RaftosNode):
     def stop(self) -> None:
         """Let `run` end; who waits is told that its wish may be lost."""
         self._carrier.stop()
+
+    def close(self) -> None:
+        """Close the folder, where `run` has not done so; who waits is told that its wish may be lost."""
+        self._carrier.end()
 
     @property
     def membership(self) -> Membership:

@@ -294,7 +294,7 @@ MUTANTS: Final = (
     _mutant(
         "producers-expire-at-once",
         "C8",
-        "power goes",
+        "both restart",
         "INV-IVE5",
         (
             "idempotency.producer_state:ProducerTable.expire",

@@ -80,7 +80,8 @@ async def power_goes(life: Life) -> None:
 
     What is below a high watermark survives (INV-PT2): clients were told of it.
     """
-    for power in (True, False, True, True, True, True):
+    for power in (True, False, *[True] * 6):
+        await load(life, 1.0)
         await burst(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)

@@ -183,6 +183,8 @@ class Life:
             configs = {**KEPT, **plan.configs}
             try:
                 await primary.topics.create_topic(plan.name, plan.partitions, configs)
+            except OSError:  # the region has just ended by itself: the stage says why
+                return
             except CommandRefused as error:  # nothing has happened to it yet
                 stage.check_ends()
                 stage.blame(f"topic {plan.name} is not created: {error}")

@@ -24,7 +24,7 @@ from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.controller.metadata_store import MetadataStore
+from region_broker.controller.metadata_store import QUORUM_FOLDER, MetadataStore
 from region_broker.region.failover.log_surgery import key_of
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.peers.history_messages import AskHistory
@@ -471,7 +471,10 @@ async def test_T34_a_topic_that_the_primary_merely_lacks_is_kept_and_closes_the_
     if upgraded:
         forget_deletions(pair.eu.folder / "metadata.db")
     database, copy = pair.eu.folder / "metadata.db", pair.eu.folder / "metadata.copy"
+    log, copied_log = pair.eu.folder / QUORUM_FOLDER, pair.eu.folder / "quorum.copy"
     shutil.copy(database, copy)
+    if log.exists():
+        shutil.copytree(log, copied_log)
     await pair.eu.start()
     await pair.eu.until(Phase.ACTING)
     await pair.stop_tidemarks()
@@ -482,6 +485,9 @@ async def test_T34_a_topic_that_the_primary_merely_lacks_is_kept_and_closes_the_
     for side in ("metadata.db-wal", "metadata.db-shm"):
         (pair.eu.folder / side).unlink(missing_ok=True)
     shutil.copy(copy, database)
+    shutil.rmtree(log)
+    if copied_log.exists():
+        shutil.copytree(copied_log, log)
     await pair.eu.start()
     await pair.eu.until(Phase.DISPUTED)
     await kept_by_the_mirror(pair)

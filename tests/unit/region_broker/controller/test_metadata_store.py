@@ -15,7 +15,12 @@ from msgspec import structs
 from sqlalchemy import create_engine
 
 from idempotency.identity import LeaderEpoch, RegionEpoch
-from region_broker.controller import metadata_store
+from region_broker.controller import image_database
+from region_broker.controller.image_database import (
+    MetadataUnreadable,
+    MetadataUnwritable,
+    upgrade,
+)
 from region_broker.controller.metadata_commands import (
     Command,
     CommandRefused,
@@ -36,14 +41,8 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import (
-    MetadataStore,
-    MetadataUnreadable,
-    MetadataUnwritable,
-    upgrade,
-)
 from region_broker.controller.metadata_tables import metadata
-from region_broker.ports.system.disk import RealDisk
+from tests.fixtures.metadata_stores import open_metadata
 from tests.fixtures.older_metadata import forget_deletions
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
@@ -72,12 +71,12 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         CountNodeStart(),
         TakeLeaderEpoch(LeaderEpoch(17 << 16 | 1)),
     ]
-    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     for command in commands:
         await store.apply(command)
     live = store.image
     await store.close()
-    again = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="other")
+    again = await open_metadata(tmp_path / "m.db", new_cluster_id="other")
     assert again.image == live
     assert live.version == len(commands)
     assert live.main_domain.acting_region == "us"
@@ -88,7 +87,7 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
 
 # Holds INV-M8.
 async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     await store.apply(CreateTopic(ORDERS))
     await store.apply(DeleteTopic(ORDERS.topic_id, wall_ms=77))
     successor = structs.replace(ORDERS, topic_id=UUID(int=99))
@@ -98,7 +97,7 @@ async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
         ORDERS.topic_id: DeletedTopic(topic=ORDERS, metadata_version=2, deleted_wall_ms=77)
     }
     await store.close()
-    again = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+    again = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     assert again.image == live
     await again.close()
 
@@ -108,12 +107,12 @@ GONE = UUID(int=99)
 
 async def upgraded(path: Path, *before: Command) -> MetadataImage:
     """Return what an upgrade makes of the metadata of a version that kept no deletions."""
-    store = await MetadataStore.open(path, RealDisk(), new_cluster_id="c")
+    store = await open_metadata(path, new_cluster_id="c")
     for command in before:
         await store.apply(command)
     await store.close()
     forget_deletions(path)
-    again = await MetadataStore.open(path, RealDisk(), new_cluster_id="c")
+    again = await open_metadata(path, new_cluster_id="c")
     await again.close()
     return again.image
 
@@ -146,7 +145,7 @@ async def test_INV_M9_a_folder_that_had_no_history_has_deleted_nothing(tmp_path:
 async def test_T19_T25_a_slow_candidate_is_refused_and_a_region_epoch_never_goes_back(
     tmp_path: Path,
 ) -> None:
-    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     await store.apply(PutDomain(MAIN))
     await store.apply(RecordLineage("main", TAKEOVER))
     before = store.image
@@ -168,18 +167,18 @@ async def test_T19_T25_a_slow_candidate_is_refused_and_a_region_epoch_never_goes
 
 
 async def test_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     await store.close()
     with closing(sqlite3.connect(tmp_path / "m.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(MetadataUnreadable, match="newer version"):
-        await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+        await open_metadata(tmp_path / "m.db", new_cluster_id="c")
 
 
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(MetadataUnreadable, match="not a readable"):
-        await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+        await open_metadata(tmp_path / "m.db", new_cluster_id="c")
 
 
 async def _almost_full(path: Path) -> aiosqlite.Connection:
@@ -192,9 +191,7 @@ async def test_T36_a_disk_that_is_full_at_a_start_is_not_called_a_damaged_databa
     tmp_path: Path,
 ) -> None:
     with pytest.raises(MetadataUnwritable, match=r"is full.* no damage.*Give the disk room"):
-        await MetadataStore.open(
-            tmp_path / "m.db", RealDisk(), new_cluster_id="c", connect=_almost_full
-        )
+        await open_metadata(tmp_path / "m.db", new_cluster_id="c", connect=_almost_full)
 
 
 def _schema(path: Path) -> dict[str, Any]:
@@ -214,7 +211,7 @@ def _schema(path: Path) -> dict[str, Any]:
 
 
 async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> None:
-    store = await MetadataStore.open(tmp_path / "new.db", RealDisk(), new_cluster_id="c")
+    store = await open_metadata(tmp_path / "new.db", new_cluster_id="c")
     await store.close()
     engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
     with engine.begin() as connection:
@@ -224,7 +221,7 @@ async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> No
     assert new == migrated
     assert len(new) == len(metadata.tables) + 1
     with closing(sqlite3.connect(tmp_path / "new.db")) as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0002",)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0003",)]
 
 
 async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:
@@ -234,10 +231,10 @@ async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_
             "CREATE TABLE cluster (cluster_id VARCHAR NOT NULL, PRIMARY KEY (cluster_id))"
         )
         database.commit()
-    store = await MetadataStore.open(path, RealDisk(), new_cluster_id="c")
+    store = await open_metadata(path, new_cluster_id="c")
     assert store.image.cluster_id == "c"
     await store.close()
-    again = await MetadataStore.open(path, RealDisk(), new_cluster_id="other")
+    again = await open_metadata(path, new_cluster_id="other")
     assert again.image.cluster_id == "c"
     await again.close()
 
@@ -250,10 +247,10 @@ async def test_an_opening_that_is_given_up_leaves_no_connection_behind(
     def cancelled(*_: object) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(metadata_store, "_load", cancelled)
+    monkeypatch.setattr(image_database, "_load", cancelled)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with pytest.raises(asyncio.CancelledError):
-            await MetadataStore.open(tmp_path / "m.db", RealDisk(), new_cluster_id="c")
+            await open_metadata(tmp_path / "m.db", new_cluster_id="c")
         gc.collect()
     assert [str(each.message) for each in told] == []

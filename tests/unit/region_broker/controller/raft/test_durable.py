@@ -15,8 +15,6 @@ from region_broker.controller.raft.durable import (
     ENTRY_BYTES_MAX,
     ROOM_BYTES,
     RaftStore,
-    Recovered,
-    member_of,
 )
 from region_broker.controller.raft.effects import Persist
 from region_broker.controller.raft.entries import (
@@ -37,6 +35,7 @@ from region_broker.controller.raft.failures import (
 )
 from region_broker.controller.raft.log_content import merged
 from region_broker.controller.raft.log_file import FRAME_HEAD_BYTES, HEAD_BYTES
+from region_broker.controller.raft.recovered import Recovered, member_of
 from region_broker.controller.raft.snapshot_file import Piece
 from tests.simulation.disk import Crashed, SimulatedDisk
 

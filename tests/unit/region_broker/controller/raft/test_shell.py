@@ -40,6 +40,7 @@ from region_broker.controller.raft.log_file import frame_bytes
 from region_broker.controller.raft.raftos_classes import RaftosLeader, RaftosNode, RaftosState
 from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.raft.shell import GroupLeader, GroupTimer, RaftGroup
+from region_broker.ports.offload import Offload
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
@@ -54,7 +55,9 @@ from tests.fixtures.raft_groups import (
     several,
     until,
 )
-from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.region_pair import SeededChance
+from tests.simulation.simulated_loop import LoopClock, run_simulated
 
 Body = Callable[[], Coroutine[Any, Any, None]]
 
@@ -83,6 +86,52 @@ async def test_a_member_alone_leads_commits_and_applies() -> None:
         assert site.machine.taken == [b"a", b"b"]
         assert await site.running.ask(ReadAsked) == 4
         assert [change.role for change in site.roles] == [Role.FOLLOWER, Role.LEADER]
+
+
+def begun_by_hand(machine: Commands, offload: Offload) -> RaftGroup:
+    """Return a group of one that nobody runs."""
+    setup = GroupSetup(
+        member=member(1), founders=Membership((member(1),)), disk=SimulatedDisk(), folder=FOLDER,
+        clock=LoopClock(), chance=SeededChance(random.Random(1)), offload=offload,
+    )  # fmt: skip
+    return RaftGroup(setup, machine)
+
+
+@simulated
+async def test_INV_RK6_before_a_group_runs_whoever_asks_carries_it_out() -> None:
+    machine = Commands()
+    group = begun_by_hand(machine, asyncio.to_thread)
+    await group.begin()
+    await asyncio.gather(*(group.propose(b"%d" % number) for number in range(5)))
+    assert machine.taken == [b"%d" % number for number in range(5)]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(group.run())
+        await group.propose(b"run")
+        group.stop()
+    assert machine.taken[-1] == b"run"
+
+
+@simulated
+async def test_INV_RK6_a_turn_that_is_given_up_in_the_middle_was_the_last_one() -> None:
+    hanging = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def offload(work: Callable[[], None]) -> None:
+        if hanging.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        work()
+
+    group = begun_by_hand(Commands(), offload)
+    await group.begin()
+    hanging.set()
+    async with asyncio.TaskGroup() as tasks:
+        given_up = tasks.create_task(group.propose(b"a"))
+        await begun.wait()
+        given_up.cancel()
+    hanging.clear()
+    with pytest.raises(NotLeader):
+        await group.propose(b"b")
 
 
 @simulated
