@@ -1,7 +1,8 @@
 """The metadata of a region: commands go through the log of its quorum, the image is served from memory.
 
 INV-M6   a command is in `image` only once it is durable in the log; what was refused is in neither. Whoever asked for it goes on
-         in the very step in which it is there: nobody else sees a topic before its partitions are open
+         in the very step in which it is there: nobody else sees a topic before its partitions are open. Who is cancelled
+         meanwhile is let go when it is settled (INV-UB1); what must follow a command is carried to its end with it
 INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used
 Commands are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum` beside
 the database, and begins with what an older version had stored.
@@ -30,8 +31,8 @@ from region_broker.controller.image_database import (
     Stored,
     read_stored,
 )
-from region_broker.controller.metadata_commands import Command, CommandRefused
-from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_commands import Command
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_machine import (
     MetadataMachine,
     decode_image,
@@ -56,6 +57,7 @@ from region_broker.controller.raft.group_setup import GroupSetup
 from region_broker.controller.raft.recovered import Recovered, member_of, peek
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.controller.raft.snapshot_file import Piece
+from region_broker.controller.unbroken import to_its_end
 from region_broker.ports.disk import Disk
 
 _log: Final = logging.getLogger("tidemark.metadata")
@@ -145,43 +147,23 @@ class MetadataStore:
         After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it.
         """
         async with self._write_lock:
-            self._image = (
-                self._machine.current
-            )  # whoever asked before may have been cancelled behind its commit
             metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
             if self.failed:
                 raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
             try:
-                await self._group.propose(encode_command(command))
+                await to_its_end(self._group.propose(encode_command(command)))
             except (RaftStoreFull, Refused, Busy, NotLeader) as error:
                 raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
             except (RaftStoreFailed, Lost) as error:
                 raise MetadataUnwritable(self._fail(error)) from error
-            self._image = self._machine.current
+            finally:
+                self._image = self._machine.current
             return self._image
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""
         self.failed = self.failed or str(error)
         return _AFTER_A_RESTART.format(why=self.failed)
-
-    async def create_topic(
-        self, name: str, partition_count: int, configs: dict[str, str], topic_id: UUID
-    ) -> TopicImage:
-        """Create a topic; raises `CommandRefused` (`topic-exists`)."""
-        topic = TopicImage(
-            topic_id=topic_id, name=name, partition_count=partition_count, configs=configs
-        )
-        await self.apply(metadata_commands.CreateTopic(topic))
-        return topic
-
-    async def delete_topic(self, name: str) -> TopicImage:
-        """Delete a topic by name; raises `CommandRefused` (`unknown-topic`, `internal-topic`)."""
-        topic = self.image.topics.get(name)
-        if topic is None:
-            raise CommandRefused("unknown-topic", f"there is no topic called {name}")
-        await self.apply(metadata_commands.DeleteTopic(topic.topic_id))
-        return topic
 
     async def close(self) -> None:
         """Close log and database."""

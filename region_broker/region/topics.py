@@ -3,7 +3,8 @@
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
          the next start finishes it
-A change that begins where the region does not act is refused, before anything of it is done (INV-RR4).
+A change that begins where the region does not act is refused, before anything of it is done (INV-RR4); one that was begun is
+carried to its end, also where who asked is cancelled (INV-UB1).
 Not here: topics of a mirror, which follow the primary (`mirror_log.MirrorTopicStore`).
 """
 
@@ -19,6 +20,7 @@ from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance
 from region_broker.controller.metadata_commands import (
     CommandRefused,
+    CreateTopic,
     DeleteTopic,
     RenameTopic,
     ResizeTopic,
@@ -27,6 +29,7 @@ from region_broker.controller.metadata_commands import (
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.topic_names import name_waited_for
+from region_broker.controller.unbroken import to_its_end
 from region_broker.partitions.table import PartitionTable, holds_records
 from region_broker.region.ports import MetadataSide
 
@@ -68,10 +71,17 @@ class TopicRegistry:
         topic_id: UUID | None = None,
     ) -> TopicImage:  # fmt: skip
         """Create a topic and open its partitions; `CommandRefused` when the name is taken."""
+        topic = TopicImage(
+            topic_id=topic_id or self._chance.uuid(),
+            name=name,
+            partition_count=partition_count,
+            configs=dict(configs),
+        )
+        return await to_its_end(self._change_partitions(name, CreateTopic(topic)))
+
+    async def _change_partitions(self, name: str, command: CreateTopic | ResizeTopic) -> TopicImage:
         with self._change():
-            topic = await self._metadata.create_topic(
-                name, partition_count, dict(configs), topic_id or self._chance.uuid()
-            )
+            topic = (await self._metadata.apply(command)).topics[name]
             for partition in self._partitions.open_topic(topic):
                 partition.become_leader(self._leader_epoch())
         self.on_change()
@@ -86,6 +96,9 @@ class TopicRegistry:
         """
         topic = self._known(name)
         command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
+        return await to_its_end(self._change_configs(name, command))
+
+    async def _change_configs(self, name: str, command: SetTopicConfigs) -> TopicImage:
         with self._change():
             topic = (await self._metadata.apply(command)).topics[name]
             self._partitions.update_config(topic)
@@ -100,12 +113,7 @@ class TopicRegistry:
         topic = self._known(name)
         assert partition_count > expected, (partition_count, expected)
         command = ResizeTopic(topic.topic_id, partition_count, expected)
-        with self._change():
-            topic = (await self._metadata.apply(command)).topics[name]
-            for partition in self._partitions.open_topic(topic):
-                partition.become_leader(self._leader_epoch())
-        self.on_change()
-        return topic
+        return await to_its_end(self._change_partitions(name, command))
 
     def _known(self, name: str) -> TopicImage:
         topic = self._metadata.image.topics.get(name)
@@ -115,11 +123,15 @@ class TopicRegistry:
 
     async def delete_topic(self, name: str) -> TopicImage:
         """Delete a topic and drop its partitions; `CommandRefused` when there is none."""
+        return await to_its_end(self._delete_topic(name))
+
+    async def _delete_topic(self, name: str) -> TopicImage:
         with self._change():
-            topic_id = self._known(name).topic_id
+            topic = self._known(name)
+            topic_id = topic.topic_id
             self._partitions.mark_topic(topic_id, "an order to delete it, in this region")
             try:
-                topic = await self._metadata.delete_topic(name)
+                await self._metadata.apply(DeleteTopic(topic_id))
             except (CommandRefused, OSError):
                 self._partitions.unmark_topic(topic_id)
                 raise
@@ -131,12 +143,16 @@ class TopicRegistry:
 
 
 async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) -> None:
-    """Make the open partitions those of the registry, before a region acts (T15).
+    """Make the open partitions those of the registry, before a region acts (T15, INV-UB1).
 
     1. A topic grows at the primary. 2. The mirror opens the new logs early, and copies. 3. It takes over at a tidemark
     that does not name them: their bytes are in quarantine. So an empty log that no topic has is dropped; one
     that holds records is never: then the topic has it.
     """
+    await to_its_end(_settle(metadata, partitions))
+
+
+async def _settle(metadata: MetadataSide, partitions: PartitionTable) -> None:
     await _settle_names(metadata, partitions)
     for topic in list(metadata.image.topics.values()):
         strays = partitions.beyond(topic.topic_id, topic.partition_count)

@@ -35,6 +35,7 @@ from region_broker.controller.metadata_commands import (
 )
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
 from region_broker.controller.topic_names import waiting_name
+from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogError
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
@@ -302,7 +303,10 @@ def mirror_topic(image: TopicImage) -> MirrorTopic:
 
 
 class MirrorTopicStore:
-    """The port `geo_replicator.ports.MirrorTopics` on metadata and partition table."""
+    """The port `geo_replicator.ports.MirrorTopics` on metadata and partition table.
+
+    A link may be cancelled at any moment: what changes registry and partitions is carried to its end (INV-UB1).
+    """
 
     def __init__(
         self, metadata: MetadataSide, partitions: PartitionTable, logs: MirrorPartitions
@@ -320,6 +324,9 @@ class MirrorTopicStore:
 
     async def create(self, topic: MirrorTopic) -> None:
         """Create the topic with the primary's id; open its logs as mirrors that show nothing (INV-ML2)."""
+        await to_its_end(self._create(topic))
+
+    async def _create(self, topic: MirrorTopic) -> None:
         image = TopicImage(
             topic_id=topic.topic_id,
             name=topic.name,
@@ -339,7 +346,7 @@ class MirrorTopicStore:
         self.open_logs(topic)
         # 1. The name is another topic's. 2. This one is being written into the registry, to wait for it. 3. Meanwhile that
         # other one is dropped, and who waits is looked for: nobody yet. 4. No deletion follows, so nobody looks again.
-        await self.rename({topic.topic_id: topic.name})
+        await self._rename({topic.topic_id: topic.name})
 
     def open_logs(self, topic: MirrorTopic) -> None:
         """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
@@ -360,6 +367,9 @@ class MirrorTopicStore:
     async def rename(self, names: Mapping[UUID, str]) -> bool:
         """Give topics that wait for their name the one that the primary knows them by, where it is free; tell if any
         got it."""
+        return await to_its_end(self._rename(names))
+
+    async def _rename(self, names: Mapping[UUID, str]) -> bool:
         renamed = False
         async with self._naming:  # two look for names: at a drop, and at a new topic
             for topic in list(self._metadata.image.topics.values()):
@@ -378,6 +388,9 @@ class MirrorTopicStore:
 
     async def shrink(self, topic_id: UUID, partition_count: int) -> None:
         """Take the partitions from `partition_count` on away: they are in quarantine, if there was anything."""
+        await to_its_end(self._shrink(topic_id, partition_count))
+
+    async def _shrink(self, topic_id: UUID, partition_count: int) -> None:
         topic = self._metadata.image.topic_by_id(topic_id)
         if topic is None or topic.partition_count <= partition_count:
             return
@@ -397,6 +410,9 @@ class MirrorTopicStore:
 
     async def update_configs(self, topic: MirrorTopic) -> None:
         """Make the topic's configs the primary's, in the registry and in the open logs."""
+        await to_its_end(self._update_configs(topic))
+
+    async def _update_configs(self, topic: MirrorTopic) -> None:
         await self._apply(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
         image = self._metadata.image.topic_by_id(topic.topic_id)
         assert image is not None, topic
@@ -409,6 +425,9 @@ class MirrorTopicStore:
 
     async def delete(self, topic: MirrorTopic) -> None:
         """Delete the topic and its logs; one that is gone already is fine."""
+        await to_its_end(self._delete(topic))
+
+    async def _delete(self, topic: MirrorTopic) -> None:
         if self._metadata.image.topic_by_id(topic.topic_id) is not None:
             self._partitions.mark_topic(
                 topic.topic_id, "a tidemark past its deletion at the primary"
