@@ -412,14 +412,15 @@ async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_candidate_is
 ) -> None:
     _, new = await made_again(pair)
     await pair.eu.kill()
-    deleted = asyncio.Event()
+    deleted, killed = asyncio.Event(), asyncio.Event()
     apply = MetadataStore.apply
 
     async def killed_behind_the_deletion(store: MetadataStore, command: Command) -> MetadataImage:
         image = await apply(store, command)
         if isinstance(command, metadata_commands.DeleteTopic):
             deleted.set()
-            await asyncio.Event().wait()
+            await killed.wait()
+            raise asyncio.CancelledError  # nothing of a process goes on that is killed
         return image
 
     folder = pair.us.table.folder_of(new, 0).parent
@@ -428,7 +429,9 @@ async def test_INV_TG1_a_topic_that_lost_its_name_goes_although_the_candidate_is
         pair.us.operations.begin_failover(confirmed=True)
         async with asyncio.timeout(20):
             await deleted.wait()
-        await pair.us.kill()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pair.us.kill())
+            killed.set()
     assert folder.exists()
     await pair.us.start()
     await pair.us.until(Phase.ACTING)
