@@ -1,20 +1,26 @@
 """The metadata of a region: commands go through the log of its quorum, the image is served from memory.
 
-INV-M6   a command is in `image` only once it is durable in the log; what was refused is in neither. Whoever asked for it goes on
+INV-M6   a command is in `image` only once it is committed in the log; what was refused is in neither. Whoever asked for it goes on
          in the very step in which it is there: nobody else sees a topic before its partitions are open. Who is cancelled
          meanwhile is let go when it is settled (INV-UB1); what must follow a command is carried to its end with it
 INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used
-Commands are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum` beside
-the database, and begins with what an older version had stored.
+INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
+         whoever asks here has gone on with what came before it
+Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
+beside the database, and begins with what an older version had stored. In a region with several nodes whoever does not lead the
+quorum passes its command on to whoever does, and sees in its own log what became of it; it wishes again, under the same id, until it
+knows (INV-M14), or until it has waited too long.
 
 The log path never waits for this store. Not here: Raft (`raft`), SQLite (`image_database`), what a command does
-(`metadata_commands`).
+(`metadata_commands`), who votes (`membership_keeping`).
 """
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
@@ -31,16 +37,20 @@ from region_broker.controller.image_database import (
     Stored,
     read_stored,
 )
-from region_broker.controller.metadata_commands import Command
+from region_broker.controller.membership_keeping import MembershipKeeping
+from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_machine import (
+    Applied,
+    MachineState,
     MetadataMachine,
-    decode_image,
-    encode_command,
-    encode_image,
+    decode_state,
+    encode_state,
+    encode_wish,
     fold,
 )
 from region_broker.controller.raft.durable import RaftStore
+from region_broker.controller.raft.effects import JoinAsked, PassedOn
 from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint, Term
 from region_broker.controller.raft.failures import (
     Busy,
@@ -53,8 +63,14 @@ from region_broker.controller.raft.failures import (
     RaftStoreFull,
     Refused,
 )
-from region_broker.controller.raft.group_setup import GroupSetup
+from region_broker.controller.raft.group_setup import (
+    SNAPSHOT_AFTER_BYTES,
+    GroupSetup,
+    Transport,
+)
+from region_broker.controller.raft.memberships import memberships_of
 from region_broker.controller.raft.recovered import Recovered, member_of, peek
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.controller.unbroken import to_its_end
@@ -73,6 +89,18 @@ _NOT_THIS_LOG: Final = (
 )
 
 
+SETTLED_MS_MAX: Final = 10_000
+"""How long a command of a region with several nodes is waited for."""
+AGAIN_MS: Final = 100
+"""After so long without news of it, a command is passed on again, then after twice as long, up to `AGAIN_MS_MAX`; and so often is a
+quorum asked to be taken in."""
+AGAIN_MS_MAX: Final = 1_000
+
+
+class MetadataUnsure(MetadataUnwritable):
+    """Nobody knows whether the command takes effect: it may do so later, while this node runs, or never."""
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """Who opens a store, and with which ports."""
@@ -83,25 +111,54 @@ class Life:
     chance: Chance
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """How a node of a region with several reaches the others. `founds`: its folder began the region, so nobody takes it in.
+
+    `hosts`: node ids of the region that may be asked to take this one in. `voters_max`: how many members vote.
+    """
+
+    transport: Transport
+    hosts: tuple[int, ...]
+    founds: bool
+    voters_max: int = 3
+    settings: RaftSettings = field(default_factory=RaftSettings)
+    snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
+
+
 class MetadataStore:
     """Holds the image of one region; `open` before use, `run` meanwhile, `close` after."""
 
-    def __init__(self, database: ImageDatabase, machine: MetadataMachine, group: RaftGroup) -> None:
+    def __init__(
+        self, life: Life, database: ImageDatabase, machine: MetadataMachine, group: RaftGroup, *,
+        keeping: MembershipKeeping, cluster: Cluster | None = None,
+    ) -> None:  # fmt: skip
         """Use `open`."""
+        self._life = life
         self._database = database
         self._machine = machine
         self._group = group
+        self._cluster = cluster
+        self._keeping = keeping
         self._image = machine.current
         self._write_lock = asyncio.Lock()
+        self._asked: dict[UUID, asyncio.Future[Applied]] = {}
+        self._unseen: deque[Applied] = deque()
         self.failed = ""
         """Why no command is taken any more, empty while they are."""
+        self.on_foreign: Callable[[MetadataImage, MetadataImage], None] = lambda _old, _new: None
+        """Called in the step in which `image` changes by what this node did not ask for (INV-M15)."""
+        machine.on_applied = self._take_applied
+        machine.on_loaded = self._take_loaded
 
     @classmethod
     async def open(
-        cls, path: Path, life: Life, *, new_cluster_id: str, connect: ConnectSqlite | None = None
-    ) -> Self:
+        cls, path: Path, life: Life, *, new_cluster_id: str, connect: ConnectSqlite | None = None,
+        cluster: Cluster | None = None,
+    ) -> Self:  # fmt: skip
         """Open or create the database at `path` and the log beside it; new ones belong to cluster `new_cluster_id`.
 
+        With `cluster` nothing is applied before `run`, and the image is only what is known here, before `join`.
         Raises `MetadataUnreadable` where one of them is damaged, another's or newer than this code, `MetadataUnwritable` where
         the disk does not let them be opened.
         """
@@ -115,50 +172,166 @@ class MetadataStore:
             try:
                 found = peek(life.disk, folder)
                 check_log(path, folder, database.stored, found)
-                _found(life, folder, database.stored.image)
-                group = RaftGroup(_setup(life, folder), machine)
+                if cluster is None or cluster.founds:
+                    _found(life, folder, database.stored.image)
+                keeping = MembershipKeeping(1 if cluster is None else cluster.voters_max)
+                group = RaftGroup(_setup(life, folder, cluster, keeping), machine)
                 given_up.callback(group.close)
-                await group.begin()
+                if cluster is None:
+                    await group.begin()
             except (RaftStoreError, msgspec.MsgspecError, OSError) as error:
                 raise _told(folder, error) from error
             given_up.pop_all()
-        return cls(database, machine, group)
+        return cls(life, database, machine, group, keeping=keeping, cluster=cluster)
 
     @property
     def image(self) -> MetadataImage:
-        """The image after the last command that became durable."""
+        """The image after the last command that became durable, as far as it is known here."""
         return self._image
 
+    @property
+    def group(self) -> RaftGroup:
+        """The quorum's group: what arrives from other members goes to its `request_handler`."""
+        return self._group
+
     async def run(self) -> None:
-        """Carry commands out until `close`; until this is called, who wants one does it itself."""
+        """Carry commands out until `close`; until this is called, who wants one does it itself, if it is alone."""
         try:
-            await self._group.run()
+            if self._cluster is None:
+                await self._group.run()
+            else:
+                await self._run_among_others()
         except RaftStoreFailed as error:
             self._fail(error)
             _log.error("no metadata is changed any more: %s", error)
+
+    async def _run_among_others(self) -> None:
+        failure: RaftStoreFailed | None = None
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(self._keeping.run(self._group), name="membership")
+            try:
+                await self._group.run()
+            except RaftStoreFailed as error:
+                failure = error
+            finally:
+                keeping.cancel()
+        if failure is not None:
+            raise failure
 
     def stop(self) -> None:
         """Let `run` end."""
         self._group.stop()
 
+    async def join(self) -> None:
+        """Return once this member is in the membership, and asks the others for that until then; `run` must be running."""
+        assert self._cluster is not None, "who is alone has nobody to join"
+        while not self._group.is_member:
+            self._ask_in(self._cluster)
+            await self._life.clock.sleep_ms(AGAIN_MS)
+
+    def _ask_in(self, cluster: Cluster) -> None:
+        for node_id in cluster.hosts:
+            # Whose folder a host has, its handshake says: it is asked as what it is, a node.
+            cluster.transport.send_to_node(node_id, JoinAsked())
+
     async def apply(self, command: Command) -> MetadataImage:
-        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`.
+        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`, `MetadataUnsure`.
 
         After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it.
         """
         async with self._write_lock:
-            metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
+            if self._cluster is None:
+                metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
             if self.failed:
                 raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
+            wish_id = self._life.chance.uuid()
+            settled = self._asked[wish_id] = asyncio.get_running_loop().create_future()
+            work = self._wish(encode_wish(wish_id, command), settled)
             try:
-                await to_its_end(self._group.propose(encode_command(command)))
+                await to_its_end(work)
+            finally:
+                del self._asked[wish_id]
+                self._see_on(wish_id)
+            assert settled.done(), "INV-M14: no two wishes have one id"
+            applied = settled.result()
+            if applied.refusal is not None:
+                raise CommandRefused(applied.refusal.code, applied.refusal.reason)
+            return self._image
+
+    async def _wish(self, payload: bytes, settled: asyncio.Future[Applied]) -> None:
+        """Return once `settled` is; raises `MetadataUnwritable`."""
+        if self._cluster is None:
+            try:
+                await self._group.propose(payload)
             except (RaftStoreFull, Refused, Busy, NotLeader) as error:
                 raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
             except (RaftStoreFailed, Lost) as error:
                 raise MetadataUnwritable(self._fail(error)) from error
-            finally:
-                self._image = self._machine.current
-            return self._image
+            return
+        clock = self._life.clock
+        due_ms = clock.monotonic_ms() + SETTLED_MS_MAX
+        why, again_ms = "nobody leads the quorum", AGAIN_MS
+        while not settled.done():
+            if clock.monotonic_ms() >= due_ms or self.failed:
+                raise MetadataUnsure(
+                    f"a change of the metadata is not settled ({why}): it may take effect later, or never. Look which nodes of the"
+                    " region run: most of its voters must"
+                )
+            why = await self._wish_once(payload, self._cluster) or why
+            await asyncio.wait([settled], timeout=again_ms / 1000)
+            again_ms = min(2 * again_ms, AGAIN_MS_MAX)
+
+    async def _wish_once(self, payload: bytes, cluster: Cluster) -> str:
+        """Propose it here, or pass it on to whoever leads; return why that was nothing, as far as it is known at once."""
+        leader = self._group.leader
+        if leader is None:
+            return "nobody leads the quorum"
+        if leader != self._life.member:
+            cluster.transport.send(leader, PassedOn(payload))
+            return f"member {leader} leads the quorum, and does not settle it"
+        try:
+            await self._group.propose(payload)
+        except (RaftStoreFull, Refused, Busy, NotLeader, Lost) as error:
+            return str(error)
+        return ""
+
+    # -- what the log brings ---------------------------------------------------------------------
+
+    def _take_applied(self, applied: list[Applied]) -> None:
+        """See what the log says, up to what somebody here waits for, who goes on with it first (INV-M15)."""
+        for each in applied:
+            asked = self._asked.get(each.wish_id)
+            if asked is not None and not asked.done():
+                asked.set_result(each)
+            self._unseen.append(each)
+        self._see_on(None)
+
+    def _take_loaded(self) -> None:
+        """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for."""
+        self._unseen.clear()
+        waiting = False
+        for wish_id, asked in self._asked.items():
+            found = self._machine.became_of(wish_id)
+            if found is not None and not asked.done():
+                asked.set_result(found)
+                self._unseen.append(found)
+                waiting = True
+        if not waiting:
+            self._see(self._machine.current)
+
+    def _see_on(self, gone_on: UUID | None) -> None:
+        """See all up to the next wish of somebody here, who has not gone on yet; `gone_on`: who does so now."""
+        while self._unseen and self._unseen[0].wish_id not in self._asked:
+            each = self._unseen.popleft()
+            if each.wish_id == gone_on:
+                self._image = each.image
+            else:
+                self._see(each.image)
+
+    def _see(self, image: MetadataImage) -> None:
+        if image is not self._image:
+            self.on_foreign(self._image, image)
+            self._image = image
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""
@@ -171,11 +344,23 @@ class MetadataStore:
         await self._database.close()
 
 
-def _setup(life: Life, folder: Path) -> GroupSetup:
-    return GroupSetup(
+def _setup(
+    life: Life, folder: Path, cluster: Cluster | None, keeping: MembershipKeeping
+) -> GroupSetup:
+    setup = GroupSetup(
         member=life.member, founders=Membership((life.member,)), disk=life.disk, folder=folder,
         clock=life.clock, chance=life.chance,
     )  # fmt: skip
+    if cluster is None:
+        return setup
+    return replace(
+        setup,
+        founders=Membership(()),
+        transport=cluster.transport,
+        settings=cluster.settings,
+        snapshot_after_bytes=cluster.snapshot_after_bytes,
+        on_joining=keeping.note_joining,
+    )
 
 
 def _found(life: Life, folder: Path, image: MetadataImage) -> None:
@@ -184,7 +369,7 @@ def _found(life: Life, folder: Path, image: MetadataImage) -> None:
     try:
         if found.snapshot is None:
             assert not found.entries, "a log of ours begins with a snapshot"
-            snapshot = encode_image(image)
+            snapshot = encode_state(MachineState(image))
             store.expect_room(2 * len(snapshot))
             point = SnapshotPoint(*_FIRST, Membership((life.member,)))
             store.keep_piece(Piece(point, 0, snapshot, last=True))
@@ -245,9 +430,19 @@ def stored_image(path: Path, disk: Disk) -> MetadataImage | None:
         check_log(path, folder, stored, found)
         if found is None or found[1].snapshot is None:
             return stored.image
-        return fold(decode_image(found[1].snapshot[1]), found[1].entries)
+        return _folded(stored, found[1], decode_state(found[1].snapshot[1]))
     except (RaftStoreError, msgspec.MsgspecError, OSError) as error:
         raise _told(folder, error) from error
+
+
+def _folded(stored: Stored, found: Recovered, state: MachineState) -> MetadataImage:
+    """Return what a log came to: all of it where one member votes, else what is known to be committed."""
+    assert found.snapshot is not None
+    point, _ = found.snapshot
+    memberships = [point.membership, *memberships_of(found.entries)]
+    if any(len(each.voters) > 1 for each in memberships):
+        return stored.image
+    return fold(state, found.entries)[0].image
 
 
 def incarnation_of(path: Path, disk: Disk) -> UUID | None:

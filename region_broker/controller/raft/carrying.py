@@ -32,6 +32,7 @@ from region_broker.controller.raft.effects import (
     DropLog,
     Effect,
     Event,
+    Joining,
     KeepSnapshotPiece,
     MembershipAsked,
     Message,
@@ -96,6 +97,11 @@ class Carrier:
         self._has_begun = self._is_run = self._stopping = False
         self._is_outside = False
         self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def me(self) -> Member:
+        """Return which member this is."""
+        return self._core.me
 
     @property
     def membership(self) -> Membership:
@@ -339,6 +345,8 @@ class Carrier:
                 self._answer(effect)
             case RoleChanged():
                 self._on_role(effect)
+            case Joining():
+                self._setup.on_joining(effect)
             case Persist():
                 raise AssertionError("INV-RK1: gathered before")
             case _:

@@ -2,7 +2,8 @@
 
 INV-RFC1  a message of a former term changes nothing; who asked in it is told the present term
 INV-RFC2  a higher term makes a follower, before anything else is done with the message that told of it
-INV-RFC3  a wish that nobody can serve here is answered at once
+INV-RFC3  a wish that nobody can serve here is answered at once; one that was passed on is lost
+INV-RFC4  nobody is told that a folder wants to join while another folder of its node is in the membership and heard
 
 The roles' parts: `elections`, `following`, `leading`. What they share: `member_state`. Not here: any I/O, clock or chance.
 """
@@ -11,15 +12,18 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from region_broker.controller.raft.effects import (
+    NOBODY,
     AppendAnswer,
     AppendRequest,
     BeginElection,
     DropLog,
     Effect,
     Event,
+    JoinAsked,
     MembershipAsked,
     Message,
     Outcome,
+    PassedOn,
     Proposed,
     ReadAsked,
     Received,
@@ -181,8 +185,17 @@ class RaftCore:
             case BeginElection(term):
                 if (term, sender) == (self._state.term, self._state.leader):
                     self._campaign(by_order=True)
+            case PassedOn() | JoinAsked():
+                if self._leading is not None:
+                    self._take_wish(self._leading, sender, message)
             case _:
                 assert_never(message)
+
+    def _take_wish(self, leading: Leading, sender: Member, wish: PassedOn | JoinAsked) -> None:
+        if isinstance(wish, PassedOn):
+            leading.propose(Proposed(NOBODY, wish.payload))
+        else:
+            leading.note_joining(sender)
 
     def _take_vote_request(self, sender: Member, request: VoteRequest) -> None:
         state = self._state

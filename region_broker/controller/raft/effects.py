@@ -5,7 +5,7 @@ The driver's duties stand in the package docstring.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -91,6 +91,19 @@ class BeginElection(msgspec.Struct, frozen=True, tag=True):
     term: Term
 
 
+class PassedOn(msgspec.Struct, frozen=True, tag=True):
+    """A caller at a member that does not lead wants `payload` committed; nobody answers, whoever asked sees it in its own log.
+
+    It may arrive twice, or late: what the payload asks for must be told apart by whoever applies it.
+    """
+
+    payload: bytes
+
+
+class JoinAsked(msgspec.Struct, frozen=True, tag=True):
+    """A folder that is in no membership asks to be taken in; again and again, until it is."""
+
+
 Message: TypeAlias = (
     VoteRequest
     | VoteAnswer
@@ -99,7 +112,13 @@ Message: TypeAlias = (
     | SnapshotRequest
     | SnapshotAnswer
     | BeginElection
+    | PassedOn
+    | JoinAsked
 )
+
+
+NOBODY: Final = -1
+"""The ticket of a wish that nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +269,24 @@ class RoleChanged:
     leader: Member | None
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """This leader was asked by `member` to be taken in. `displaces`: another folder of its node that is in the membership,
+    and silent.
+    """
+
+    member: Member
+    displaces: Member | None
+
+
 Effect: TypeAlias = (
-    Persist | Send | SendSnapshot | KeepSnapshotPiece | DropLog | Committed | Answered | RoleChanged
+    Persist
+    | Send
+    | SendSnapshot
+    | KeepSnapshotPiece
+    | DropLog
+    | Committed
+    | Answered
+    | RoleChanged
+    | Joining
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from idempotency.ports import Chance, Clock
-from region_broker.controller.raft.effects import Message, RoleChanged
+from region_broker.controller.raft.effects import Joining, Message, RoleChanged
 from region_broker.controller.raft.entries import Entry, Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
 from region_broker.ports.disk import Disk
@@ -45,8 +45,12 @@ class Transport(Protocol):
         """Begin to send it, and return; what cannot be sent is lost."""
         ...
 
+    def send_to_node(self, node_id: int, message: Message) -> None:
+        """The same to a node of which it is not known which member it is."""
+        ...
 
-def _nothing(_: RoleChanged) -> None:
+
+def _nothing(_: RoleChanged | Joining) -> None:
     """Nobody wants to know."""
 
 
@@ -58,6 +62,7 @@ class GroupSetup:
     `transport`: None where the member is alone. `snapshot_after_bytes`: how much is applied before the state machine's
     image takes the place of the log.
     `on_leader`, `on_follower`: called in the turn in which the core changed its role; `on_follower` for each new leader, too.
+    `on_joining`: called where this member leads, each time that a folder asks to be taken in.
     """
 
     member: Member
@@ -71,4 +76,5 @@ class GroupSetup:
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
     on_leader: Callable[[RoleChanged], None] = _nothing
     on_follower: Callable[[RoleChanged], None] = _nothing
+    on_joining: Callable[[Joining], None] = _nothing
     offload: Offload = asyncio.to_thread

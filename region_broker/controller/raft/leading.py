@@ -17,6 +17,7 @@ from region_broker.controller.raft.effects import (
     AppendAnswer,
     AppendRequest,
     BeginElection,
+    Joining,
     MembershipAsked,
     Outcome,
     Persist,
@@ -127,6 +128,20 @@ class Leading:
             due_ms = state.now_ms + state.settings.election_timeout_ms
             self._transfer = Transfer(event.ticket, event.target, due_ms)
             self._order_election()
+
+    def note_joining(self, member: Member) -> None:
+        """Say that a folder wants to be a member, unless it is one, or another one of its node is heard (INV-RFC4)."""
+        if member == self._state.me or member in self._progress:
+            return
+        known = [
+            each for each in (self._state.me, *self._progress) if each.node_id == member.node_id
+        ]
+        displaces = known[0] if known else None
+        if displaces is not None:
+            progress = self._progress.get(displaces)
+            if progress is None or self._is_fresh(progress):
+                return
+        self._state.effects.append(Joining(member, displaces))
 
     # --- answers ---
 

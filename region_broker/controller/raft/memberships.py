@@ -5,7 +5,7 @@ INV-RFM2  the newest membership in the log is in force, committed or not; when i
 """
 
 from bisect import bisect_right
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -63,6 +63,11 @@ def membership_payload(membership: Membership) -> bytes:
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(Membership)
+
+
+def memberships_of(entries: Iterable[Entry]) -> list[Membership]:
+    """Return the memberships that entries say, in order."""
+    return [_DECODER.decode(each.payload) for each in entries if each.kind is EntryKind.MEMBERSHIP]
 
 
 class MembershipHistory:

@@ -14,6 +14,7 @@ from region_broker.controller.raft.effects import (
     AppendRequest,
     Event,
     MembershipAsked,
+    PassedOn,
     Proposed,
     ReadAsked,
     Received,
@@ -39,6 +40,8 @@ def log_bytes(event: Event, membership: Membership) -> int:
             needed_bytes += ENTRY_BYTES_MAX + len(payload)
         case MembershipAsked(membership=wanted):
             needed_bytes += ENTRY_BYTES_MAX + _encoded_bytes(wanted)
+        case Received(message=PassedOn(payload=payload)):
+            needed_bytes += ENTRY_BYTES_MAX + len(payload)
         case Received(message=AppendRequest(entries=entries)):
             needed_bytes += entries_bytes(entries)
         case _:

@@ -207,6 +207,17 @@ class RaftGroup(RaftosNode):
         """Return who leads, as far as this member knows."""
         return self._group_state.leader
 
+    @property
+    def leads(self) -> bool:
+        """Return whether this member leads, as far as it knows."""
+        return self._group_state.leader == self._carrier.me
+
+    @property
+    def is_member(self) -> bool:
+        """Return whether this member is in the membership in force, as far as it knows."""
+        membership = self.membership
+        return self._carrier.me in (*membership.voters, *membership.learners)
+
     def _follow(self, change: RoleChanged) -> None:
         self._group_state.follow(change)
 

@@ -145,7 +145,7 @@ async def mirror_restarts(life: Life) -> None:
 
 async def both_restart(life: Life) -> None:
     """The primary loses power and returns, nobody takes over: what was acknowledged or shown anywhere is there."""
-    for power in (True, False):
+    for power in (True, True, True, False):
         await load(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)

@@ -14,8 +14,11 @@ from region_broker.controller.raft.effects import (
     DropLog,
     Effect,
     Event,
+    JoinAsked,
+    Joining,
     KeepSnapshotPiece,
     Message,
+    PassedOn,
     Persist,
     Role,
     RoleChanged,
@@ -151,6 +154,8 @@ class SimMember:
                 self._judge.answers(effect, self.applied)
             case RoleChanged():
                 self._became(effect, disks)
+            case Joining():
+                pass  # who is taken in, the plan of a life says
             case SendSnapshot():
                 post(self.me, effect.target, self._piece(effect))
             case KeepSnapshotPiece():
@@ -168,6 +173,7 @@ class SimMember:
     def _tell(self, target: Member, message: Message) -> None:
         if isinstance(message, VoteRequest | VoteAnswer) and message.pre:
             return
+        assert not isinstance(message, PassedOn | JoinAsked), "no core sends these"
         self._judge.tells(self.me, message.term, self.disk)
         if isinstance(message, VoteAnswer) and message.granted:
             self._judge.votes(self.me, target, message.term, self.disk)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import random
 import shutil
 import sqlite3
@@ -29,9 +30,10 @@ from region_broker.controller.metadata_commands import (
 )
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_machine import (
-    decode_image,
-    encode_command,
-    encode_image,
+    MachineState,
+    decode_state,
+    encode_state,
+    encode_wish,
     fold,
 )
 from region_broker.controller.metadata_store import (
@@ -61,7 +63,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def entry(index: int, command: Command) -> Entry:
-    return Entry(LogIndex(index), Term(1), EntryKind.COMMAND, encode_command(command))
+    return Entry(LogIndex(index), Term(1), EntryKind.COMMAND, encode_wish(UUID(int=index), command))
 
 
 def test_INV_M10_what_must_not_take_effect_changes_nothing_wherever_it_is_replayed() -> None:
@@ -73,9 +75,13 @@ def test_INV_M10_what_must_not_take_effect_changes_nothing_wherever_it_is_replay
     )
     entries = [entry(2 + at, command) for at, command in enumerate(commands)]
     entries.insert(0, Entry(LogIndex(1), Term(1), EntryKind.LEADER))
-    folded = fold(image, entries)
+    state, applied = fold(MachineState(image), entries)
+    folded = state.image
+    assert [each.refusal and each.refusal.code for each in applied] == [None, "topic-exists", None]
     assert (list(folded.topics), folded.version, folded.last_leader_epoch) == (["orders"], 2, 5)
-    assert decode_image(encode_image(folded)) == folded
+    assert decode_state(encode_state(state)) == state
+    again = [msgspec.structs.replace(each, index=LogIndex(each.index + 9)) for each in entries]
+    assert fold(state, again) == (state, []), "INV-M14: wished again, each is known"
 
 
 def test_a_log_that_this_version_does_not_know_is_not_read_in_part() -> None:
@@ -83,7 +89,7 @@ def test_a_log_that_this_version_does_not_know_is_not_read_in_part() -> None:
         LogIndex(1), Term(1), EntryKind.COMMAND, msgspec.msgpack.encode({"type": "Later"})
     )
     with pytest.raises(msgspec.MsgspecError):
-        fold(MetadataImage(version=0, cluster_id="c"), [unknown])
+        fold(MachineState(MetadataImage(version=0, cluster_id="c")), [unknown])
 
 
 async def changed(path: Path) -> MetadataImage:
@@ -195,8 +201,11 @@ async def test_a_damaged_log_is_refused_with_the_way_out(tmp_path: Path) -> None
 # -- crashes and disks that fail ---------------------------------------------------------------
 
 
+LIVES = itertools.count()
+
+
 async def opened(disk: SimulatedDisk) -> MetadataStore:
-    life = Life(MEMBER, disk, LoopClock(), SeededChance(random.Random(1)))
+    life = Life(MEMBER, disk, LoopClock(), SeededChance(random.Random(next(LIVES))))
     return await MetadataStore.open(
         FOLDER / "metadata.db",
         life,

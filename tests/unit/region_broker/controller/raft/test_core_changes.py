@@ -1,13 +1,20 @@
 """Changes of who votes and of who leads (thesis 3.10, 4.1 to 4.2)."""
 
+from uuid import UUID
+
 import pytest
 
 from region_broker.controller.raft.effects import (
+    NOBODY,
     Answered,
     BeginElection,
     Effect,
+    JoinAsked,
+    Joining,
     MembershipAsked,
     Outcome,
+    PassedOn,
+    Persist,
     Proposed,
     ReadAsked,
     Role,
@@ -166,3 +173,35 @@ def test_a_hand_over_is_lost_when_somebody_else_takes_over() -> None:
     led.step(TransferAsked(1, C))
     request = VoteRequest(Term(9), LogIndex(9), Term(8), pre=False, by_order=True)
     assert outcomes(led.hear(B, request)) == [(1, Outcome.LOST)]
+
+
+# --- who asks to be taken in, and wishes that were passed on ---
+
+
+def other_folder_of(known: Member) -> Member:
+    return Member(known.node_id, UUID(int=99))
+
+
+def test_a_leader_tells_of_a_folder_that_wants_to_join_and_others_do_not() -> None:
+    assert leader().hear(D, JoinAsked()) == [Joining(D, None)]
+    assert leader(D).hear(D, JoinAsked()) == [], "it is in"
+    assert Driven(point(0, 0, A, B, C)).hear(D, JoinAsked()) == []
+
+
+def test_INV_RFC4_a_folder_displaces_only_a_silent_one_of_its_node() -> None:
+    led = leader()
+    assert led.hear(other_folder_of(B), JoinAsked()) == [], "B was heard"
+    assert led.hear(other_folder_of(A), JoinAsked()) == [], "that is this very leader"
+    for _ in range(3):  # C answers, B does not
+        led.wait(60)
+        led.taken(C, 2)
+    assert led.hear(other_folder_of(B), JoinAsked()) == [Joining(other_folder_of(B), B)]
+
+
+def test_INV_RFC3_a_wish_that_was_passed_on_is_appended_by_who_leads_and_else_lost() -> None:
+    led = leader()
+    effects = led.hear(B, PassedOn(b"x"))
+    assert [each.payload for persist in of(effects, Persist) for each in persist.entries] == [b"x"]
+    assert {ticket for ticket, _ in outcomes(led.taken(B, 3))} <= {NOBODY}
+    assert led.core.commit_index == 3
+    assert Driven(point(0, 0, A, B, C)).hear(B, PassedOn(b"x")) == []
