@@ -14,6 +14,7 @@ through this class.
 Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 """
 
+from collections.abc import Callable
 from uuid import UUID
 
 from idempotency.identity import LeaderEpoch, TopicPartition
@@ -51,6 +52,8 @@ class Partition:
         self._start = start
         self._trimming = Trimming(tp, log, start)
         self._waiters = CommitWaiters()
+        self.on_durable: Callable[[], None] = _nobody_copies
+        """Called when more is durable here, or the log failed: where the region has other nodes that copy it."""
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
         self.retention = Retention(tp, log, sight, self._trimming, self.watchers)
@@ -70,8 +73,23 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """The durable end of the log: one node per region."""
+        """The end of what is durable here, and on all in-sync members where other nodes of the region copy this log."""
         return self.log.durability.stable_offset
+
+    @property
+    def durable_end(self) -> int:
+        """The end of what is durable on this node."""
+        return self.log.durability.durable_offset
+
+    def commit_up_to(self, offset: int | None) -> None:
+        """Take `offset` for the end of what all in-sync members have; None: nobody else in the region has this log (INV-PL6)."""
+        durability = self.log.durability
+        if durability.committed_offset == offset:
+            return
+        durability.committed_offset = offset
+        if self.failed is None:
+            self._waiters.reached(durability.stable_offset)
+        self.watchers.notify()
 
     @property
     def log_start_offset(self) -> int:
@@ -201,6 +219,7 @@ class Partition:
             self._waiters.notify_at(offset, listener)
 
     def _stable_moved(self) -> None:
+        self.on_durable()
         failed = self.log.content.failed
         if failed is not None:
             self._waiters.fail(PartitionFailed(failed))
@@ -243,3 +262,7 @@ class Partition:
         self._waiters.fail(NotLeader(reason))
         self.sight.show_no_more_than(offset)
         self.watchers.notify()
+
+
+def _nobody_copies() -> None:
+    """The region has one node."""

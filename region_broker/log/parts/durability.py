@@ -2,8 +2,10 @@
 
 INV-PL5  a segment is sealed once it, its index, its aborted index, the state at its end and a checkpoint past it
         are durable; only then is it handed to the seal callback, and only sealed segments are ever deleted
-synced_offset <= stable_offset <= end of the log; under `flush.policy=commit` stable is synced. What is synced but not
-in the log's own files is in the journal, behind the fence of its checkpoint.
+INV-PL6  stable_offset <= durable_offset <= end of the log; in a log that is copied inside its region what is stable is what the
+         in-sync members have, too, and never more than is durable here
+Under `flush.policy=commit` durable is synced. What is synced but not in the log's own files is in the journal, behind the fence of its
+checkpoint.
 
 Making durable is in two steps around a thread: `begin_sync` on the loop, `SyncJob.run` in the thread, `finish_sync` on
 the loop (`group_commit`). A small job's bytes go into the node's journal instead (`finish_journaled`); the log's own files
@@ -43,6 +45,8 @@ class LogDurability:
         self.tail = LogTail(log_id)
         """What is to go into the journal next."""
         self.files = FileSync(content.disk, content.folder, content.config.cached_tail_bytes)
+        self.committed_offset: int | None = None
+        """Up to where all in-sync members of the region have it; None where nobody else in the region has this log (INV-PL6)."""
         self._content = content
         self._file_offset = content.end_offset
         """All below is synced in the log's own files."""
@@ -60,9 +64,15 @@ class LogDurability:
     # -- where it is -----------------------------------------------------------------------------
 
     @property
-    def stable_offset(self) -> int:
-        """Up to here appends may be acknowledged under the node's flush policy."""
+    def durable_offset(self) -> int:
+        """Up to here the log is durable on this node, as its flush policy has it."""
         return self.synced_offset if self._waits_for_sync else self._content.end_offset
+
+    @property
+    def stable_offset(self) -> int:
+        """Up to here appends may be acknowledged (INV-PL6)."""
+        durable, committed = self.durable_offset, self.committed_offset
+        return durable if committed is None else min(durable, committed)
 
     @property
     def generation(self) -> int:
@@ -236,6 +246,8 @@ class LogDurability:
         self._checkpointed_bytes = 0
         self.tail.clear()
         self.synced_offset = self._file_offset = offset
+        if self.committed_offset is not None:
+            self.committed_offset = min(self.committed_offset, offset)
 
     def emptied_at(self, offset: int) -> None:
         """Note that the log has been emptied and goes on at `offset`."""

@@ -63,7 +63,7 @@ class Sight:
 
     @property
     def high_watermark(self) -> int:
-        """The durable end of the log: one node per region."""
+        """See `Partition.high_watermark`."""
         return self._durability.stable_offset
 
     @property
