@@ -52,6 +52,8 @@ class Connection:
     member: Member
     leader: Member
     leader_epoch: LeaderEpoch
+    start_count: int
+    """Which process of the follower it belongs to."""
     to_leader: deque[Any] = field(default_factory=deque)
     to_follower: deque[Any] = field(default_factory=deque)
     is_broken: bool = False
@@ -69,18 +71,21 @@ class Node:
         self.world = world
         self.disk = disk
         self.is_up = False
+        self.start_count = 0
         self.leading: LeadingCore | None = None
         self.led_epoch = LeaderEpoch(-1)
         self.following = FollowingCore()
         self.epoch_at_start = LeaderEpoch(-1)
         self.log_count = 0
         self.open_logs: list[LogKey] = []
+        self.heard_epoch = LeaderEpoch(-1)
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start anew from the disk; the metadata let it in with the folder that it has."""
         self.is_up = True
+        self.start_count += 1
         self.leading, self.following = None, FollowingCore()
         self.epoch_at_start = self.world.register.leader_epoch
         self.log_count = 0
@@ -146,10 +151,9 @@ class Node:
         """Step the leader's core, and carry out what it asks for."""
         core, judge = self.leading, self.world.judge
         assert core is not None
-        was_deposed = core.is_deposed
+        self.heard_epoch = max(self.heard_epoch, getattr(event, "leader_epoch", self.led_epoch))
         for effect in core.step(event, self.world.now_ms):
-            newer = self.following.leader_epoch > self.led_epoch
-            if was_deposed or newer or (core.is_deposed and not isinstance(effect, out.Deposed)):
+            if self.heard_epoch > self.led_epoch and not isinstance(effect, out.Deposed):
                 violated("INV-RPJ4", f"{effect} of a leader that knows it is deposed")
             match effect:
                 case out.HighWatermark(key, offset):
@@ -314,6 +318,8 @@ class World:
         self.proposals: list[tuple[Node, out.ProposeInSync]] = []
         self.connections: list[Connection] = []
         self.broken: list[Connection] = []
+        self.reported: deque[tuple[Connection, out.SendReport]] = deque(maxlen=60)
+        """What leaders have heard, and may hear again."""
         self.wound_back: set[Member] = set()
         self.played: list[str] = []
         self._values = self._numbers = 0
@@ -342,12 +348,23 @@ class World:
         found = {member: self.disk_of(member) for member in self.register.in_sync}
         return {member: disk for member, disk in found.items() if disk is not None}
 
+    def look(self) -> None:
+        """Have the disks judged. One that was wound back counts again once it has caught up."""
+        for member in list(self.wound_back):
+            disk = self.nodes[member.node_id - 1].disk
+            if all(disk.log(key).holds(rows) for key, rows in self.judge.committed.items() if rows):
+                self.wound_back.discard(member)
+        self.judge.look_at(self.survivors())
+
     def elect(self, alive: frozenset[Member] | None = None) -> None:
         """Elect; a folder that was wound back is not let in (see `choosing`)."""
         register = self.register
         if alive is None:
             alive = frozenset(n.disk.member for n in self.nodes if n.is_up)
-        election = choose(register.in_sync, alive - self.wound_back - register.fenced)
+        preferred = sorted(register.in_sync)
+        self.chance.shuffle(preferred)
+        able = alive - self.wound_back - register.fenced
+        election = choose(register.in_sync, able, preferred)
         if election is None:
             return
         register.leader_epoch = LeaderEpoch(register.leader_epoch + 1)
@@ -358,7 +375,11 @@ class World:
     def _set(self, in_sync: frozenset[Member]) -> None:
         self.register.in_sync = in_sync
         self.register.version += 1
-        self.wound_back &= in_sync
+        self.wound_back &= self.named()
+
+    def named(self) -> frozenset[Member]:
+        """Return who is in sync, or would be by a proposal that may still be carried out."""
+        return self.register.in_sync.union(*(wish.members for _, wish in self.proposals))
 
     def fence(self, node: Node) -> None:
         """Fence a node, dead or alive; it goes out of the set, unless it leads or is the last one."""
@@ -398,7 +419,9 @@ class World:
     def connect(self, node: Node, session: int, leader: Member, leader_epoch: LeaderEpoch) -> None:
         """Begin a session."""
         self._numbers += 1
-        made = Connection(self._numbers, session, node, node.disk.member, leader, leader_epoch)
+        made = Connection(
+            self._numbers, session, node, node.disk.member, leader, leader_epoch, node.start_count
+        )
         made.to_leader.append("hello")
         self.connections.append(made)
 
@@ -442,22 +465,35 @@ class World:
             node.lead(into.FollowerLost(connection.member, connection.number))
 
     def _tell_follower(self, connection: Connection) -> None:
-        if connection.follower.is_up and connection.follower.disk.member == connection.member:
+        follower = connection.follower
+        if follower.is_up and follower.start_count == connection.start_count:
             connection.follower.follow(into.ConnectionBroken(connection.session))
 
     def to_leader(self, connection: Connection) -> None:
         """Deliver the next message."""
         node = self.nodes[connection.leader.node_id - 1]
         if node.is_up:
-            node.hear(connection, connection.to_leader.popleft())
+            message = connection.to_leader.popleft()
+            if isinstance(message, out.SendFetch | out.SendReport):
+                report = out.SendReport(message.session, message.durable_ends)
+                self.reported.append((connection, report))
+            node.hear(connection, message)
         elif not connection.is_broken:
             self.break_off(connection)
+
+    def repeat_report(self) -> str:
+        """Let a leader hear something again."""
+        connection, report = self.chance.choice(self.reported)
+        node = self.nodes[connection.leader.node_id - 1]
+        if node.is_up and node.leading is not None:
+            node.hear(connection, report)
+        return f"{connection.number} {report}"
 
     def to_follower(self, connection: Connection) -> None:
         """Deliver the next message."""
         node, session = connection.follower, connection.session
         message = connection.to_follower.popleft()
-        if not node.is_up:
+        if not node.is_up or node.start_count != connection.start_count:
             return
         match message:
             case "refused":
