@@ -84,8 +84,8 @@ def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | 
     if not own.epochs:
         return MeetAt(own.end_offset)
     mine = own.end_of(leaders.leader_epoch)
-    if mine.leader_epoch in {leaders.leader_epoch, NO_LEADER_EPOCH}:
+    if mine.leader_epoch == leaders.leader_epoch:
         return MeetAt(max(own.log_start_offset, min(mine.end_offset, leaders.end_offset)))
-    # INV-RPH2: the leader had nothing of `asked`, and of what it had this log has nothing.
+    # INV-RPH2: the leader has nothing of `asked`, and this log nothing of what it has instead.
     assert mine.leader_epoch < asked, (mine, asked)
     return AskAgain(mine.leader_epoch)

@@ -271,7 +271,7 @@ class FollowingCore:
             self._effects.append(AppendSlices(filled))
         for part, log in copied:
             log.position = part.end_offset
-            log.leaders_high_watermark = max(log.leaders_high_watermark, part.high_watermark)
+            log.leaders_high_watermark = part.high_watermark
             self._show(part.key, log)
             if part.log_start_offset > log.log_start_offset:
                 log.log_start_offset = part.log_start_offset
@@ -302,7 +302,6 @@ class FollowingCore:
     def _remove(self, key: LogKey) -> None:
         log = self._logs.pop(key, None)
         self._added.pop(key, None)
-        self._to_report.pop(key, None)
         if log is not None and log.stage is Stage.COPIED:
             self._forgotten.append(key)
 

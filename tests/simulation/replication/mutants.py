@@ -194,7 +194,7 @@ MUTANTS: Final = (
             "if wanted == members and self._doubtful <= wanted:",
             "if wanted == members:",
         ),
-        bent={"doubt": 20, "crash": 4},
+        bent={"doubt": 60, "propose": 5, "break": 6, "crash": 0.5, "elect": 0.2, "empty":0},
     ),
     _mutant(
         "what-is-written-is-reported", "R8, INV-RPF4", "INV-RPJ1",

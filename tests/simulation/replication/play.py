@@ -1,6 +1,7 @@
 """Plays one life: what happens next is drawn, faults end, and then everything must settle."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,7 @@ class Played:
     violation: str
     steps: tuple[str, ...]
     committed: int
+    seen: Counter[str]
 
 
 def play(seed: int, weights: Mapping[str, float] = WEIGHTS) -> Played:
@@ -38,7 +40,8 @@ def play(seed: int, weights: Mapping[str, float] = WEIGHTS) -> Played:
         violation = str(found)
     except AssertionError as found:
         violation = f"assertion: {found!r}"
-    return Played(violation, tuple(world.played), sum(map(len, world.judge.committed.values())))
+    committed = sum(map(len, world.judge.committed.values()))
+    return Played(violation, tuple(world.played), committed, world.seen)
 
 
 def _step(world: World, weights: Mapping[str, float]) -> None:
@@ -46,6 +49,7 @@ def _step(world: World, weights: Mapping[str, float]) -> None:
     world.now_ms += world.chance.choice((0, 1, 5, 20))
     done = _MOVES[name](world)
     if done is not None:
+        world.seen[name] += 1
         world.played.append(f"{world.now_ms} {name} {done}")
 
 
@@ -189,7 +193,7 @@ def _settle(world: World) -> None:
     """
     world.played.append("faults end")
     away = [node for node in world.nodes if world.survivors().keys() - {node.disk.member}]
-    away = away[:1] if world.chance.random() < 0.4 else []
+    away = [world.chance.choice(away)] if away and world.chance.random() < 0.4 else []
     for node in world.nodes:
         if node in away and node.is_up:
             node.crash()

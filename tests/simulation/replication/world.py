@@ -5,7 +5,7 @@ to the cores all the same, which must leave it.
 """
 
 import random
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -153,6 +153,7 @@ class Node:
         assert core is not None
         self.heard_epoch = max(self.heard_epoch, getattr(event, "leader_epoch", self.led_epoch))
         for effect in core.step(event, self.world.now_ms):
+            self.world.seen[type(effect).__name__] += 1
             if self.heard_epoch > self.led_epoch and not isinstance(effect, out.Deposed):
                 violated("INV-RPJ4", f"{effect} of a leader that knows it is deposed")
             match effect:
@@ -176,6 +177,7 @@ class Node:
     ) -> None:
         """Step the follower's core, and carry out what it asks for; `rows` are those of an answer."""
         for effect in self.following.step(event, self.world.now_ms):
+            self.world.seen[type(effect).__name__] += 1
             match effect:
                 case out.Connect(session, leader, leader_epoch):
                     self.world.connect(self, session, leader, leader_epoch)
@@ -316,11 +318,14 @@ class World:
         members = frozenset(node.disk.member for node in self.nodes)
         self.register = Register(LeaderEpoch(0), min(members), members, 1, log_count=2)
         self.proposals: list[tuple[Node, out.ProposeInSync]] = []
+        self.doubted: list[out.ProposeInSync] = []
         self.connections: list[Connection] = []
         self.broken: list[Connection] = []
         self.reported: deque[tuple[Connection, out.SendReport]] = deque(maxlen=60)
         """What leaders have heard, and may hear again."""
         self.wound_back: set[Member] = set()
+        self.seen: Counter[str] = Counter()
+        """What has happened, for a test that asks whether lives are rich."""
         self.played: list[str] = []
         self._values = self._numbers = 0
         for node in self.nodes:
@@ -373,6 +378,7 @@ class World:
         self.judge.elected(register.leader_epoch)
 
     def _set(self, in_sync: frozenset[Member]) -> None:
+        self.seen[f"from {len(self.register.in_sync)} to {len(in_sync)}"] += 1
         self.register.in_sync = in_sync
         self.register.version += 1
         self.wound_back &= self.named()
@@ -402,13 +408,18 @@ class World:
             self.nodes[member.node_id - 1].disk.member == member for member in added
         )
         if is_current and is_able:
+            self.seen["carried out late"] += wish in self.doubted
             self._set(wish.members)
-        elif node.leading is not None and node.led_epoch == wish.leader_epoch:
-            node.lead(into.ProposalEnded(wish.number, is_refused=True))
+        else:
+            self.seen["refused"] += 1
+            self.seen["of a deposed leader"] += wish.leader_epoch != register.leader_epoch
+            if node.leading is not None and node.led_epoch == wish.leader_epoch:
+                node.lead(into.ProposalEnded(wish.number, is_refused=True))
 
     def doubt(self, index: int) -> None:
         """Tell who proposed that nobody knows; it may be carried out later, or is lost."""
         node, wish = self.proposals[index]
+        self.doubted.append(wish)
         if self.chance.random() < 0.5:
             del self.proposals[index]
         if node.leading is not None and node.led_epoch == wish.leader_epoch:
