@@ -96,7 +96,8 @@ class CheckEpochs:
 
 @dataclass(frozen=True, slots=True)
 class CutLog:
-    """Cut the log off at `to_offset`, a batch boundary, durably: the leader has another history from there on, or none."""
+    """Cut the log off at `to_offset`, a batch boundary: the leader has another history from there on, or none. All that is left is
+    durable then, which is not told as `LogsDurable`."""
 
     key: LogKey
     to_offset: int

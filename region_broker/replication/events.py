@@ -131,7 +131,8 @@ LeaderEvent: TypeAlias = (
 
 
 class LocalLog(NamedTuple):
-    """What a follower has of a log: its history, how far that is durable, and the high watermark that it knows (at most that)."""
+    """What a follower has of a log: its history (of leader epochs with records alone, INV-E3), how far that is durable, and the high
+    watermark that it knows (at most that)."""
 
     history: LogHistory
     durable_end: int

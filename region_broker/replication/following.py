@@ -247,8 +247,7 @@ class FollowingCore:
             log.log_start_offset = leaders_start
         elif meets_at < log.position:
             self._effects.append(CutLog(key, meets_at))
-            log.position = meets_at
-            log.durable_end = min(log.durable_end, meets_at)
+            log.position = log.durable_end = meets_at
         log.stage = Stage.COPIED
         log.history = None
         self._added[key] = log.position

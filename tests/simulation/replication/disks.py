@@ -40,6 +40,11 @@ class SimLog:
         self.epochs.note(row.leader_epoch, self.end)
         self.rows.append(row)
 
+    def extend(self, position: int, rows: list[Row]) -> None:
+        assert self.end == position, (self.end, position)
+        for row in rows:
+            self.append(row)
+
     def cut(self, end: int) -> None:
         assert self.start <= end <= self.end, (self.start, end, self.end)
         del self.rows[end:]

@@ -152,7 +152,7 @@ MUTANTS: Final = (
             "self._short = {key for key, log in logs.items() if log.joins_at > 0}",
             "self._short = {key for key, log in logs.items() if log.joins_at > self.durable_ends.get(key, 0)}",
         ),
-        bent={"wind back": 10, "crash": 4, "start": 15, "elect": 0.2, "empty": 0},
+        bent={"wind back": 20, "crash": 5, "start": 5, "propose": 25, "learn": 30, "elect": 0.2, "empty": 0, "delete": 0},
     ),
     _mutant(
         "a-deposed-leader-goes-on", "R4, INV-RPL6", "INV-RPJ4",
@@ -241,8 +241,8 @@ MUTANTS: Final = (
         "a-cut-log-reports-what-it-had", "R8, INV-RPF4", "INV-RPJ|assertion",
         (
             "following:FollowingCore._meet",
-            "log.durable_end = min(log.durable_end, meets_at)",
-            "pass",
+            "log.position = log.durable_end = meets_at",
+            "log.position = meets_at",
         ),
     ),
     _mutant(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.simulation.replication.judge import Violation, violated
-from tests.simulation.replication.world import KEYS, Connection, Node, World
+from tests.simulation.replication.world import Connection, Node, World
 
 STEPS: Final = 600
 SETTLING_ROUNDS: Final = 400
 WEIGHTS: Final[Mapping[str, float]] = {
     "message": 120, "answer": 40, "produce": 14, "sync": 24, "learn": 16, "propose": 10, "doubt": 3, "tick": 5, "break": 1,
-    "ghost": 4, "repeat": 3, "crash": 1.5, "start": 6, "fence": 0.5, "admit": 2, "elect": 1.5, "trim": 1, "empty": 1, "wind back": 1, "make": 0.3,
+    "ghost": 4, "repeat": 3, "crash": 1.5, "start": 6, "fence": 0.5, "admit": 2, "elect": 1.5, "trim": 1, "empty": 1, "wind back": 1, "make": 2, "delete": 0.5,
 }  # fmt: skip
 
 
@@ -117,9 +117,10 @@ def _is_spare(world: World, node: Node) -> bool:
 
 
 def _wind_back(world: World, node: Node) -> None:
+    ends = {key: log.end for key, log in node.disk.logs.items()}
     node.disk.wind_back(world.chance)
     if node.disk.member in world.named():
-        world.wound_back.add(node.disk.member)
+        world.wound_back.setdefault(node.disk.member, ends)
 
 
 def _proposal(act: Callable[[World, int], None]) -> Callable[[World], str | None]:
@@ -139,11 +140,6 @@ def _elect(world: World) -> str:
     alive = frozenset(n.disk.member for n in world.nodes if n.is_up and world.chance.random() < 0.9)
     world.elect(alive)
     return str(world.register)
-
-
-def _make(world: World) -> str:
-    world.register.log_count = len(KEYS)
-    return ""
 
 
 def _tick(world: World) -> str:
@@ -182,7 +178,8 @@ _MOVES: Final[dict[str, Callable[[World], str | None]]] = {
     "trim": _at(_is_leading, lambda _, node: node.trim()),
     "empty": _at(_is_spare, lambda _, node: node.disk.empty()),
     "wind back": _at(_is_spare, _wind_back),
-    "make": _make,
+    "make": lambda world: world.make_log(),
+    "delete": lambda world: world.delete_log(),
 }
 
 
@@ -232,7 +229,7 @@ def _is_settled(world: World, up: list[Node]) -> bool:
     disks = [node.disk for node in up]
     if world.register.in_sync != {disk.member for disk in disks}:
         return False
-    for key in KEYS[: world.register.log_count]:
+    for key in world.register.logs:
         logs = [disk.log(key) for disk in disks]
         ends = {log.end for log in logs} | {log.high_watermark for log in logs}
         if len(ends) > 1 or not all(log.holds(world.judge.committed[key]) for log in logs):

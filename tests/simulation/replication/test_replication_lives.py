@@ -35,7 +35,7 @@ def test_lives_are_rich() -> None:
     wanted = (
         "CutLog", "StartAt", "LogStart", "Deposed", "NotEnough", "Enough", "WentBack", "SendReport",
         "from 3 to 2", "from 2 to 1", "from 3 to 1", "from 1 to 2", "from 2 to 3", "carried out late", "refused", "of a deposed leader",
-        "doubt", "ghost", "repeat", "crash", "empty", "wind back", "fence", "break", "make",
+        "doubt", "ghost", "repeat", "crash", "empty", "wind back", "fence", "break", "make", "delete",
     )  # fmt: skip
     assert not {name for name in wanted if seen[name] < 5}, seen
 

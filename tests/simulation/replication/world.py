@@ -21,10 +21,15 @@ from tests.simulation.replication.disks import Row, SimDisk
 from tests.simulation.replication.judge import Judge, violated
 
 NODES: Final = (1, 2, 3)
-KEYS: Final = tuple(LogKey(UUID(int=number), 0) for number in range(3))
-LEAST: Final = dict(zip(KEYS, (2, 1, 2), strict=True))
-"""`min.insync.replicas` by log."""
+KEYS: Final = tuple(LogKey(UUID(int=number), 0) for number in range(2))
+"""The first logs; others are made meanwhile, and any may be deleted."""
+LOGS_MAX: Final = 3
 SETTINGS: Final = LeadingSettings(replica_lag_time_ms_max=1_000, proposal_pause_ms=50)
+
+
+def least_of(key: LogKey) -> int:
+    """Return `min.insync.replicas` of a log."""
+    return 1 + (key.topic_id.int + 1) % 2
 
 
 @dataclass
@@ -35,7 +40,7 @@ class Register:
     leader: Member
     in_sync: frozenset[Member]
     version: int
-    log_count: int
+    logs: tuple[LogKey, ...]
     fenced: frozenset[Member] = frozenset()
 
     def copy(self) -> "Register":
@@ -76,7 +81,7 @@ class Node:
         self.led_epoch = LeaderEpoch(-1)
         self.following = FollowingCore()
         self.epoch_at_start = LeaderEpoch(-1)
-        self.log_count = 0
+        self.logs: tuple[LogKey, ...] = ()
         self.open_logs: list[LogKey] = []
         self.heard_epoch = LeaderEpoch(-1)
 
@@ -88,7 +93,7 @@ class Node:
         self.start_count += 1
         self.leading, self.following = None, FollowingCore()
         self.epoch_at_start = self.world.register.leader_epoch
-        self.log_count = 0
+        self.logs = ()
         self.world.admit(self.disk.member)
 
     def crash(self) -> None:
@@ -103,8 +108,11 @@ class Node:
         if self.leading is not None and register.leader_epoch > self.led_epoch:
             self.lead(into.LeaderEpochSeen(register.leader_epoch))
             self.leading = None
-        news = KEYS[self.log_count : register.log_count]
-        self.log_count = register.log_count
+            for log in self.disk.logs.values():
+                log.epochs.truncate_end(log.end)  # INV-E3
+        news = tuple(key for key in register.logs if key not in self.logs)
+        self._drop([key for key in self.disk.logs if key not in register.logs])
+        self.logs = register.logs
         leads = register.leader == self.disk.member
         if self.leading is not None:
             self._open(news)
@@ -123,6 +131,17 @@ class Node:
             leader = None if leads else register.leader
             self.follow(into.FollowLeader(register.leader_epoch, leader))
 
+    def _drop(self, keys: list[LogKey]) -> None:
+        """Drop logs whose topics were deleted."""
+        for key in keys:
+            del self.disk.logs[key]
+            if key in self.open_logs:
+                self.open_logs.remove(key)
+            if self.leading is not None:
+                self.lead(into.LogClosed(key))
+            else:
+                self.follow(into.LogRemoved(key))
+
     def _begin_to_lead(self, register: Register) -> None:
         self.led_epoch = register.leader_epoch
         self.open_logs = []
@@ -134,15 +153,15 @@ class Node:
             settings=SETTINGS,
             now_ms=self.world.now_ms,
         )
-        for key in KEYS[: self.log_count]:
+        for key in self.logs:
             self.disk.log(key).epochs.note(self.led_epoch, self.disk.log(key).end)
-        self._open(KEYS[: self.log_count])
+        self._open(self.logs)
 
     def _open(self, keys: tuple[LogKey, ...]) -> None:
         for key in keys:
             log = self.disk.log(key)
             self.open_logs.append(key)
-            opened = into.LogOpened(key, log.durable, log.end, log.high_watermark, LEAST[key])
+            opened = into.LogOpened(key, log.durable, log.end, log.high_watermark, least_of(key))
             self.lead(opened)
 
     # -- cores -----------------------------------------------------------------------------------
@@ -157,15 +176,15 @@ class Node:
             if self.heard_epoch > self.led_epoch and not isinstance(effect, out.Deposed):
                 violated("INV-RPJ4", f"{effect} of a leader that knows it is deposed")
             match effect:
-                case out.HighWatermark(key, offset):
+                case out.HighWatermark(key, offset) if key in self.world.register.logs:
                     in_sync = len(core.in_sync.members)
                     judge.leader_moved(
-                        self.led_epoch, self.disk, key, offset, in_sync=in_sync, least=LEAST[key]
+                        self.led_epoch, self.disk, key, offset, in_sync=in_sync, least=least_of(key)
                     )
                     self.disk.log(key).high_watermark = offset
                 case out.ProposeInSync():
                     self.world.proposals.append((self, effect))
-                case out.WentBack() | out.Deposed() | out.Enough() | out.NotEnough():
+                case _:
                     pass
         if not core.is_deposed and self.led_epoch == self.world.register.leader_epoch:
             for key in self.open_logs:
@@ -205,29 +224,29 @@ class Node:
                 violated("INV-RPJ7", f"{disk.member}: {effect}")
             case out.AppendSlices(slices):
                 for part in slices:
-                    assert disk.log(part.key).end == part.position, (part, disk.log(part.key).end)
-                    for row in rows[part.key]:
-                        disk.log(part.key).append(row)
-            case out.HighWatermark(key, offset):
+                    disk.log(part.key).extend(part.position, rows[part.key])
+            case out.HighWatermark(key, offset) if key in self.world.register.logs:
                 judge.follower_moved(disk, key, offset)
                 disk.log(key).high_watermark = offset
             case out.LogStart(key, offset):
                 disk.log(key).trim(offset)
             case _:
-                assert False, effect  # noqa: B011, PT015
+                pass
 
     # -- what happens ----------------------------------------------------------------------------
 
     def produce(self) -> None:
         """Append a record as a leader."""
         assert self.leading is not None
-        key = self.world.chance.choice(KEYS[: self.log_count])
+        if not self.logs:
+            return
+        key = self.world.chance.choice(self.logs)
         self.disk.log(key).append(Row(self.led_epoch, self.world.next_value()))
 
     def sync(self, share: float) -> None:
         """Sync some of the logs."""
         ends = {}
-        for key in KEYS[: self.log_count]:
+        for key in self.logs:
             log = self.disk.log(key)
             if log.durable < log.end and self.world.chance.random() < share:
                 log.durable = ends[key] = log.end
@@ -240,7 +259,9 @@ class Node:
 
     def trim(self) -> None:
         """Delete some of what is committed, as a leader."""
-        key = self.world.chance.choice(KEYS[: self.log_count])
+        if not self.logs:
+            return
+        key = self.world.chance.choice(self.logs)
         log = self.disk.log(key)
         log.trim(self.world.chance.randint(log.start, max(log.start, log.high_watermark)))
 
@@ -271,7 +292,7 @@ class Node:
                         self.disk.log(key).history().end_of(leader_epoch),
                         self.disk.log(key).start,
                     )
-                    if key in KEYS[: self.log_count]
+                    if key in self.logs
                     else None
                     for key, leader_epoch in asked.items()
                 }
@@ -291,6 +312,8 @@ class Node:
         """Answer one fetch with what is new, synced here or not."""
         slices, rows = [], {}
         for key, position in connection.positions.items():
+            if key not in self.logs:
+                continue
             log = self.disk.log(key)
             if position < log.start:
                 self.world.break_off(connection)
@@ -316,18 +339,20 @@ class World:
         self.now_ms = 0
         self.nodes = [Node(self, SimDisk(node_id)) for node_id in NODES]
         members = frozenset(node.disk.member for node in self.nodes)
-        self.register = Register(LeaderEpoch(0), min(members), members, 1, log_count=2)
+        self.register = Register(LeaderEpoch(0), min(members), members, 1, KEYS)
         self.proposals: list[tuple[Node, out.ProposeInSync]] = []
         self.doubted: list[out.ProposeInSync] = []
         self.connections: list[Connection] = []
         self.broken: list[Connection] = []
         self.reported: deque[tuple[Connection, out.SendReport]] = deque(maxlen=60)
         """What leaders have heard, and may hear again."""
-        self.wound_back: set[Member] = set()
+        self.wound_back: dict[Member, dict[LogKey, int]] = {}
+        """Members with older copies of their folders, and where their logs had ended before."""
         self.seen: Counter[str] = Counter()
         """What has happened, for a test that asks whether lives are rich."""
         self.played: list[str] = []
         self._values = self._numbers = 0
+        self._made = len(KEYS)
         for node in self.nodes:
             node.start()
         self.elect()
@@ -355,11 +380,16 @@ class World:
 
     def look(self) -> None:
         """Have the disks judged. One that was wound back counts again once it has caught up."""
-        for member in list(self.wound_back):
-            disk = self.nodes[member.node_id - 1].disk
-            if all(disk.log(key).holds(rows) for key, rows in self.judge.committed.items() if rows):
-                self.wound_back.discard(member)
+        for member, ends in list(self.wound_back.items()):
+            logs = self.nodes[member.node_id - 1].disk.logs
+            missing = [key for key, end in ends.items() if key in logs and logs[key].durable < end]
+            if not missing and self._holds_all(member):
+                del self.wound_back[member]
         self.judge.look_at(self.survivors())
+
+    def _holds_all(self, member: Member) -> bool:
+        disk, committed = self.nodes[member.node_id - 1].disk, self.judge.committed
+        return all(disk.log(key).holds(rows) for key, rows in committed.items())
 
     def elect(self, alive: frozenset[Member] | None = None) -> None:
         """Elect; a folder that was wound back is not let in (see `choosing`)."""
@@ -368,7 +398,7 @@ class World:
             alive = frozenset(n.disk.member for n in self.nodes if n.is_up)
         preferred = sorted(register.in_sync)
         self.chance.shuffle(preferred)
-        able = alive - self.wound_back - register.fenced
+        able = alive - self.wound_back.keys() - register.fenced
         election = choose(register.in_sync, able, preferred)
         if election is None:
             return
@@ -381,11 +411,29 @@ class World:
         self.seen[f"from {len(self.register.in_sync)} to {len(in_sync)}"] += 1
         self.register.in_sync = in_sync
         self.register.version += 1
-        self.wound_back &= self.named()
+        named = self.named()
+        self.wound_back = {who: ends for who, ends in self.wound_back.items() if who in named}
 
     def named(self) -> frozenset[Member]:
         """Return who is in sync, or would be by a proposal that may still be carried out."""
         return self.register.in_sync.union(*(wish.members for _, wish in self.proposals))
+
+    def make_log(self) -> str | None:
+        """Make a topic."""
+        if len(self.register.logs) == LOGS_MAX:
+            return None
+        self._made += 1
+        self.register.logs += (LogKey(UUID(int=self._made), 0),)
+        return str(self._made)
+
+    def delete_log(self) -> str | None:
+        """Delete a topic."""
+        if len(self.register.logs) < LOGS_MAX:
+            return None
+        key = self.chance.choice(self.register.logs)
+        self.register.logs = tuple(each for each in self.register.logs if each != key)
+        self.judge.committed.pop(key, None)
+        return str(key.topic_id.int)
 
     def fence(self, node: Node) -> None:
         """Fence a node, dead or alive; it goes out of the set, unless it leads or is the last one."""
@@ -511,7 +559,7 @@ class World:
                 if not connection.is_broken:
                     self.break_off(connection)
             case "welcome":
-                logs = {key: node.disk.log(key).local() for key in KEYS[: node.log_count]}
+                logs = {key: node.disk.log(key).local() for key in node.logs}
                 node.follow(into.Connected(session, logs))
             case (slices, rows):
                 node.follow(into.Fetched(session, slices), rows)

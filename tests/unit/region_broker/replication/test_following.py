@@ -130,6 +130,14 @@ def test_R5_a_log_is_cut_to_where_the_histories_meet(
     assert effects[:2] == [CutLog(X, cut), SendFetch(1, {X: cut}, (), {X: cut})]
 
 
+def test_R8_what_a_cut_leaves_is_durable() -> None:
+    """The log is synced before it is cut, and nobody tells a sync that moved nothing: unreported, it would hold HW up for ever."""
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=6, durable=2))
+    effects = follower.checked((X, answer(E1, E1, 4)))
+    assert effects[:2] == [CutLog(X, 4), SendFetch(1, {X: 4}, (), {X: 4})]
+
+
 def test_R5_a_log_that_the_leader_has_whole_is_not_cut() -> None:
     follower = Follower()
     follower.connected(x=local((E1, 0), end=6))
