@@ -13,27 +13,13 @@ Not here: where entries are stored (the metadata image, the failover journal), n
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar
-from uuid import UUID
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from idempotency import identity
 from idempotency.identity import RegionEpoch
 
-
-class LogKey(NamedTuple):
-    """One partition log in any region: topic id and partition number."""
-
-    topic_id: UUID
-    partition: int
-
-    def encode(self) -> str:
-        """Return ``topic_id-hex/partition``: the key used in lineage entries and on disk."""
-        return f"{self.topic_id.hex}/{self.partition}"
-
-    @classmethod
-    def decode(cls, text: str) -> "LogKey":
-        """Parse what `encode` wrote; raises ValueError on anything else."""
-        topic_id_hex, _, partition = text.partition("/")
-        return cls(UUID(hex=topic_id_hex), int(partition))
+LogKey: TypeAlias = identity.LogKey
+"""One partition log in any region."""
 
 
 class TidemarkPoint(NamedTuple):

@@ -11,7 +11,8 @@ with everywhere. A sequence number is the only other number that is taken for on
 Not here: arithmetic on sequences (`sequence`), comparison of epochs (`fencing`).
 """
 
-from typing import Final, NewType, TypeAlias
+from typing import Final, NamedTuple, NewType, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -49,3 +50,31 @@ class TopicPartition(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         """Return ``topic-partition``."""
         return f"{self.topic}-{self.partition}"
+
+
+class LogKey(NamedTuple):
+    """One partition log, on any node of any region: topic id and partition number."""
+
+    topic_id: UUID
+    partition: int
+
+    def encode(self) -> str:
+        """Return ``topic_id-hex/partition``: the key used in lineage entries and on disk."""
+        return f"{self.topic_id.hex}/{self.partition}"
+
+    @classmethod
+    def decode(cls, text: str) -> "LogKey":
+        """Parse what `encode` wrote; raises ValueError on anything else."""
+        topic_id_hex, _, partition = text.partition("/")
+        return cls(UUID(hex=topic_id_hex), int(partition))
+
+
+class Member(msgspec.Struct, frozen=True, order=True):
+    """One folder of one node: `incarnation` is drawn when the folder is made, so an emptied one is another member (KIP-853)."""
+
+    node_id: int
+    incarnation: UUID
+
+    def __str__(self) -> str:
+        """Return ``node/first digits of the incarnation``."""
+        return f"{self.node_id}/{self.incarnation.hex[:8]}"

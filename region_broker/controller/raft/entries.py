@@ -6,10 +6,11 @@ INV-RE3  one membership and the next differ in at most one voter, so that any tw
 """
 
 from enum import IntEnum
-from typing import Final, NewType
-from uuid import UUID
+from typing import Final, NewType, TypeAlias
 
 import msgspec
+
+from idempotency import identity
 
 Term = NewType("Term", int)
 LogIndex = NewType("LogIndex", int)
@@ -17,16 +18,8 @@ LogIndex = NewType("LogIndex", int)
 NO_TERM: Final = Term(0)
 BEFORE_FIRST: Final = LogIndex(0)
 
-
-class Member(msgspec.Struct, frozen=True, order=True):
-    """One folder of one node (INV-RE2). `incarnation` is drawn when the folder is made."""
-
-    node_id: int
-    incarnation: UUID
-
-    def __str__(self) -> str:
-        """Return ``node/first digits of the incarnation``."""
-        return f"{self.node_id}/{self.incarnation.hex[:8]}"
+Member: TypeAlias = identity.Member
+"""Who votes, or follows (INV-RE2)."""
 
 
 class Membership(msgspec.Struct, frozen=True):

@@ -1,0 +1,91 @@
+"""What replication speaks of: the in-sync set, and a log's history by leader epochs, with the place where two of them part.
+
+INV-RPH1  what lies below the meeting point of two histories is the same in both, whatever was cut or deleted in between
+          (KIP-101, KIP-279, KIP-320)
+INV-RPH2  each question asks for an older leader epoch than the one before, so that the questions end
+
+Not here: who asks and what is cut (`following`), how a node keeps its epochs (`log.indexes.leader_epochs`).
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
+
+
+@dataclass(frozen=True, slots=True)
+class InSync:
+    """The committed in-sync set of a group: who may lead next. `version` grows with each change, in one leader epoch or another."""
+
+    members: frozenset[Member]
+    version: int
+
+
+class EpochStart(NamedTuple):
+    """From `start_offset` on records are of `leader_epoch`, up to the next one's start."""
+
+    leader_epoch: LeaderEpoch
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """The largest leader epoch at or below the one that was asked for, and where it ends."""
+
+    leader_epoch: LeaderEpoch
+    end_offset: int
+
+
+class AskAgain(NamedTuple):
+    """The histories meet further below: ask for the end of this older leader epoch."""
+
+    leader_epoch: LeaderEpoch
+
+
+class MeetAt(NamedTuple):
+    """The histories are the same below this offset, and nowhere above."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogHistory:
+    """Where each leader epoch of one log starts, oldest first, both growing; none where the log never had a record.
+
+    `end_offset` is the log end, synced or not: what is not synced may be the leader's, too.
+    """
+
+    epochs: tuple[EpochStart, ...]
+    log_start_offset: int
+    end_offset: int
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """The newest leader epoch, -1 without any."""
+        return self.epochs[-1].leader_epoch if self.epochs else NO_LEADER_EPOCH
+
+    def end_of(self, asked: LeaderEpoch) -> EpochEnd:
+        """Return the largest leader epoch <= `asked`, and its end; (-1, log start) where all are newer."""
+        higher = bisect_right(self.epochs, asked, key=attrgetter("leader_epoch"))
+        if higher == 0:
+            return EpochEnd(NO_LEADER_EPOCH, self.log_start_offset)
+        end = self.epochs[higher].start_offset if higher < len(self.epochs) else self.end_offset
+        return EpochEnd(self.epochs[higher - 1].leader_epoch, end)
+
+
+def compare(own: LogHistory, asked: LeaderEpoch, leaders: EpochEnd) -> MeetAt | AskAgain:
+    """Return where a follower's log meets the leader's, or what to ask next (INV-RPH1).
+
+    `leaders` is the leader's `end_of(asked)`. `asked` was the follower's newest epoch, then what this said. A leader that has nothing
+    as old as `asked` has none of the follower's records that it was asked about: they meet where the follower's log starts.
+    """
+    assert leaders.leader_epoch <= asked, (leaders, asked)
+    if not own.epochs:
+        return MeetAt(own.end_offset)
+    mine = own.end_of(leaders.leader_epoch)
+    if mine.leader_epoch == leaders.leader_epoch:
+        return MeetAt(max(own.log_start_offset, min(mine.end_offset, leaders.end_offset)))
+    # INV-RPH2: the leader has nothing of `asked`, and this log nothing of what it has instead.
+    assert mine.leader_epoch < asked, (mine, asked)
+    return AskAgain(mine.leader_epoch)

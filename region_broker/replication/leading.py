@@ -1,0 +1,352 @@
+"""The leader of a replica group in one leader epoch: what is committed, who is in sync, whom to take out and in.
+
+INV-RPL1  HW is the least of what is durable on the *maximal* in-sync set, this member included: the committed set, and whoever is in
+          a proposal whose end is not known (R2)
+INV-RPL2  HW does not go down in a leader epoch
+INV-RPL3  HW of a log stands still while the committed in-sync set is smaller than that log's `min.insync.replicas` (R2)
+INV-RPL4  a follower is taken in only if it has reported, under this leader epoch and in the session that goes on, that in all
+          logs of the group it has durably what lies below HW and below the start of this leader epoch, and is not fenced (R3)
+INV-RPL5  a report of another session, leader epoch or incarnation changes nothing (R4)
+INV-RPL6  once a newer leader epoch is known nothing leaves this core any more (R4)
+INV-RPL7  one proposal at a time, each of the newest version known
+INV-RPL8  a member is in sync for all logs of the group, or for none
+
+Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata have then. They have what this leader knew to be
+committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
+stable storage. A proposal whose outcome is not known counts until the metadata show a newer version: it may be carried out late.
+
+Work: a report, or a group of syncs, costs the logs that it names, each times the members. Sessions that begin, and changes of the
+in-sync set, cost more: all logs, and those that are not committed to their ends.
+
+Sources: KIP-101, KIP-392, KIP-497, KIP-903, KIP-966; Kafka's `Partition.scala`, from which this differs in three points. The set is the
+group's. What counts is durable, not written. Who lags is not taken in though it has all below HW: it would leave again.
+Not here: what followers do (`following`), who leads (`choosing`), fetch sessions, waiting requests.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from idempotency.identity import LeaderEpoch, LogKey, Member
+from region_broker.replication.effects import (
+    Deposed,
+    Enough,
+    HighWatermark,
+    LeaderEffect,
+    NotEnough,
+    ProposeInSync,
+    WentBack,
+)
+from region_broker.replication.events import (
+    FollowerConnected,
+    FollowerLost,
+    FollowerReport,
+    InSyncChanged,
+    LeaderEpochSeen,
+    LeaderEvent,
+    LogClosed,
+    LogOpened,
+    LogsDurable,
+    MembersFenced,
+    MinInSyncChanged,
+    ProposalEnded,
+    Ticked,
+)
+from region_broker.replication.facts import InSync
+from region_broker.replication.progress import FollowerProgress, LeaderLogState
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingSettings:
+    """`replica_lag_time_ms_max`: Kafka's `replica.lag.time.max.ms`; `proposal_pause_ms`: how long after one that came to nothing."""
+
+    replica_lag_time_ms_max: int = 30_000
+    proposal_pause_ms: int = 500
+
+
+class LeadingCore:
+    """One member that leads one group under one leader epoch. Made when it begins to lead, and for no second time."""
+
+    def __init__(
+        self,
+        me: Member,
+        leader_epoch: LeaderEpoch,
+        in_sync: InSync,
+        *,
+        settings: LeadingSettings,
+        now_ms: int,
+    ) -> None:
+        """Lead with the in-sync set that elected this member. Its logs follow as `LogOpened`."""
+        assert me in in_sync.members, (me, in_sync)
+        self._me = me
+        self._leader_epoch = leader_epoch
+        self._settings = settings
+        self._in_sync = in_sync
+        self._logs: dict[LogKey, LeaderLogState] = {}
+        self._uncommitted: dict[LogKey, None] = {}
+        """The logs whose HW is below what is durable here: where it may move."""
+        self._thresholds: Counter[int] = Counter()
+        self._followers: dict[Member, FollowerProgress] = {}
+        self._fenced: frozenset[Member] = frozenset()
+        self._pending: ProposeInSync | None = None
+        self._doubtful: frozenset[Member] = frozenset()
+        """Whoever was in a proposal, under this version, of which nobody knows whether it was carried out."""
+        self._proposal_count = 0
+        self._not_before_ms = now_ms
+        self._counted: tuple[FollowerProgress, ...] = ()
+        self._is_deposed = False
+        self._effects: list[LeaderEffect] = []
+        self._count_anew(now_ms)
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    @property
+    def in_sync(self) -> InSync:
+        """Return the committed in-sync set, as far as it is known here."""
+        return self._in_sync
+
+    @property
+    def is_deposed(self) -> bool:
+        """Return whether this leader epoch is over."""
+        return self._is_deposed
+
+    def high_watermark(self, key: LogKey) -> int:
+        """Return up to where acks=all is answered; acks=1 is at `durable_end`. KeyError for a log that is not open."""
+        return self._logs[key].high_watermark
+
+    def durable_end(self, key: LogKey) -> int:
+        """Return up to where acks=1 is answered, while this leads: what is durable here."""
+        return self._logs[key].durable_end
+
+    def has_enough(self, key: LogKey) -> bool:
+        """Return whether acks=all is taken: else NOT_ENOUGH_REPLICAS, before anything is appended (R1)."""
+        return len(self._in_sync.members) >= self._logs[key].min_in_sync
+
+    def knows_latest(self, key: LogKey) -> bool:
+        """Return whether HW covers all that older leader epochs acknowledged: until then OFFSET_NOT_AVAILABLE (R6)."""
+        log = self._logs[key]
+        return log.high_watermark >= log.epoch_start_offset
+
+    def may_read_from(self, member: Member, key: LogKey, fetch_offset: int) -> bool:
+        """Return whether a consumer may be sent to this member: it is in sync, heard, and has what the consumer asks for (C41)."""
+        follower = self._followers.get(member)
+        if follower is None or member not in self._in_sync.members or not follower.is_heard:
+            return False
+        return follower.durable_ends.get(key, 0) >= fetch_offset
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
+        """Take one event; the effects are to be carried out in their order."""
+        if self._is_deposed:
+            return []
+        self._take(event, now_ms)
+        if not self._is_deposed:
+            self._propose(now_ms)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _take(self, event: LeaderEvent, now_ms: int) -> None:
+        match event:
+            case FollowerConnected() | FollowerReport() | FollowerLost():
+                self._follower(event, now_ms)
+            case LogsDurable(durable_ends):
+                self._durable(durable_ends, now_ms)
+            case LogOpened() | LogClosed() | MinInSyncChanged():
+                self._log_changed(event, now_ms)
+            case InSyncChanged() | MembersFenced() | LeaderEpochSeen():
+                self._metadata_changed(event, now_ms)
+            case ProposalEnded():
+                self._proposal_ended(event, now_ms)
+            case Ticked():
+                pass
+            case _:
+                assert_never(event)
+
+    def _metadata_changed(
+        self, event: InSyncChanged | MembersFenced | LeaderEpochSeen, now_ms: int
+    ) -> None:
+        match event:
+            case MembersFenced(members):
+                self._fenced = members
+            case LeaderEpochSeen(leader_epoch):
+                self._seen(leader_epoch)
+            case InSyncChanged(leader_epoch, in_sync):
+                self._seen(leader_epoch)
+                if leader_epoch == self._leader_epoch and in_sync.version > self._in_sync.version:
+                    self._change(in_sync, now_ms)
+            case _:
+                assert_never(event)
+
+    def _seen(self, leader_epoch: LeaderEpoch) -> None:
+        """Stop for good if somebody leads under a newer leader epoch (INV-RPL6)."""
+        if leader_epoch > self._leader_epoch:
+            self._is_deposed = True
+            self._effects = [Deposed(leader_epoch)]
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def _log_changed(self, event: LogOpened | LogClosed | MinInSyncChanged, now_ms: int) -> None:
+        match event:
+            case LogOpened():
+                assert event.key not in self._logs, event
+                assert event.high_watermark <= event.durable_end, event
+                log = LeaderLogState(
+                    event.durable_end,
+                    event.epoch_start_offset,
+                    event.high_watermark,
+                    event.min_in_sync,
+                )
+                self._logs[event.key] = log
+                self._thresholds[log.min_in_sync] += 1
+                for follower in self._followers.values():
+                    follower.threshold_moved(event.key, log)
+                    follower.leader_moved([event.key], self._logs, now_ms)
+                self._advance(event.key, log)
+            case LogClosed(key):
+                gone = self._logs.pop(key, None)
+                if gone is not None:
+                    self._forget_threshold(gone)
+                self._uncommitted.pop(key, None)
+                for follower in self._followers.values():
+                    follower.forget(key)
+            case MinInSyncChanged(key, min_in_sync):
+                log = self._logs[key]
+                self._forget_threshold(log)
+                log.min_in_sync = min_in_sync
+                self._thresholds[min_in_sync] += 1
+                self._advance(key, log)
+            case _:
+                assert_never(event)
+
+    def _forget_threshold(self, log: LeaderLogState) -> None:
+        self._thresholds[log.min_in_sync] -= 1
+        if not self._thresholds[log.min_in_sync]:
+            del self._thresholds[log.min_in_sync]
+
+    def _durable(self, durable_ends: Mapping[LogKey, int], now_ms: int) -> None:
+        moved = []
+        for key, durable_end in durable_ends.items():
+            log = self._logs.get(key)
+            if log is not None and durable_end > log.durable_end:
+                log.durable_end = durable_end
+                moved.append(key)
+        for follower in self._followers.values():
+            follower.leader_moved(moved, self._logs, now_ms)
+        for key in moved:
+            self._advance(key, self._logs[key])
+
+    def _advance(self, key: LogKey, log: LeaderLogState) -> None:
+        """Move HW as far as the maximal in-sync set allows (INV-RPL1, INV-RPL2, INV-RPL3)."""
+        end = log.durable_end
+        for follower in self._counted:
+            end = min(end, follower.durable_ends.get(key, 0))
+        if end > log.high_watermark and len(self._in_sync.members) >= log.min_in_sync:
+            log.high_watermark = end
+            self._effects.append(HighWatermark(key, end))
+            for follower in self._followers.values():
+                follower.threshold_moved(key, log)
+        if log.high_watermark < log.durable_end:
+            self._uncommitted[key] = None
+        else:
+            self._uncommitted.pop(key, None)
+
+    # -- followers -------------------------------------------------------------------------------
+
+    def _follower(
+        self, event: FollowerConnected | FollowerReport | FollowerLost, now_ms: int
+    ) -> None:
+        """Take what comes of a follower, if it is of this leader epoch, in the session that goes on (INV-RPL5)."""
+        if not isinstance(event, FollowerLost):
+            self._seen(event.leader_epoch)
+            if event.leader_epoch != self._leader_epoch or event.member == self._me:
+                return
+        follower = self._followers.get(event.member)
+        if isinstance(event, FollowerConnected):
+            if follower is None:
+                follower = self._followers[event.member] = FollowerProgress(event.member, None)
+            if follower.session is None or event.session > follower.session:
+                follower.begin(event.session, self._logs, now_ms)
+        elif follower is None or event.session != follower.session or follower.is_lost:
+            return
+        elif isinstance(event, FollowerLost):
+            follower.end()
+        else:
+            self._report(follower, event, now_ms)
+
+    def _report(self, follower: FollowerProgress, event: FollowerReport, now_ms: int) -> None:
+        moved, fewer = follower.report(event.durable_ends, self._logs, now_ms)
+        if fewer:
+            follower.went_back |= follower in self._counted
+            self._effects.append(WentBack(event.member, tuple(fewer)))
+        for key in moved:
+            self._advance(key, self._logs[key])
+
+    # -- the in-sync set -------------------------------------------------------------------------
+
+    def _change(self, in_sync: InSync, now_ms: int) -> None:
+        """Take the metadata's set over: no proposal under an older version can be carried out any more."""
+        before, after = len(self._in_sync.members), len(in_sync.members)
+        assert self._me in in_sync.members, (
+            "whoever takes a leader out of the set elects another one"
+        )
+        self._in_sync = in_sync
+        self._pending, self._doubtful = None, frozenset()
+        self._not_before_ms = now_ms
+        self._count_anew(now_ms)
+        for min_in_sync in sorted(self._thresholds):
+            if after < min_in_sync <= before:
+                self._effects.append(NotEnough(min_in_sync))
+            elif before < min_in_sync <= after:
+                self._effects.append(Enough(min_in_sync))
+        for key in list(self._uncommitted):
+            self._advance(key, self._logs[key])
+
+    def _count_anew(self, now_ms: int) -> None:
+        """Count the maximal set; whoever is new in it without having been heard has the time that a lagging one has."""
+        proposed = self._pending.members if self._pending is not None else frozenset()
+        maximal = self._in_sync.members | proposed | self._doubtful
+        for member in sorted(maximal - {self._me} - self._followers.keys()):
+            self._followers[member] = FollowerProgress(member, now_ms)
+        for member, follower in list(self._followers.items()):
+            if member not in maximal:
+                follower.went_back = False
+                if follower.session is None:
+                    del self._followers[member]
+        self._counted = tuple(self._followers[member] for member in sorted(maximal - {self._me}))
+
+    def _propose(self, now_ms: int) -> None:
+        """Ask for the set as it should be, if it is another one, or if it is in doubt and holds HW back (INV-RPL7)."""
+        if self._pending is not None or now_ms < self._not_before_ms:
+            return
+        members = self._in_sync.members
+        wanted = {self._me}
+        for member, follower in self._followers.items():
+            if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
+                wanted.add(member)
+        if wanted == members and self._doubtful <= wanted:
+            return
+        self._proposal_count += 1
+        self._pending = ProposeInSync(
+            self._proposal_count, self._leader_epoch, frozenset(wanted), self._in_sync.version
+        )
+        self._effects.append(self._pending)
+        self._count_anew(now_ms)
+
+    def _may_stay(self, follower: FollowerProgress, now_ms: int) -> bool:
+        if follower.is_lost or follower.went_back or follower.member in self._fenced:
+            return False
+        return not follower.lags(now_ms, self._settings.replica_lag_time_ms_max)
+
+    def _proposal_ended(self, event: ProposalEnded, now_ms: int) -> None:
+        pending = self._pending
+        if pending is None or event.number != pending.number:
+            return
+        self._pending = None
+        if not event.is_refused:
+            self._doubtful |= pending.members
+        self._not_before_ms = now_ms + self._settings.proposal_pause_ms
+        self._count_anew(now_ms)
+        for key in list(self._uncommitted):
+            self._advance(key, self._logs[key])

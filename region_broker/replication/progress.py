@@ -1,0 +1,164 @@
+"""How far one follower is in all logs of a group, kept so that a report costs what has moved.
+
+INV-RPP1  within a session what a follower has durably only grows, and what it said in another session counts for nothing
+INV-RPP2  a follower is caught up as of a moment once it has, in all logs, what was durable at the leader at that moment
+
+The moment (Kafka's `lastCaughtUpTimeMs`, for a whole group): while nothing is missing it is now. Else there is a *mark*: the ends, at
+some moment, of the logs in which the follower was behind then. Once all of them are reached it was caught up as of that moment,
+and the next mark is set. Each entry of a mark is paid for by the report that reaches it.
+
+It is measured against what is durable at the leader, not against its log end: a leader whose own disk is slow blames nobody.
+Not here: what follows from it (`leading`).
+"""
+
+from collections.abc import Mapping
+
+from idempotency.identity import LogKey, Member
+
+
+class LeaderLogState:
+    """One log at its leader."""
+
+    __slots__ = ("durable_end", "epoch_start_offset", "high_watermark", "min_in_sync")
+
+    def __init__(
+        self, durable_end: int, epoch_start_offset: int, high_watermark: int, min_in_sync: int
+    ) -> None:
+        """See `events.LogOpened`."""
+        self.durable_end = durable_end
+        self.epoch_start_offset = epoch_start_offset
+        self.high_watermark = high_watermark
+        self.min_in_sync = min_in_sync
+
+    @property
+    def joins_at(self) -> int:
+        """What a member must have durably to be taken into the in-sync set (R3)."""
+        return max(self.high_watermark, self.epoch_start_offset)
+
+
+Logs = Mapping[LogKey, LeaderLogState]
+
+
+class FollowerProgress:
+    """One member other than the leader, from its first session, or its place in the in-sync set, on."""
+
+    __slots__ = (
+        "_behind", "_former_ends", "_mark", "_mark_ms", "_short", "caught_up_ms", "durable_ends", "has_reported", "is_lost", "member",
+        "session", "went_back",
+    )  # fmt: skip
+
+    def __init__(self, member: Member, caught_up_ms: int | None) -> None:
+        """`caught_up_ms`: None for one that has nothing yet."""
+        self.member = member
+        self.session: int | None = None
+        self.is_lost = False
+        """Its last session has ended."""
+        self.has_reported = False
+        """Something was heard in this session."""
+        self.went_back = False
+        """It has less than it said, while it was counted: it is to leave, and may come in again from outside."""
+        self.caught_up_ms = caught_up_ms
+        self.durable_ends: dict[LogKey, int] = {}
+        """What it has, of this session; a log that is not in here may be empty there, or not be there."""
+        self._former_ends: dict[LogKey, int] = {}
+        self._behind: set[LogKey] = set()
+        self._short: set[LogKey] = set()
+        self._mark: dict[LogKey, int] = {}
+        self._mark_ms = 0
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    def begin(self, session: int, logs: Logs, now_ms: int) -> None:
+        """Begin a session: nothing counts until it is reported again (INV-RPP1)."""
+        self.session = session
+        self.is_lost = self.has_reported = False
+        self._former_ends, self.durable_ends = self.durable_ends, {}
+        self._behind = {key for key, log in logs.items() if log.durable_end > 0}
+        self._short = {key for key, log in logs.items() if log.joins_at > 0}
+        self._set_mark(logs, now_ms)
+
+    def end(self) -> None:
+        """End the session. What was durable there still is, and holds the high watermark back no more than before."""
+        self.is_lost = True
+
+    # -- what moves ------------------------------------------------------------------------------
+
+    def report(
+        self, durable_ends: Mapping[LogKey, int], logs: Logs, now_ms: int
+    ) -> tuple[list[LogKey], list[LogKey]]:
+        """Take a report in; return the logs that have moved, and those in which it has less than in its last session."""
+        self.has_reported = True
+        moved: list[LogKey] = []
+        fewer: list[LogKey] = []
+        for key, durable_end in durable_ends.items():
+            log = logs.get(key)
+            if log is None:
+                continue
+            if self._former_ends and durable_end < self._former_ends.pop(key, 0):
+                fewer.append(key)
+            if durable_end <= self.durable_ends.get(key, 0):
+                continue
+            self.durable_ends[key] = durable_end
+            moved.append(key)
+            if durable_end >= log.durable_end:
+                self._behind.discard(key)
+            if durable_end >= log.joins_at:
+                self._short.discard(key)
+            if durable_end >= self._mark.get(key, durable_end + 1):
+                del self._mark[key]
+        self._look_at_mark(logs, now_ms)
+        return moved, fewer
+
+    def _look_at_mark(self, logs: Logs, now_ms: int) -> None:
+        if not self._behind:
+            self.caught_up_ms = now_ms
+            self._mark = {}
+        elif not self._mark:
+            self.caught_up_ms = self._mark_ms
+            self._set_mark(logs, now_ms)
+
+    def _set_mark(self, logs: Logs, now_ms: int) -> None:
+        self._mark = {key: logs[key].durable_end for key in self._behind}
+        self._mark_ms = now_ms
+
+    def leader_moved(self, keys: list[LogKey], logs: Logs, now_ms: int) -> None:
+        """Note that more is durable at the leader, or that these logs were opened."""
+        if self.session is None:
+            return
+        was_level = not self._behind
+        ends = self.durable_ends
+        self._behind.update(key for key in keys if ends.get(key, 0) < logs[key].durable_end)
+        if was_level and self._behind:
+            self.caught_up_ms = now_ms
+            self._set_mark(logs, now_ms)
+
+    def threshold_moved(self, key: LogKey, log: LeaderLogState) -> None:
+        """Note that a member must have more of this log now to be taken in."""
+        if self.session is not None and self.durable_ends.get(key, 0) < log.joins_at:
+            self._short.add(key)
+
+    def forget(self, key: LogKey) -> None:
+        """Forget a log that is closed."""
+        self.durable_ends.pop(key, None)
+        self._former_ends.pop(key, None)
+        self._behind.discard(key)
+        self._short.discard(key)
+        self._mark.pop(key, None)
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it has said something in a session that goes on."""
+        return self.has_reported and not self.is_lost
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether it has what R3 asks for, in all logs, and has said so in this session."""
+        return self.is_heard and not self._short
+
+    def lags(self, now_ms: int, lag_ms_max: int) -> bool:
+        """Return whether the moment as of which it is caught up is too long ago."""
+        if self.is_heard and not self._behind:
+            return False
+        return self.caught_up_ms is None or now_ms - self.caught_up_ms > lag_ms_max

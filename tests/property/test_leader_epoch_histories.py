@@ -1,0 +1,79 @@
+"""Where two histories meet, found by asking for leader epochs, is the end of what the two logs share (R5, KIP-101, KIP-279).
+
+Goal: no two logs that leaders and followers can come to are cut too far, or not far enough.
+Method: each leader epoch begins on a beginning of an earlier leader's log, and adds records; the two logs are beginnings of two of
+these. The model compares them record by record.
+"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idempotency.identity import LeaderEpoch
+from region_broker.replication.facts import AskAgain, EpochStart, LogHistory, compare
+
+Rows = list[tuple[LeaderEpoch, int]]
+"""Leader epoch and number of each record."""
+
+
+@st.composite
+def leaders(draw: st.DrawFn) -> list[Rows]:
+    """Draw the logs of some leaders, each at the end of its leader epoch; the first is empty."""
+    logs: list[Rows] = [[]]
+    for number in range(1, draw(st.integers(1, 7)) + 1):
+        former = draw(st.sampled_from(logs))
+        kept = former[: draw(st.integers(0, len(former)))]
+        added = [(LeaderEpoch(number), place) for place in range(draw(st.integers(0, 3)))]
+        logs.append([*kept, *added])
+    return logs
+
+
+def history(rows: Rows, start: int = 0) -> LogHistory:
+    """Return the history of a log, of which all below `start` was deleted."""
+    starts: dict[LeaderEpoch, int] = {}
+    for offset, (leader_epoch, _) in enumerate(rows):
+        if offset >= start:
+            starts.setdefault(leader_epoch, offset)
+    return LogHistory(tuple(EpochStart(*each) for each in starts.items()), start, len(rows))
+
+
+def shared(own: Rows, leaders_rows: Rows) -> int:
+    """Return how much two logs have in common."""
+    pairs = zip(own, leaders_rows, strict=False)
+    return next(
+        (offset for offset, (ours, theirs) in enumerate(pairs) if ours != theirs),
+        min(len(own), len(leaders_rows)),
+    )
+
+
+def meeting(own: LogHistory, leader: LogHistory) -> tuple[int, int]:
+    """Ask until the histories meet; return where, and how often was asked."""
+    asked, count = own.latest, 1
+    while isinstance(found := compare(own, asked, leader.end_of(asked)), AskAgain):
+        assert found.leader_epoch < asked, "INV-RPH2"
+        asked, count = found.leader_epoch, count + 1
+    return found.offset, count
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH1_INV_RPH2_histories_meet_where_the_logs_part(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    own = own[: data.draw(st.integers(0, len(own)))]
+    other = other[: data.draw(st.integers(0, len(other)))]
+    meets_at, count = meeting(history(own), history(other))
+    assert meets_at == shared(own, other)
+    assert count <= len(history(own).epochs) + 1
+
+
+@given(st.data(), leaders())
+def test_R5_INV_RPH1_a_deleted_beginning_keeps_nothing_that_the_leader_lacks(
+    data: st.DataObject, logs: list[Rows]
+) -> None:
+    own, other = data.draw(st.sampled_from(logs)), data.draw(st.sampled_from(logs))
+    common = shared(own, other)
+    own_start = data.draw(st.integers(0, common))
+    start = data.draw(st.integers(0, common))
+    meets_at, _ = meeting(history(own, own_start), history(other, start))
+    assert meets_at <= common
+    assert meets_at == common or common <= max(start, own_start)

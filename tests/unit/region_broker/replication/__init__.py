@@ -1,0 +1,1 @@
+"""Tests of region_broker.replication."""

@@ -1,0 +1,367 @@
+"""What a follower asks, cuts, copies and reports, rule by rule: R4, R5, R8, KIP-101, KIP-279, KIP-320."""
+
+from uuid import UUID
+
+import pytest
+
+from idempotency.identity import LeaderEpoch, LogKey, Member
+from region_broker.replication.effects import (
+    AppendSlices,
+    CheckEpochs,
+    Connect,
+    CutLog,
+    Disconnect,
+    DivergedBelowHighWatermark,
+    FollowerEffect,
+    HighWatermark,
+    LogStart,
+    SendFetch,
+    SendReport,
+    StartAt,
+)
+from region_broker.replication.events import (
+    Connected,
+    ConnectionBroken,
+    EpochsChecked,
+    Fetched,
+    FollowerEvent,
+    FollowLeader,
+    LeaderLog,
+    LocalLog,
+    LogAdded,
+    LogRemoved,
+    LogsDurable,
+    Slice,
+    Ticked,
+)
+from region_broker.replication.facts import EpochEnd, EpochStart, LogHistory
+from region_broker.replication.following import (
+    ASK_AGAIN_MS,
+    BACKOFF_MS_MAX,
+    BACKOFF_MS_MIN,
+    URGENT_FETCHES_MAX,
+    FollowingCore,
+    Stage,
+)
+
+A, B = (Member(node_id, UUID(int=node_id)) for node_id in (1, 2))
+X, Y = (LogKey(UUID(int=number), 0) for number in (1, 2))
+NONE = LeaderEpoch(-1)
+E1, E2, E3, E5 = map(LeaderEpoch, (1, 2, 3, 5))
+
+
+def local(
+    *epochs: tuple[LeaderEpoch, int],
+    end: int,
+    durable: int | None = None,
+    hw: int = 0,
+    start: int = 0,
+) -> LocalLog:
+    history = LogHistory(tuple(EpochStart(*each) for each in epochs), start, end)
+    return LocalLog(history, end if durable is None else durable, hw)
+
+
+def answer(asked: LeaderEpoch, found: LeaderEpoch, end: int, start: int = 0) -> LeaderLog:
+    return LeaderLog(asked, EpochEnd(found, end), start)
+
+
+class Follower:
+    """A core with a clock, connected on demand."""
+
+    def __init__(self) -> None:
+        """Follow nobody."""
+        self.now_ms = 0
+        self.core = FollowingCore()
+
+    def step(self, event: FollowerEvent) -> list[FollowerEffect]:
+        return self.core.step(event, self.now_ms)
+
+    def connected(self, **logs: LocalLog) -> list[FollowerEffect]:
+        [connect] = self.step(FollowLeader(E5, A))
+        assert connect == Connect(1, A, E5)
+        return self.step(Connected(1, {{"x": X, "y": Y}[name]: log for name, log in logs.items()}))
+
+    def checked(self, *answers: tuple[LogKey, LeaderLog | None]) -> list[FollowerEffect]:
+        return self.step(EpochsChecked(1, dict(answers)))
+
+    def fetched(self, *slices: Slice) -> list[FollowerEffect]:
+        return self.step(Fetched(1, slices))
+
+
+def copying(end: int = 3, durable: int | None = None, hw: int = 0) -> Follower:
+    """Return a follower that copies X, whose history is the leader's; two fetches are under way."""
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=end, durable=durable, hw=hw))
+    follower.checked((X, answer(E1, E1, 9)))
+    return follower
+
+
+# -- histories ------------------------------------------------------------------------------------
+
+
+def test_R5_INV_RPF1_histories_are_compared_before_anything_is_copied_or_said() -> None:
+    follower = Follower()
+    effects = follower.connected(x=local((E1, 0), (E3, 4), end=6, durable=5), y=local(end=0))
+    assert effects == [CheckEpochs(1, {X: E3, Y: NONE})]
+    assert follower.step(LogsDurable({X: 6})) == []
+    assert follower.checked((X, answer(E3, E3, 8)), (Y, answer(NONE, NONE, 0))) == [
+        SendFetch(1, {X: 6, Y: 0}, (), {X: 6, Y: 0}),
+        SendFetch(1, {}, (), {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "end", "cut"),
+    [
+        (E3, 5, 5),  # the leader has less of the same epoch
+        (E3, 4, 4),
+        (E1, 2, 2),  # the leader's epoch 1 ended before ours
+        (E1, 4, 4),
+        (E1, 9, 4),  # ours ended before the leader's
+        (NONE, 0, 0),  # the leader has nothing as old
+    ],
+)
+def test_R5_a_log_is_cut_to_where_the_histories_meet(
+    found: LeaderEpoch, end: int, cut: int
+) -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), (E3, 4), end=6))
+    effects = follower.checked((X, answer(E3, found, end)))
+    assert effects[:2] == [CutLog(X, cut), SendFetch(1, {X: cut}, (), {X: cut})]
+
+
+def test_R8_what_a_cut_leaves_is_durable() -> None:
+    """The log is synced before it is cut, and nobody tells a sync that moved nothing: unreported, it would hold HW up for ever."""
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=6, durable=2))
+    effects = follower.checked((X, answer(E1, E1, 4)))
+    assert effects[:2] == [CutLog(X, 4), SendFetch(1, {X: 4}, (), {X: 4})]
+
+
+def test_R5_a_log_that_the_leader_has_whole_is_not_cut() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=6))
+    assert follower.checked((X, answer(E1, E1, 6)))[0] == SendFetch(1, {X: 6}, (), {X: 6})
+
+
+def test_R5_histories_are_asked_about_until_they_meet() -> None:
+    """KIP-279: two leaders wrote in turn, and neither had what the other one wrote."""
+    follower = Follower()
+    follower.connected(x=local((E1, 0), (E3, 2), end=6))
+    assert follower.checked((X, answer(E3, E2, 5))) == [CheckEpochs(1, {X: E1})]
+    assert follower.checked((X, answer(E1, E1, 1)))[0] == CutLog(X, 1)
+
+
+@pytest.mark.parametrize(("end", "hw", "stops"), [(4, 5, True), (5, 5, False), (4, 4, False)])
+def test_INV_RPF2_no_log_is_cut_below_its_hw(end: int, hw: int, stops: bool) -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=6, hw=hw))
+    effects = follower.checked((X, answer(E1, E1, end)))
+    assert (effects[0] == DivergedBelowHighWatermark(X, end, hw)) == stops
+    assert (effects[0] == CutLog(X, end)) != stops
+    assert follower.core.stage(X) is (Stage.STOPPED if stops else Stage.COPIED)
+    if stops:
+        assert effects[1:] == [SendFetch(1, {}, (), {})] * 2
+
+
+def test_an_emptied_folder_copies_everything_from_where_the_leaders_log_starts() -> None:
+    follower = Follower()
+    assert follower.connected(x=local(end=0)) == [CheckEpochs(1, {X: NONE})]
+    effects = follower.checked((X, answer(NONE, NONE, 7, start=7)))
+    assert effects[:2] == [StartAt(X, 7), SendFetch(1, {X: 7}, (), {X: 7})]
+
+
+def test_a_log_that_the_leaders_retention_has_passed_starts_again() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=3, hw=3))
+    assert follower.checked((X, answer(E1, NONE, 5, start=5)))[0] == StartAt(X, 5)
+
+
+def test_a_folder_that_was_wound_back_is_copied_on_from_its_end() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=2, hw=2))
+    assert follower.checked((X, answer(E1, E1, 8)))[0] == SendFetch(1, {X: 2}, (), {X: 2})
+
+
+def test_an_answer_to_an_older_question_is_left() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=6))
+    follower.step(LogRemoved(X))
+    assert follower.step(LogAdded(X, local((E2, 0), end=6)))[0] == CheckEpochs(1, {X: E2})
+    follower.checked((X, answer(E1, E1, 3)))
+    assert follower.core.stage(X) is Stage.ASKED
+
+
+# -- logs that come and go ------------------------------------------------------------------------
+
+
+def test_a_log_that_the_leader_does_not_have_yet_is_asked_for_again_and_holds_up_no_other() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=3), y=local(end=0))
+    effects = follower.checked((X, answer(E1, E1, 3)), (Y, None))
+    assert effects[0] == SendFetch(1, {X: 3}, (), {X: 3})
+    follower.now_ms = ASK_AGAIN_MS - 1
+    assert follower.step(Ticked()) == []
+    follower.now_ms = ASK_AGAIN_MS
+    assert follower.step(Ticked()) == [CheckEpochs(1, {Y: NONE})]
+    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0})]
+
+
+def test_a_log_made_meanwhile_is_compared_and_then_copied() -> None:
+    follower = copying()
+    assert follower.step(LogAdded(Y, local(end=0))) == [CheckEpochs(1, {Y: NONE})]
+    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0})]
+
+
+def test_a_log_that_is_gone_is_forgotten_and_what_comes_of_it_left() -> None:
+    follower = copying()
+    assert follower.step(LogRemoved(X)) == [SendFetch(1, {}, (X,), {})]
+    assert follower.fetched(Slice(X, 3, 5, 5, 0)) == []
+    assert follower.step(LogsDurable({X: 5})) == []
+
+
+def test_a_log_that_the_leader_was_not_asked_to_send_is_not_forgotten_there() -> None:
+    follower = copying()
+    follower.step(LogAdded(Y, local(end=0)))
+    assert follower.step(LogRemoved(Y)) == []
+
+
+def test_INV_RPF6_many_new_logs_do_not_make_many_fetches() -> None:
+    follower = copying()
+    keys = [LogKey(UUID(int=100 + number), 0) for number in range(3 * URGENT_FETCHES_MAX)]
+    sent = 0
+    for key in keys:
+        follower.step(LogAdded(key, local(end=0)))
+        effects = follower.step(EpochsChecked(1, {key: answer(NONE, NONE, 0)}))
+        sent += sum(isinstance(effect, SendFetch) for effect in effects)
+    assert sent == URGENT_FETCHES_MAX - 2
+    [fetch] = follower.fetched()
+    assert isinstance(fetch, SendFetch)
+    assert set(fetch.positions) == set(keys[sent:])
+
+
+# -- copying --------------------------------------------------------------------------------------
+
+
+def test_R8_INV_RPF4_what_is_reported_is_durable_and_only_what_has_moved() -> None:
+    follower = copying(end=3, durable=2)
+    part = Slice(X, 3, 5, 0, 0)
+    assert follower.fetched(part) == [AppendSlices((part,)), SendFetch(1, {}, (), {})]
+    assert follower.step(LogsDurable({X: 4})) == [SendReport(1, {X: 4})]
+    assert follower.step(LogsDurable({X: 4})) == []
+    follower.step(LogsDurable({X: 5}))
+    assert follower.fetched() == [SendFetch(1, {}, (), {})]
+
+
+def test_INV_RPF6_what_is_durable_goes_with_the_next_fetch_where_one_may_go() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=3, durable=1))
+    follower.step(LogsDurable({X: 2}))
+    effects = follower.checked((X, answer(E1, E1, 3)))
+    assert effects[0] == SendFetch(1, {X: 3}, (), {X: 2})
+
+
+def test_INV_RPF7_hw_is_what_the_leader_says_as_far_as_it_is_durable_here() -> None:
+    follower = copying(end=3, durable=2, hw=1)
+    part = Slice(X, 3, 6, 5, 0)
+    assert HighWatermark(X, 2) in follower.fetched(part)
+    assert follower.step(LogsDurable({X: 4})) == [HighWatermark(X, 4), SendReport(1, {X: 4})]
+    assert HighWatermark(X, 5) in follower.step(LogsDurable({X: 6}))
+    assert follower.fetched(Slice(X, 6, 6, 3, 0)) == [SendFetch(1, {}, (), {})]  # a new leader's
+
+
+def test_where_the_leaders_log_starts_is_learned() -> None:
+    follower = copying()
+    assert LogStart(X, 2) in follower.fetched(Slice(X, 3, 3, 3, 2))
+    assert LogStart(X, 2) not in follower.fetched(Slice(X, 3, 3, 3, 2))
+
+
+def test_an_answer_that_goes_on_elsewhere_ends_the_session() -> None:
+    follower = copying()
+    assert follower.fetched(Slice(X, 4, 5, 5, 0)) == [Disconnect(1)]
+    follower.now_ms = BACKOFF_MS_MIN
+    assert follower.step(Ticked()) == [Connect(2, A, E5)]
+
+
+# -- sessions and leader epochs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        Connected(1, {X: local((E1, 0), end=3)}),
+        EpochsChecked(1, {X: answer(E1, E1, 0)}),
+        Fetched(1, (Slice(X, 3, 5, 5, 0),)),
+        ConnectionBroken(1),
+    ],
+)
+def test_R4_INV_RPF3_what_comes_of_a_former_session_changes_nothing(late: FollowerEvent) -> None:
+    follower = copying()
+    assert follower.step(FollowLeader(LeaderEpoch(6), B)) == [
+        Disconnect(1),
+        Connect(2, B, LeaderEpoch(6)),
+    ]
+    assert follower.step(late) == []
+    follower.step(Connected(2, {X: local((E1, 0), end=3)}))
+    assert follower.step(late) == []
+    assert follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))[0] == SendFetch(
+        2, {X: 3}, (), {X: 3}
+    )
+
+
+@pytest.mark.parametrize("leader_epoch", [E5, E3])
+def test_R4_INV_RPF5_a_leader_epoch_that_is_not_newer_changes_nothing(
+    leader_epoch: LeaderEpoch,
+) -> None:
+    follower = copying()
+    assert follower.step(FollowLeader(leader_epoch, B)) == []
+    assert follower.core.leader_epoch == E5
+
+
+def test_R4_whoever_leads_itself_copies_nothing_more() -> None:
+    follower = copying()
+    assert follower.step(FollowLeader(LeaderEpoch(6), None)) == [Disconnect(1)]
+    assert follower.fetched(Slice(X, 3, 5, 5, 0)) == []
+    follower.now_ms = 10 * BACKOFF_MS_MAX
+    assert follower.step(Ticked()) == []
+
+
+def test_a_connection_that_breaks_is_made_again_after_a_pause_that_doubles() -> None:
+    follower = Follower()
+    follower.step(FollowLeader(E5, A))
+    pauses = []
+    for session in range(1, 9):
+        assert follower.step(ConnectionBroken(session)) == []
+        begun_ms = follower.now_ms
+        while not (effects := follower.step(Ticked())):
+            follower.now_ms += 1
+        assert effects == [Connect(session + 1, A, E5)]
+        pauses.append(follower.now_ms - begun_ms)
+    assert pauses == [50, 100, 200, 400, 800, 1600, BACKOFF_MS_MAX, BACKOFF_MS_MAX]
+
+
+def test_a_session_that_has_ended_is_not_ended_again() -> None:
+    follower = copying()
+    follower.step(ConnectionBroken(1))
+    assert follower.step(FollowLeader(LeaderEpoch(6), B)) == [Connect(2, B, LeaderEpoch(6))]
+
+
+def test_a_new_session_begins_with_what_is_there_now() -> None:
+    follower = copying(end=3, durable=2)
+    follower.fetched(Slice(X, 3, 5, 0, 0))
+    follower.step(ConnectionBroken(1))
+    assert follower.core.stage(X) is None
+    follower.now_ms = BACKOFF_MS_MIN
+    follower.step(Ticked())
+    assert follower.step(Connected(2, {X: local((E1, 0), (E5, 3), end=5, durable=3)})) == [
+        CheckEpochs(2, {X: E5})
+    ]
+    assert follower.step(EpochsChecked(2, {X: answer(E5, E5, 5)}))[0] == SendFetch(
+        2, {X: 5}, (), {X: 3}
+    )
+
+
+def test_a_group_without_logs_is_followed_all_the_same() -> None:
+    """Whoever has all logs of none is caught up, and the leader hears it."""
+    follower = Follower()
+    assert follower.connected() == [SendFetch(1, {}, (), {})] * 2

@@ -1,0 +1,415 @@
+"""What a leader commits, acknowledges and proposes, rule by rule: R1, R2, R3, R4, R6, C41."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from idempotency.identity import LeaderEpoch, LogKey, Member
+from region_broker.replication.effects import (
+    Deposed,
+    Enough,
+    HighWatermark,
+    LeaderEffect,
+    NotEnough,
+    ProposeInSync,
+    WentBack,
+)
+from region_broker.replication.events import (
+    FollowerConnected,
+    FollowerLost,
+    FollowerReport,
+    InSyncChanged,
+    LeaderEpochSeen,
+    LeaderEvent,
+    LogClosed,
+    LogOpened,
+    LogsDurable,
+    MembersFenced,
+    MinInSyncChanged,
+    ProposalEnded,
+    Ticked,
+)
+from region_broker.replication.facts import InSync
+from region_broker.replication.leading import LeadingCore, LeadingSettings
+
+A, B, C = (Member(node_id, UUID(int=node_id)) for node_id in (1, 2, 3))
+X, Y = (LogKey(UUID(int=number), 0) for number in (1, 2))
+EPOCH, NEWER = LeaderEpoch(5), LeaderEpoch(6)
+LAG_MS = 1_000
+PAUSE_MS = 50
+
+
+class Group:
+    """A core with a clock and short ways to say what happens."""
+
+    def __init__(self, *in_sync: Member, least: int = 1, start: int = 0, end: int = 0) -> None:
+        """Lead X, with everything up to `end` durable here, from `start` on in this leader epoch."""
+        self.now_ms = 0
+        self.core = LeadingCore(
+            A,
+            EPOCH,
+            InSync(frozenset(in_sync), 1),
+            settings=LeadingSettings(LAG_MS, PAUSE_MS),
+            now_ms=0,
+        )
+        self.step(LogOpened(X, end, start, 0, least))
+
+    def step(self, event: LeaderEvent) -> list[LeaderEffect]:
+        return self.core.step(event, self.now_ms)
+
+    def durable(self, **ends: int) -> list[LeaderEffect]:
+        return self.step(LogsDurable(_named(ends)))
+
+    def connect(self, member: Member, session: int = 1) -> list[LeaderEffect]:
+        return self.step(FollowerConnected(member, session, EPOCH))
+
+    def report(self, member: Member, session: int = 1, **ends: int) -> list[LeaderEffect]:
+        return self.step(FollowerReport(member, session, EPOCH, _named(ends)))
+
+    def changed(self, version: int, *in_sync: Member) -> list[LeaderEffect]:
+        return self.step(InSyncChanged(EPOCH, InSync(frozenset(in_sync), version)))
+
+    def at(self, now_ms: int) -> list[LeaderEffect]:
+        self.now_ms = now_ms
+        return self.step(Ticked())
+
+
+def _named(ends: Mapping[str, int]) -> dict[LogKey, int]:
+    return {{"x": X, "y": Y}[name]: end for name, end in ends.items()}
+
+
+def proposal(effects: list[LeaderEffect]) -> ProposeInSync:
+    [found] = [effect for effect in effects if isinstance(effect, ProposeInSync)]
+    return found
+
+
+# -- HW -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "second", "third", "high_watermark"),
+    [(5, 5, 5, 5), (5, 4, 3, 3), (2, 5, 5, 2), (5, 0, 5, 0), (5, 3, None, 0)],
+)
+def test_R2_INV_RPL1_hw_is_the_least_that_is_durable_in_the_set(
+    own: int, second: int, third: int | None, high_watermark: int
+) -> None:
+    group = Group(A, B, C)
+    group.durable(x=own)
+    for member, end in ((B, second), (C, third)):
+        if end is not None:
+            group.connect(member)
+            group.report(member, x=end)
+    assert group.core.high_watermark(X) == high_watermark
+    assert group.core.durable_end(X) == own
+
+
+def test_R8_a_region_of_one_commits_what_its_own_disk_holds() -> None:
+    assert Group(A).durable(x=3) == [HighWatermark(X, 3)]
+
+
+def test_R2_hw_counts_whoever_is_in_a_proposal_that_is_under_way() -> None:
+    group = Group(A)
+    group.durable(x=3)
+    group.connect(B)
+    assert proposal(group.report(B, x=3)).members == {A, B}
+    assert group.durable(x=5) == []
+    assert group.report(B, x=4) == [HighWatermark(X, 4)]
+
+
+def test_R2_hw_counts_whoever_was_in_a_proposal_of_unknown_outcome_until_a_newer_version() -> None:
+    group = Group(A)
+    group.connect(B)
+    asked = proposal(group.report(B))
+    group.step(ProposalEnded(asked.number, is_refused=False))
+    assert group.durable(x=2) == []
+    assert group.changed(2, A) == [HighWatermark(X, 2)]
+
+
+def test_R2_a_proposal_that_was_refused_does_not_count() -> None:
+    group = Group(A)
+    group.connect(B)
+    asked = proposal(group.report(B))
+    assert group.durable(x=2) == []
+    assert group.step(ProposalEnded(asked.number, is_refused=True)) == [HighWatermark(X, 2)]
+
+
+def test_R2_hw_still_counts_whoever_is_to_leave_until_the_metadata_say_so() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.durable(x=2)
+    assert proposal(group.step(FollowerLost(B, 1))).members == {A}
+    assert group.durable(x=3) == []
+    assert group.changed(2, A) == [HighWatermark(X, 3)]
+
+
+def test_INV_RPL2_hw_does_not_go_down_when_somebody_joins_with_less() -> None:
+    group = Group(A)
+    group.durable(x=3)
+    assert group.changed(2, A, B) == []
+    assert group.core.high_watermark(X) == 3
+
+
+def test_R2_INV_RPL3_hw_stands_still_below_min_in_sync_and_goes_on_with_enough() -> None:
+    group = Group(A, least=2)
+    assert group.durable(x=3) == []
+    group.connect(B)
+    group.report(B, x=3)
+    assert group.changed(2, A, B) == [Enough(2), HighWatermark(X, 3)]
+
+
+def test_INV_RPL3_a_smaller_min_in_sync_lets_hw_go_on() -> None:
+    group = Group(A, least=2)
+    group.durable(x=3)
+    assert group.step(MinInSyncChanged(X, 1)) == [HighWatermark(X, 3)]
+
+
+# -- who is taken in, and out ---------------------------------------------------------------------
+
+
+def test_R3_taken_in_once_all_below_hw_is_durable() -> None:
+    group = Group(A)
+    group.durable(x=3)
+    group.connect(B)
+    assert group.report(B, x=2) == []
+    assert proposal(group.report(B, x=3)) == ProposeInSync(1, EPOCH, frozenset({A, B}), 1)
+
+
+def test_R3_taken_in_only_with_what_older_leader_epochs_wrote() -> None:
+    group = Group(A, C, start=4, end=4)  # C holds HW at 0
+    group.connect(B)
+    assert group.report(B, x=3) == []
+    assert proposal(group.report(B, x=4)).members == {A, B, C}
+
+
+def test_R3_INV_RPL8_taken_in_for_all_logs_or_none() -> None:
+    group = Group(A)
+    group.step(LogOpened(Y, 2, 0, 0, 1))
+    group.durable(x=3)
+    group.connect(B)
+    assert group.report(B, x=3, y=1) == []
+    assert proposal(group.report(B, y=2)).members == {A, B}
+
+
+def test_R3_a_log_that_is_closed_holds_nobody_up() -> None:
+    group = Group(A)
+    group.step(LogOpened(Y, 2, 0, 0, 1))
+    group.connect(B)
+    group.report(B)
+    assert proposal(group.step(LogClosed(Y))).members == {A, B}
+
+
+def test_R3_whoever_has_said_nothing_in_this_session_is_not_taken_in() -> None:
+    group = Group(A)
+    assert group.connect(B) == []
+    assert proposal(group.report(B)).members == {A, B}
+
+
+def test_R3_a_fenced_member_is_not_taken_in_and_leaves_at_once() -> None:
+    group = Group(A)
+    group.step(MembersFenced(frozenset({B})))
+    group.connect(B)
+    assert group.report(B) == []
+    assert proposal(group.step(MembersFenced(frozenset()))).members == {A, B}
+    group.changed(2, A, B)
+    assert proposal(group.step(MembersFenced(frozenset({B})))).members == {A}
+
+
+def test_R3_whoever_lags_is_not_taken_in_though_it_has_all_below_hw() -> None:
+    group = Group(A, C)
+    group.durable(x=9)  # C holds HW at 0
+    group.connect(B)
+    assert group.report(B, x=1) == []
+    group.durable(x=10)
+    assert proposal(group.report(B, x=9)).members == {A, B, C}  # caught up as of when it came
+
+
+def test_a_lost_member_leaves_at_once_and_may_come_back() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B)
+    assert proposal(group.step(FollowerLost(B, 1))).members == {A}
+    group.changed(2, A)
+    group.connect(B, 2)
+    assert proposal(group.report(B, 2)).members == {A, B}
+
+
+def test_whoever_was_never_heard_has_the_time_of_one_that_lags() -> None:
+    group = Group(A, B)
+    assert group.at(LAG_MS) == []
+    assert proposal(group.at(LAG_MS + 1)).members == {A}
+
+
+def test_INV_RPP2_whoever_lags_leaves_and_an_idle_one_does_not() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B)
+    assert group.at(10 * LAG_MS) == []
+    group.durable(x=1)
+    assert group.at(11 * LAG_MS) == []
+    assert proposal(group.at(11 * LAG_MS + 1)).members == {A}
+
+
+def test_INV_RPP2_caught_up_is_as_of_the_moment_whose_ends_are_reached() -> None:
+    """Always a little behind, and never far: as Kafka's lastCaughtUpTimeMs."""
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B)
+    for end in range(1, 20):
+        group.now_ms += LAG_MS // 2
+        assert not [e for e in group.durable(x=end) if isinstance(e, ProposeInSync)]
+        assert not [e for e in group.report(B, x=end - 1) if isinstance(e, ProposeInSync)]
+    assert proposal(group.at(group.now_ms + LAG_MS)).members == {A}
+
+
+def test_INV_RPP2_one_log_left_behind_is_a_member_left_behind() -> None:
+    group = Group(A, B)
+    group.step(LogOpened(Y, 0, 0, 0, 1))
+    group.connect(B)
+    group.report(B)
+    group.durable(x=1, y=1)
+    for end in range(2, 6):
+        group.now_ms += LAG_MS // 4
+        group.durable(x=end)
+        assert not [e for e in group.report(B, x=end) if isinstance(e, ProposeInSync)]
+    assert proposal(group.at(LAG_MS + 1)).members == {A}
+
+
+def test_INV_RPL7_one_proposal_at_a_time_and_the_next_after_a_pause() -> None:
+    group = Group(A)
+    group.connect(B)
+    first = proposal(group.report(B))
+    group.connect(C)
+    assert group.report(C) == []
+    assert group.step(ProposalEnded(first.number, is_refused=True)) == []
+    assert group.at(PAUSE_MS - 1) == []
+    second = proposal(group.at(PAUSE_MS))
+    assert second.members == {A, B, C}
+    assert second.expected_version == 1
+    assert group.step(ProposalEnded(first.number, is_refused=True)) == []
+    assert group.at(10 * PAUSE_MS) == []  # the second one is under way
+
+
+def test_INV_RPL7_doubt_about_somebody_who_is_gone_is_settled_by_a_new_version() -> None:
+    group = Group(A)
+    group.connect(B)
+    asked = proposal(group.report(B))
+    group.step(ProposalEnded(asked.number, is_refused=False))
+    group.step(FollowerLost(B, 1))
+    assert proposal(group.at(PAUSE_MS)).members == {A}
+
+
+def test_the_metadata_may_take_somebody_out_unasked() -> None:
+    group = Group(A, B)
+    group.durable(x=2)
+    assert group.changed(2, A) == [HighWatermark(X, 2)]
+    assert group.core.in_sync == InSync(frozenset({A}), 2)
+    assert group.changed(1, A, B) == []
+    assert group.core.in_sync.version == 2
+
+
+def test_INV_RPP1_a_follower_that_has_less_than_it_said_leaves() -> None:
+    group = Group(A, B)
+    group.durable(x=5)
+    group.connect(B)
+    group.report(B, x=5)
+    group.connect(B, 2)
+    effects = group.report(B, 2, x=3)
+    assert effects[0] == WentBack(B, (X,))
+    assert proposal(effects).members == {A}
+    group.changed(2, A)
+    assert proposal(group.report(B, 2, x=5)).members == {A, B}
+
+
+# -- what counts ----------------------------------------------------------------------------------
+
+
+def test_R4_INV_RPL5_reports_of_other_sessions_epochs_and_incarnations_change_nothing() -> None:
+    group = Group(A, B)
+    group.durable(x=5)
+    group.connect(B, 2)
+    emptied = Member(B.node_id, UUID(int=99))
+    assert group.report(B, 1, x=5) == []
+    assert group.report(emptied, 2, x=5) == []
+    assert group.step(FollowerReport(B, 2, LeaderEpoch(4), {X: 5})) == []
+    assert group.step(FollowerConnected(B, 3, LeaderEpoch(4))) == []
+    group.connect(B, 1)  # an older connection, heard late
+    assert group.report(B, 2, x=4) == [HighWatermark(X, 4)]
+    group.step(FollowerLost(B, 2))
+    assert group.report(B, 2, x=5) == []
+    assert group.core.high_watermark(X) == 4
+
+
+def test_R4_an_older_session_that_ends_takes_nobody_out() -> None:
+    group = Group(A, B)
+    group.connect(B, 2)
+    assert group.step(FollowerLost(B, 1)) == []
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        LeaderEpochSeen(NEWER),
+        FollowerConnected(B, 9, NEWER),
+        FollowerReport(B, 1, NEWER, {X: 5}),
+        InSyncChanged(NEWER, InSync(frozenset({B}), 9)),
+    ],
+)
+def test_R4_INV_RPL6_a_leader_that_knows_a_newer_epoch_stops_for_good(news: LeaderEvent) -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.durable(x=5)
+    assert group.step(news) == [Deposed(NEWER)]
+    assert group.core.is_deposed
+    assert group.report(B, x=5) == []
+    assert group.step(LeaderEpochSeen(NEWER)) == []
+    assert group.core.high_watermark(X) == 0
+
+
+def test_R4_an_older_epoch_deposes_nobody() -> None:
+    group = Group(A)
+    assert group.step(LeaderEpochSeen(EPOCH)) == []
+    assert group.step(InSyncChanged(LeaderEpoch(4), InSync(frozenset({B}), 9))) == []
+    assert not group.core.is_deposed
+
+
+# -- what is answered -----------------------------------------------------------------------------
+
+
+def test_R1_acks_all_is_taken_while_the_set_is_large_enough_for_the_log() -> None:
+    group = Group(A, B, C, least=2)
+    group.step(LogOpened(Y, 0, 0, 0, 3))
+    assert group.core.has_enough(X)
+    assert group.core.has_enough(Y)
+    assert group.changed(2, A, B) == [NotEnough(3)]
+    assert group.core.has_enough(X)
+    assert not group.core.has_enough(Y)
+    assert group.changed(3, A) == [NotEnough(2)]
+    assert group.changed(4, A, B, C) == [Enough(2), Enough(3)]
+    group.step(LogClosed(Y))
+    assert group.changed(5, A, B) == []
+
+
+def test_R6_the_latest_offset_is_known_once_hw_covers_older_leader_epochs() -> None:
+    group = Group(A, B, start=4, end=4)
+    assert not group.core.knows_latest(X)
+    group.connect(B)
+    group.report(B, x=3)
+    assert not group.core.knows_latest(X)
+    group.report(B, x=4)
+    assert group.core.knows_latest(X)
+
+
+def test_C41_readers_are_sent_to_members_in_sync_that_have_what_they_ask_for() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.connect(C)
+    group.durable(x=9)
+    group.report(B, x=5)
+    group.report(C, x=9)
+    assert group.core.may_read_from(B, X, 5)
+    assert not group.core.may_read_from(B, X, 6)
+    assert not group.core.may_read_from(C, X, 1)
+    assert not group.core.may_read_from(A, X, 1)
+    group.step(FollowerLost(B, 1))
+    assert not group.core.may_read_from(B, X, 5)
