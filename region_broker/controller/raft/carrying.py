@@ -47,6 +47,7 @@ from region_broker.controller.raft.effects import (
     Snapshotted,
     Ticked,
     TransferAsked,
+    message_bytes,
 )
 from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership
 from region_broker.controller.raft.failures import Busy, Lost, NotLeader, RaftStoreFull, Refused
@@ -57,6 +58,8 @@ from region_broker.controller.raft.snapshot_file import Piece
 logger: Final = logging.getLogger(__name__)
 
 INBOX_MAX: Final = 20_000
+INBOX_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What messages may hold that wait: several times what a leader has on its way to one follower."""
 TURN_EVENTS_MAX: Final = 512
 TURN_BYTES_MAX: Final = 8 * 1024 * 1024
 FULL_MS: Final = 1000
@@ -86,6 +89,7 @@ class Carrier:
         self._setup = setup
         self._on_role = on_role
         self._inbox: deque[Event] = deque()
+        self._inbox_bytes = 0
         self._wake = asyncio.Event()
         self._tickets = itertools.count()
         self._waiting: dict[int, asyncio.Future[LogIndex]] = {}
@@ -106,7 +110,11 @@ class Carrier:
 
     def receive(self, received: Received) -> None:
         """Take a message from the member that the connection proved."""
-        if len(self._inbox) < INBOX_MAX and not self._stopping:  # INV-RK5
+        if self._stopping or len(self._inbox) >= INBOX_MAX:  # INV-RK5
+            return
+        size_bytes = message_bytes(received.message)
+        if self._inbox_bytes + size_bytes <= INBOX_BYTES_MAX:
+            self._inbox_bytes += size_bytes
             self._submit(received)
 
     def tick(self) -> None:
@@ -247,6 +255,8 @@ class Carrier:
 
     def _take_event(self) -> Event:
         event = self._inbox.popleft()
+        if isinstance(event, Received):
+            self._inbox_bytes -= message_bytes(event.message)
         self._tick_waits &= not isinstance(event, Ticked)
         return event
 

@@ -5,7 +5,7 @@ The driver's duties stand in the package docstring.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,12 @@ from region_broker.controller.raft.entries import (
     SnapshotPoint,
     Term,
 )
+
+ENTRIES_MAX: Final = 4_096
+"""Entries of one message, beyond what any settings ask for: more are not read at all."""
+MESSAGE_BYTES: Final = 256
+ENTRY_BYTES: Final = 128
+"""What a message, and an entry, take beside payloads: about, here and on the wire."""
 
 
 class VoteRequest(msgspec.Struct, frozen=True, tag=True):
@@ -47,7 +53,7 @@ class AppendRequest(msgspec.Struct, frozen=True, tag=True):
     term: Term
     previous_index: LogIndex
     previous_term: Term
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     commit_index: LogIndex
     beat: int
 
@@ -100,6 +106,17 @@ Message: TypeAlias = (
     | SnapshotAnswer
     | BeginElection
 )
+
+
+def message_bytes(message: Message) -> int:
+    """Return about how many bytes a message holds."""
+    match message:
+        case AppendRequest(entries=entries):
+            return MESSAGE_BYTES + sum(ENTRY_BYTES + len(entry.payload) for entry in entries)
+        case SnapshotRequest(data=data):
+            return MESSAGE_BYTES + len(data)
+        case _:
+            return MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ INV-RE3  one membership and the next differ in at most one voter, so that any tw
 """
 
 from enum import IntEnum
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,8 @@ LogIndex = NewType("LogIndex", int)
 
 NO_TERM: Final = Term(0)
 BEFORE_FIRST: Final = LogIndex(0)
+MEMBERS_MAX: Final = 1_000
+"""Voters, and as many learners: what names more is not read."""
 
 
 class Member(msgspec.Struct, frozen=True, order=True):
@@ -32,8 +34,8 @@ class Member(msgspec.Struct, frozen=True, order=True):
 class Membership(msgspec.Struct, frozen=True):
     """Who votes, and who only follows; each sorted."""
 
-    voters: tuple[Member, ...]
-    learners: tuple[Member, ...] = ()
+    voters: Annotated[tuple[Member, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
+    learners: Annotated[tuple[Member, ...], msgspec.Meta(max_length=MEMBERS_MAX)] = ()
 
 
 class EntryKind(IntEnum):
