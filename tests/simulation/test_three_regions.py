@@ -148,7 +148,7 @@ async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_n
 ) -> None:
     async with one_behind(tmp_path, 6) as (pair, ap):
         lost: list[object] = []
-        read = ap.node.peers._readers[AskPromise.__name__]
+        read = ap.node.peers._handlers._requests[AskPromise.__name__]
 
         def losing(frame: Frame) -> Handling[PeerSession]:
             handling = read(frame)
@@ -162,7 +162,7 @@ async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_n
 
             return promised
 
-        monkeypatch.setitem(ap.node.peers._readers, AskPromise.__name__, losing)
+        monkeypatch.setitem(ap.node.peers._handlers._requests, AskPromise.__name__, losing)
         operation = await pair.fail_over()
         assert operation.statement is not None
         named = "region ap did not say what it has reached" in operation.statement.open_bound

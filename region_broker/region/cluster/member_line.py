@@ -26,6 +26,7 @@ from region_broker.region.cluster.send_queue import SendQueue
 from region_broker.region.cluster.standing import NodeStanding, StandingTowards
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 PAUSE_MS_MIN: Final = 50
 PAUSE_MS_MAX: Final = 1_000
@@ -184,6 +185,7 @@ class MemberLine:
 
     async def _pump(self, client: NodeClient) -> None:
         """Send what waits; no more than one message beyond what the stream takes waits there (INV-CLQ2)."""
+        yielding = CooperativeYield()
         try:
             while True:
                 waiting = self._queue.take()
@@ -196,6 +198,7 @@ class MemberLine:
                 client.notify(RaftNotice(group=waiting.group), (data,))
                 await client.drain()
                 self._draining_bytes = 0
+                await yielding.row()
         except OSError:
             return  # whoever reads is told why
 

@@ -24,9 +24,6 @@ from region_broker.region.peers.protocol import (
 )
 
 
-CutOff = Callable[[], None]
-
-
 class Reply(NamedTuple):
     """An answer with raw bytes attached, uncopied."""
 
@@ -71,7 +68,7 @@ class NodeSession(Session):
     """A session of another node of this node's region."""
 
     def __init__(
-        self, session_id: int, peer_address: str, hello: NodeHello, cut_off: CutOff
+        self, session_id: int, peer_address: str, hello: NodeHello, cut_off: Callable[[], None]
     ) -> None:
         """Describe the connection of the node that made its handshake with `hello`."""
         super().__init__(session_id, peer_address)

@@ -172,7 +172,7 @@ async def test_INV_DP1_a_mirror_whose_answer_was_lost_is_asked_again_before_writ
     await older_copy(pair)
     opened = openings(monkeypatch)
     lost: list[Frame] = []
-    read = pair.us.server._readers[AskHistory.__name__]
+    read = pair.us.server._handlers._requests[AskHistory.__name__]
 
     def first_lost(frame: Frame) -> Handling[PeerSession]:
         if not lost:
@@ -180,7 +180,7 @@ async def test_INV_DP1_a_mirror_whose_answer_was_lost_is_asked_again_before_writ
             raise PeerRefused("lost", "the connection broke")
         return read(frame)
 
-    monkeypatch.setitem(pair.us.server._readers, AskHistory.__name__, first_lost)
+    monkeypatch.setitem(pair.us.server._handlers._requests, AskHistory.__name__, first_lost)
     # The mirror's own link would tell it, too, and sometimes before it asks.
     await pair.eu.start(listens=False)
     await pair.eu.until(Phase.DISPUTED)
