@@ -31,11 +31,8 @@ class Waiting(NamedTuple):
     group: str
     message: Message
     size_bytes: int
-
-    @property
-    def is_heartbeat(self) -> bool:
-        """Return whether it says nothing that the next one does not say, too."""
-        return isinstance(self.message, AppendRequest) and not self.message.entries
+    is_heartbeat: bool
+    """It says nothing that the next one does not say, too."""
 
 
 class SendQueue:
@@ -48,6 +45,7 @@ class SendQueue:
         self._pieces: deque[Waiting] = deque()
         self._passed = 0
         self._bytes = 0
+        self._heartbeats = 0
 
     def __len__(self) -> int:
         """Return how many messages wait."""
@@ -55,27 +53,32 @@ class SendQueue:
 
     def put(self, group: str, message: Message) -> int:
         """Let a message wait; return how many were dropped for it (INV-CLQ1)."""
-        waiting = Waiting(group, message, message_bytes(message))
+        is_heartbeat = isinstance(message, AppendRequest) and not message.entries
+        waiting = Waiting(group, message, message_bytes(message), is_heartbeat)
         dropped = 0
         while len(self) and not self._has_room(waiting.size_bytes):
             self._drop_oldest()
             dropped += 1
         lane = self._pieces if isinstance(message, SnapshotRequest) else self._plain
         lane.append(waiting)
-        self._bytes += waiting.size_bytes
+        self._count(waiting, 1)
         return dropped
 
     def _has_room(self, size_bytes: int) -> bool:
         return len(self) < self._count_max and self._bytes + size_bytes <= self._bytes_max
 
+    def _count(self, waiting: Waiting, sign: int) -> None:
+        self._bytes += sign * waiting.size_bytes
+        self._heartbeats += sign * waiting.is_heartbeat
+
     def _drop_oldest(self) -> None:
-        for place, waiting in enumerate(self._plain):
-            if waiting.is_heartbeat:
-                del self._plain[place]
-                break
+        if self._heartbeats:
+            place = next(at for at, each in enumerate(self._plain) if each.is_heartbeat)
+            waiting = self._plain[place]
+            del self._plain[place]
         else:
             waiting = (self._plain or self._pieces).popleft()
-        self._bytes -= waiting.size_bytes
+        self._count(waiting, -1)
 
     def take(self) -> Waiting | None:
         """Take out what is to be sent next; None if nothing waits (INV-CLQ2)."""
@@ -90,11 +93,11 @@ class SendQueue:
             self._passed = 0
         else:
             return None
-        self._bytes -= waiting.size_bytes
+        self._count(waiting, -1)
         return waiting
 
     def clear(self) -> None:
         """Lose all that waits."""
         self._plain.clear()
         self._pieces.clear()
-        self._passed = self._bytes = 0
+        self._passed = self._bytes = self._heartbeats = 0

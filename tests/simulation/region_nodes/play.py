@@ -6,10 +6,11 @@ INV-SNP1  a seed is one run: what arrives where, and when, is the same in every 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from region_broker.controller.raft.effects import (
@@ -198,7 +199,7 @@ class Region:
                     wanted = self.propose if self.chance.random() < 0.8 else self.read
                     tasks.create_task(self._bounded(wanted(node)))
 
-    async def _bounded(self, wanted: "asyncio._CoroutineLike[bool]") -> None:
+    async def _bounded(self, wanted: Coroutine[Any, Any, bool]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
                 await wanted
