@@ -1,8 +1,8 @@
 """Raft's messages on the wire: which group one is for, and what is looked at before a core may see it.
 
-INV-CLW1  what a core is given is a message of a known type whose numbers are in range, whose entries follow each other as
+INV-CLM1  what a core is given is a message of a known type whose numbers are in range, whose entries follow each other as
           they do in a log (INV-RE1), and whose memberships can be read; anything else ends the connection that it came on
-INV-CLW2  a message is no larger than `RAFT_MESSAGE_BYTES_MAX`, and has no more elements than its type says, before it is read
+INV-CLM2  a message is no larger than `RAFT_MESSAGE_BYTES_MAX`, and has no more elements than its type says, before it is read
 
 A member that keeps to all this may still lie: Raft does not protect against that, nor does this.
 Not here: who sent it (`region.peers.sessions`), what it means (`controller.raft`).
@@ -49,14 +49,14 @@ def encode_message(message: Message) -> bytes:
     """Return a message as `decode_message` reads it."""
     data = _encode(message)
     assert len(data) <= RAFT_MESSAGE_BYTES_MAX, (
-        "INV-CLW2: settings allow too much",
+        "INV-CLM2: settings allow too much",
         len(data),
     )
     return data
 
 
 def decode_raft_message(data: memoryview) -> Message:
-    """Read a message; raises `PeerProtocolError` for what is none (INV-CLW1, INV-CLW2)."""
+    """Read a message; raises `PeerProtocolError` for what is none (INV-CLM1, INV-CLM2)."""
     if len(data) > RAFT_MESSAGE_BYTES_MAX:
         raise PeerProtocolError(f"a Raft message of {len(data)} bytes is too large")
     try:

@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_S: Final = 1.0
 class NodeClient(PeerCalls):
     """Notices and requests to one node. Create with `connect`, serve with `run`, begin with `handshake`."""
 
-    _is_greeted = False
+    _is_known = False
 
     @classmethod
     async def connect(cls, network: Network, address: tuple[str, int]) -> "NodeClient":
@@ -43,12 +43,12 @@ class NodeClient(PeerCalls):
         objection = identity.objection(theirs)
         if objection is not None:
             raise objection
-        self._is_greeted = True
+        self._is_known = True
         return theirs
 
     def notify(self, message: PeerMessage, attachment: Sequence[Buffer] = ()) -> None:
         """Send a notice, which is not answered; nothing once the connection has ended."""
-        assert self._is_greeted, "INV-PF1: an older version would end the connection"
+        assert self._is_known, "INV-PF1: an older version would end the connection"
         self._stream.write(*encode_frame(FrameKind.NOTICE, 0, message, attachment))
 
     async def drain(self) -> None:

@@ -119,7 +119,7 @@ async def test_mutated_frames_of_nodes_end_their_connection_at_most(seed: int) -
         assert node.server.memory.held_bytes == 0
 
 
-def test_INV_CLW1_mutated_messages_are_refused_or_in_range() -> None:
+def test_INV_CLM1_mutated_messages_are_refused_or_in_range() -> None:
     chance = random.Random(1)
     bodies = [msgspec.msgpack.encode(message) for message in SOUND]
     read = 0

@@ -49,7 +49,7 @@ class Told(PeerMessage, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def greeted(
+async def handshaken(
     address: tuple[str, int], identity: NodeIdentity
 ) -> AsyncIterator[tuple[NodeClient, NodeHello]]:
     """Make the handshake of a node, as its transport does."""
@@ -65,7 +65,7 @@ async def greeted(
 async def refusal_of(address: tuple[str, int], identity: NodeIdentity) -> PeerRefused:
     """Return why the handshake was refused."""
     with pytest.RaisesGroup(PeerRefused) as caught:
-        async with greeted(address, identity):
+        async with handshaken(address, identity):
             pass
     (refused,) = caught.value.exceptions
     assert isinstance(refused, PeerRefused)
@@ -118,7 +118,7 @@ async def test_INV_CLH1_the_listener_refuses_by_name(name: str) -> None:
         refused = await refusal_of(node.addresses[ONE], Blind(other(said)))
         assert refused.code == name.split(maxsplit=1)[0]
         assert reason in refused.reason
-        async with greeted(node.addresses[ONE], standing_of(TWO)) as (_, theirs):
+        async with handshaken(node.addresses[ONE], standing_of(TWO)) as (_, theirs):
             assert theirs == standing_of(ONE).hello()
     assert node.watched.heard == {TWO: 1}, "who is refused is not heard"
 
@@ -178,7 +178,7 @@ async def test_INV_PSS1_a_session_is_served_what_is_registered_for_its_kind_only
     served = with_ask(node)
     async with running(node):
         address = node.addresses[ONE]
-        async with greeted(address, standing_of(TWO)) as (as_node, _):
+        async with handshaken(address, standing_of(TWO)) as (as_node, _):
             assert await as_node.call(Probe(), Probed) == Probed()
             for other in (Ask(), PlayedIdentity("us").hello()):
                 with pytest.raises(PeerRefused, match="does not serve") as refused:
@@ -235,7 +235,7 @@ async def test_INV_PSS2_what_does_not_belong_on_a_session_ends_it_without_effect
             stream.write(*encode_frame(kind, 0, message))
         assert await rest_of(stream) == b""
         assert (served, received, node.watched.heard) == ([], [], heard)
-        async with greeted(node.addresses[ONE], standing_of(member(4))) as (client, _):
+        async with handshaken(node.addresses[ONE], standing_of(member(4))) as (client, _):
             assert await client.call(Probe(), Probed) == Probed()
 
 
@@ -276,7 +276,7 @@ async def test_INV_PS9_a_node_that_says_nothing_is_left_and_a_region_is_not() ->
     async with (
         running(node),
         opened(AsyncioNetwork(), node.addresses[ONE], PlayedIdentity("us")) as (region, _),
-        greeted(node.addresses[ONE], standing_of(TWO)) as (client, _),
+        handshaken(node.addresses[ONE], standing_of(TWO)) as (client, _),
     ):
         await until(lambda: client.ended is not None, "the silent node is left")
         assert node.watched.lost == [TWO]
@@ -291,13 +291,13 @@ async def test_a_version_that_knows_no_nodes_closes_the_connection() -> None:
     server = PeerServer(AsyncioNetwork(), PlayedIdentity("eu"), PeerSettings())
     listener = await server.start("127.0.0.1", 0)
     with pytest.RaisesGroup(PeerUnreachable):
-        async with greeted(("127.0.0.1", listener.port), standing_of(TWO)):
+        async with handshaken(("127.0.0.1", listener.port), standing_of(TWO)):
             pass
     server.close()
     await server.wait_closed()
 
 
-async def test_INV_PF1_what_was_not_greeted_is_sent_no_notice() -> None:
+async def test_INV_PF1_what_made_no_handshake_is_sent_no_notice() -> None:
     node = first_node()
     async with running(node):
         client = await NodeClient.connect(AsyncioNetwork(), node.addresses[ONE])

@@ -1,4 +1,4 @@
-"""What a core may be given (INV-CLW1, INV-CLW2): every field out of its range is found, and what a core sends passes."""
+"""What a core may be given (INV-CLM1, INV-CLM2): every field out of its range is found, and what a core sends passes."""
 
 from typing import Any
 from uuid import UUID
@@ -103,7 +103,7 @@ def refusal_of(message: Message) -> str:
 @pytest.mark.parametrize(
     ("message", "field"), [(message, field) for message, fields in NUMBERS for field in fields]
 )
-def test_INV_CLW1_RS22_numbers_out_of_range_are_refused(
+def test_INV_CLM1_RS22_numbers_out_of_range_are_refused(
     message: Message, field: str, number: int
 ) -> None:
     assert "cannot be right" in refusal_of(msgspec.structs.replace(message, **{field: number}))
@@ -143,11 +143,11 @@ REFUSED: dict[str, Message] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_INV_CLW1_what_no_log_holds_is_refused(name: str) -> None:
+def test_INV_CLM1_what_no_log_holds_is_refused(name: str) -> None:
     assert "cannot be right" in refusal_of(REFUSED[name])
 
 
-def test_INV_CLW2_more_elements_than_there_can_be_are_not_read() -> None:
+def test_INV_CLM2_more_elements_than_there_can_be_are_not_read() -> None:
     entries = tuple(entry(7 + place, 3) for place in range(ENTRIES_MAX + 1))
     assert f"length <= {ENTRIES_MAX}" in refusal_of(append(*entries))
     members = tuple(map(member, range(1, MEMBERS_MAX + 2)))
@@ -156,10 +156,10 @@ def test_INV_CLW2_more_elements_than_there_can_be_are_not_read() -> None:
     assert "what entry 7 holds" in refusal_of(append(entry(7, 3, EntryKind.MEMBERSHIP, payload)))
 
 
-def test_INV_CLW2_what_is_too_large_is_not_looked_at() -> None:
+def test_INV_CLM2_what_is_too_large_is_not_looked_at() -> None:
     with pytest.raises(PeerProtocolError, match="too large"):
         decode_raft_message(memoryview(bytes(RAFT_MESSAGE_BYTES_MAX + 1)))
-    with pytest.raises(AssertionError, match="INV-CLW2"):
+    with pytest.raises(AssertionError, match="INV-CLM2"):
         encode_message(append(entry(7, 3, payload=bytes(RAFT_MESSAGE_BYTES_MAX))))
 
 
@@ -186,6 +186,6 @@ def without(message: Message, field: str) -> dict[str, Any]:
         "a number as a text", "64 bits", "bytes behind it", "a kind that nobody knows",
     ],
 )  # fmt: skip
-def test_INV_CLW1_bytes_that_are_no_message_are_refused(data: bytes) -> None:
+def test_INV_CLM1_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(PeerProtocolError):
         decode_raft_message(memoryview(data))
