@@ -57,6 +57,11 @@ FRAME_TIMEOUT_MS: Final = 60_000
 WRITE_TIMEOUT_MS: Final = 60_000
 # The same two while the memory budget is full: for the one frame whose turn it is, and for answers.
 PRESSED_TIMEOUT_MS: Final = 10_000
+# How long a node of this region may say nothing on its connection; it probes each NODE_PROBE_MS, and gives a
+# connection up that does not answer within NODE_PROBE_TIMEOUT_MS.
+NODE_SILENCE_MS: Final = 5_000
+NODE_PROBE_MS: Final = 1_000
+NODE_PROBE_TIMEOUT_MS: Final = 3_000
 # Kafka's connections.max.idle.ms.
 IDLE_TIMEOUT_MS: Final = 600_000
 
@@ -131,6 +136,9 @@ assert BATCH_BYTES_DEFAULT < REQUEST_BYTES_MAX, "a batch must fit a request"
 assert IN_FLIGHT_BYTES_MAX >= REQUEST_BYTES_MAX, "the largest request must be servable"
 assert FREE_HELD_BYTES < REQUEST_MEMORY_BYTES_MIN <= REQUEST_MEMORY_BYTES_DEFAULT
 assert PRESSED_TIMEOUT_MS < min(FRAME_TIMEOUT_MS, WRITE_TIMEOUT_MS) <= IDLE_TIMEOUT_MS
+assert NODE_PROBE_MS + NODE_PROBE_TIMEOUT_MS < NODE_SILENCE_MS, (
+    "who probes gives up before it is given up"
+)
 assert CONNECTION_RATE_DEFAULT * CONNECTION_BURST_S >= CONNECTIONS_PER_ADDRESS_DEFAULT, (
     "all clients of an address may come back at once"
 )

@@ -232,7 +232,7 @@ class MetadataStore:
     def _ask_in(self, cluster: Cluster) -> None:
         for node_id in cluster.hosts:
             # Whose folder a host has, its handshake says: it is asked as what it is, a node.
-            cluster.transport.send_to_node(node_id, JoinAsked())
+            cluster.transport.send_to_node(node_id, JoinAsked(self._group.term))
 
     async def apply(self, command: Command) -> MetadataImage:
         """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`, `MetadataUnsure`.
@@ -287,7 +287,7 @@ class MetadataStore:
         if leader is None:
             return "nobody leads the quorum"
         if leader != self._life.member:
-            cluster.transport.send(leader, PassedOn(payload))
+            cluster.transport.send(leader, PassedOn(self._group.term, payload))
             return f"member {leader} leads the quorum, and does not settle it"
         try:
             await self._group.propose(payload)

@@ -20,7 +20,7 @@ from region_broker.region.failover.messages import AskPromise
 from region_broker.region.failover.operations import Operation, OperationRefused
 from region_broker.region.peers import forwarder
 from region_broker.region.peers.protocol import Frame, PeerMessage, PeerRefused
-from region_broker.region.peers.server import Handling, PeerSession, Reply
+from region_broker.region.peers.sessions import Handling, PeerSession, Reply
 from tests.simulation.folder_faults import lose_log
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.region_pair import Pair, Region, region_pair
@@ -148,9 +148,9 @@ async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_n
 ) -> None:
     async with one_behind(tmp_path, 6) as (pair, ap):
         lost: list[object] = []
-        read = ap.node.peers._readers[AskPromise.__name__]
+        read = ap.node.peers._handlers._requests[AskPromise.__name__]
 
-        def losing(frame: Frame) -> Handling:
+        def losing(frame: Frame) -> Handling[PeerSession]:
             handling = read(frame)
 
             async def promised(session: PeerSession) -> PeerMessage | Reply:
@@ -162,7 +162,7 @@ async def test_T24_a_lost_promise_of_a_region_that_is_up_is_asked_for_again_or_n
 
             return promised
 
-        monkeypatch.setitem(ap.node.peers._readers, AskPromise.__name__, losing)
+        monkeypatch.setitem(ap.node.peers._handlers._requests, AskPromise.__name__, losing)
         operation = await pair.fail_over()
         assert operation.statement is not None
         named = "region ap did not say what it has reached" in operation.statement.open_bound

@@ -48,8 +48,9 @@ from region_broker.controller.raft.effects import (
     Snapshotted,
     Ticked,
     TransferAsked,
+    message_bytes,
 )
-from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership
+from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership, Term
 from region_broker.controller.raft.failures import Busy, Lost, NotLeader, RaftStoreFull, Refused
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.needed_room import entries_bytes, log_bytes, volume_bytes
@@ -58,6 +59,8 @@ from region_broker.controller.raft.snapshot_file import Piece
 logger: Final = logging.getLogger(__name__)
 
 INBOX_MAX: Final = 20_000
+INBOX_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What messages may hold that wait: several times what a leader has on its way to one follower."""
 TURN_EVENTS_MAX: Final = 512
 TURN_BYTES_MAX: Final = 8 * 1024 * 1024
 FULL_MS: Final = 1000
@@ -87,6 +90,7 @@ class Carrier:
         self._setup = setup
         self._on_role = on_role
         self._inbox: deque[Event] = deque()
+        self._inbox_bytes = 0
         self._wake = asyncio.Event()
         self._tickets = itertools.count()
         self._waiting: dict[int, asyncio.Future[LogIndex]] = {}
@@ -104,6 +108,11 @@ class Carrier:
         return self._core.me
 
     @property
+    def term(self) -> Term:
+        """Return the present term."""
+        return self._core.term
+
+    @property
     def membership(self) -> Membership:
         """Return the membership in force."""
         return self._core.membership
@@ -112,7 +121,11 @@ class Carrier:
 
     def receive(self, received: Received) -> None:
         """Take a message from the member that the connection proved."""
-        if len(self._inbox) < INBOX_MAX and not self._stopping:  # INV-RK5
+        if self._stopping or len(self._inbox) >= INBOX_MAX:  # INV-RK5
+            return
+        size_bytes = message_bytes(received.message)
+        if self._inbox_bytes + size_bytes <= INBOX_BYTES_MAX:
+            self._inbox_bytes += size_bytes
             self._submit(received)
 
     def tick(self) -> None:
@@ -253,6 +266,8 @@ class Carrier:
 
     def _take_event(self) -> Event:
         event = self._inbox.popleft()
+        if isinstance(event, Received):
+            self._inbox_bytes -= message_bytes(event.message)
         self._tick_waits &= not isinstance(event, Ticked)
         return event
 

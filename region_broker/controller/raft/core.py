@@ -185,7 +185,9 @@ class RaftCore:
             case BeginElection(term):
                 if (term, sender) == (self._state.term, self._state.leader):
                     self._campaign(by_order=True)
-            case PassedOn() | JoinAsked():
+            case (
+                PassedOn() | JoinAsked()
+            ):  # their term is no claim: whoever asks may be behind, or new
                 if self._leading is not None:
                     self._take_wish(self._leading, sender, message)
             case _:

@@ -51,6 +51,8 @@ from region_broker.controller.raft.recovered import (
     whole_image,
 )
 from region_broker.controller.raft.snapshot_file import (
+    LEADERS_NAME,
+    OWN_NAME,
     Piece,
     SnapshotReader,
     SnapshotWriter,
@@ -252,14 +254,18 @@ class RaftStore:
         """
         assert self._log.term_at(point.index) == point.term, (point, self._log.start_index)
         with self._working("keeping a snapshot in"):
+            writer: SnapshotWriter | None = None
             try:
-                writer = self._begin_snapshot(point)
+                writer = SnapshotWriter(self._disk, self._folder, point, OWN_NAME)
                 writer.write(image)
                 writer.finish()
             except OSError as error:
+                if writer is not None:
+                    writer.close()
                 if error.errno not in _FULL:
                     raise
-                self._drop_writer()
+                if writer is not None:
+                    writer.drop()
                 raise RaftStoreFull(f"no room for a snapshot in {self._folder}: {error}") from error
             self._put_in_place(writer)
 
@@ -278,13 +284,14 @@ class RaftStore:
         with self._working("keeping a leader's snapshot in"):
             writer = self._writer
             if piece.position == 0:
-                writer = self._begin_snapshot(piece.point)
+                writer = self._begin_leaders(piece.point)
             assert writer is not None, piece.point
             assert writer.point == piece.point, (writer.point, piece.point)
             assert writer.have_bytes == piece.position, (writer.have_bytes, piece.position)
             writer.write(piece.data)
             if piece.last:
                 writer.finish()
+                self._writer = None
                 self._put_in_place(writer)
                 self._follow_snapshot(piece.point)
 
@@ -305,22 +312,18 @@ class RaftStore:
         with self._working("reading the snapshot of"):
             return whole_image(self._snapshot())
 
-    def _begin_snapshot(self, point: SnapshotPoint) -> SnapshotWriter:
-        self._drop_writer()
-        self._writer = SnapshotWriter(self._disk, self._folder, point)
+    def _begin_leaders(self, point: SnapshotPoint) -> SnapshotWriter:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+        self._writer = SnapshotWriter(self._disk, self._folder, point, LEADERS_NAME)
         return self._writer
 
     def _put_in_place(self, writer: SnapshotWriter) -> None:
-        self._writer = None
         writer.put_in_place()
         old, self._reader = self._reader, open_snapshot(self._disk, self._folder)
         if old is not None:
             old.close()
-
-    def _drop_writer(self) -> None:
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            writer.drop()
 
     # -- failing ---------------------------------------------------------------------------------
 

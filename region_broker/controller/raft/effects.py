@@ -5,7 +5,7 @@ The driver's duties stand in the package docstring.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,12 @@ from region_broker.controller.raft.entries import (
     SnapshotPoint,
     Term,
 )
+
+ENTRIES_MAX: Final = 4_096
+"""Entries of one message, beyond what any settings ask for: more are not read at all."""
+MESSAGE_BYTES: Final = 256
+ENTRY_BYTES: Final = 128
+"""What a message, and an entry, take beside payloads: about, here and on the wire."""
 
 
 class VoteRequest(msgspec.Struct, frozen=True, tag=True):
@@ -47,7 +53,7 @@ class AppendRequest(msgspec.Struct, frozen=True, tag=True):
     term: Term
     previous_index: LogIndex
     previous_term: Term
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     commit_index: LogIndex
     beat: int
 
@@ -94,14 +100,18 @@ class BeginElection(msgspec.Struct, frozen=True, tag=True):
 class PassedOn(msgspec.Struct, frozen=True, tag=True):
     """A caller at a member that does not lead wants `payload` committed; nobody answers, whoever asked sees it in its own log.
 
-    It may arrive twice, or late: what the payload asks for must be told apart by whoever applies it.
+    It may arrive twice, or late: what the payload asks for must be told apart by whoever applies it. `term`: what the sender knows;
+    nothing follows from it.
     """
 
+    term: Term
     payload: bytes
 
 
 class JoinAsked(msgspec.Struct, frozen=True, tag=True):
-    """A folder that is in no membership asks to be taken in; again and again, until it is."""
+    """A folder that is in no membership asks to be taken in; again and again, until it is. `term`: as in `PassedOn`."""
+
+    term: Term
 
 
 Message: TypeAlias = (
@@ -115,6 +125,19 @@ Message: TypeAlias = (
     | PassedOn
     | JoinAsked
 )
+
+
+def message_bytes(message: Message) -> int:
+    """Return about how many bytes a message holds."""
+    match message:
+        case AppendRequest(entries=entries):
+            return MESSAGE_BYTES + sum(ENTRY_BYTES + len(entry.payload) for entry in entries)
+        case SnapshotRequest(data=data):
+            return MESSAGE_BYTES + len(data)
+        case PassedOn(payload=payload):
+            return MESSAGE_BYTES + len(payload)
+        case _:
+            return MESSAGE_BYTES
 
 
 NOBODY: Final = -1

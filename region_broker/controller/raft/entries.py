@@ -6,7 +6,7 @@ INV-RE3  one membership and the next differ in at most one voter, so that any tw
 """
 
 from enum import IntEnum
-from typing import Final, NewType, TypeAlias
+from typing import Annotated, Final, NewType, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,8 @@ LogIndex = NewType("LogIndex", int)
 
 NO_TERM: Final = Term(0)
 BEFORE_FIRST: Final = LogIndex(0)
+MEMBERS_MAX: Final = 1_000
+"""Voters, and as many learners: what names more is not read."""
 
 Member: TypeAlias = identity.Member
 """Who votes, or follows (INV-RE2)."""
@@ -25,8 +27,8 @@ Member: TypeAlias = identity.Member
 class Membership(msgspec.Struct, frozen=True):
     """Who votes, and who only follows; each sorted."""
 
-    voters: tuple[Member, ...]
-    learners: tuple[Member, ...] = ()
+    voters: Annotated[tuple[Member, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
+    learners: Annotated[tuple[Member, ...], msgspec.Meta(max_length=MEMBERS_MAX)] = ()
 
 
 class EntryKind(IntEnum):

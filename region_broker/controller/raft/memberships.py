@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from region_broker.controller.raft.entries import (
+    MEMBERS_MAX,
     Entry,
     EntryKind,
     LogIndex,
@@ -39,7 +40,7 @@ def reached_by_majority(reached: Mapping[Member, int], voters: tuple[Member, ...
 def is_one_step(before: Membership, after: Membership) -> bool:
     """Return whether `after` is well formed and differs from `before` in the standing of exactly one member (INV-RE3)."""
     members = (*after.voters, *after.learners)
-    if not after.voters or len(set(members)) != len(members):
+    if not after.voters or len(set(members)) != len(members) or len(members) > MEMBERS_MAX:
         return False
     if list(after.voters) != sorted(after.voters) or list(after.learners) != sorted(after.learners):
         return False

@@ -5,6 +5,7 @@ Not here: the size of a piece of a snapshot, which whoever reads it chooses (`ef
 
 from dataclasses import dataclass
 
+from region_broker.controller.raft.effects import ENTRIES_MAX
 from region_broker.limits import MIB
 
 
@@ -39,4 +40,5 @@ class RaftSettings:
         assert self.append_bytes_max <= self.in_flight_bytes_max
         assert self.payload_bytes_max + self.entry_bytes <= self.uncommitted_bytes_max
         assert min(self.append_entries_max, self.in_flight_requests_max, self.waiting_max) > 0
+        assert self.append_entries_max <= ENTRIES_MAX, "what is sent is read"
         assert self.kept_entries >= 0

@@ -30,6 +30,7 @@ from region_broker.controller.raft.entries import (
     Member,
     Membership,
     SnapshotPoint,
+    Term,
 )
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.raftos_classes import (
@@ -206,6 +207,11 @@ class RaftGroup(RaftosNode):
     def leader(self) -> Member | None:
         """Return who leads, as far as this member knows."""
         return self._group_state.leader
+
+    @property
+    def term(self) -> Term:
+        """Return the present term, as far as this member knows."""
+        return self._carrier.term
 
     @property
     def leads(self) -> bool:

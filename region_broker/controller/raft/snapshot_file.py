@@ -2,6 +2,8 @@
 
 INV-RF4  a snapshot has its name only when it is whole and durable: it is written beside the one in force, piece after
          piece, and then renamed
+INV-RF5  the member's own snapshot and a leader's that comes in pieces are written beside each other: a member that goes on
+         committing while pieces come makes one of its own in between
 
     magic TMRAFTS1, bytes of the point, the point (msgpack), the snapshot's bytes, their number, CRC-32C of all before it
 
@@ -20,6 +22,9 @@ from region_broker.controller.raft.failures import RaftStoreDamaged
 from region_broker.ports.disk import TEMPORARY_SUFFIX, Disk, DiskFile
 
 SNAPSHOT_NAME: Final = "snapshot"
+OWN_NAME: Final = f"{SNAPSHOT_NAME}{TEMPORARY_SUFFIX}"
+LEADERS_NAME: Final = f"{SNAPSHOT_NAME}.leader{TEMPORARY_SUFFIX}"
+"""What the two are called until they are whole (INV-RF5)."""
 _MAGIC: Final = b"TMRAFTS1"
 _HEAD: Final = struct.Struct(">8sI")
 _TAIL: Final = struct.Struct(">QI")
@@ -38,18 +43,18 @@ class Piece(NamedTuple):
 class SnapshotWriter:
     """A snapshot that is being written, from its first byte on. What it raises is OSError; `drop` it then."""
 
-    def __init__(self, disk: Disk, folder: Path, point: SnapshotPoint) -> None:
-        """Begin beside the snapshot in force."""
+    def __init__(self, disk: Disk, folder: Path, point: SnapshotPoint, name: str) -> None:
+        """Begin beside the snapshot in force, as `name`, in place of what was begun under it."""
         self.point = point
         self.have_bytes = 0
         self._disk = disk
         self._folder = folder
-        self._path = folder / f"{SNAPSHOT_NAME}{TEMPORARY_SUFFIX}"
+        self._path = folder / name
         encoded = msgspec.msgpack.encode(point)
         head = _HEAD.pack(_MAGIC, len(encoded)) + encoded
         self._data_at = len(head)
         self._crc = crc32c(head)
-        drop_partial(disk, folder)
+        _remove(disk, self._path)
         self._file = disk.open(self._path, create=True)
         try:
             self._file.pwrite(0, head)
@@ -79,7 +84,7 @@ class SnapshotWriter:
     def drop(self) -> None:
         """Remove what was written."""
         self.close()
-        drop_partial(self._disk, self._folder)
+        _remove(self._disk, self._path)
 
     def close(self) -> None:
         """Close the file; a start removes it."""
@@ -87,8 +92,12 @@ class SnapshotWriter:
 
 
 def drop_partial(disk: Disk, folder: Path) -> None:
-    """Remove a snapshot that was not finished."""
-    path = folder / f"{SNAPSHOT_NAME}{TEMPORARY_SUFFIX}"
+    """Remove snapshots that were not finished."""
+    for name in (OWN_NAME, LEADERS_NAME):
+        _remove(disk, folder / name)
+
+
+def _remove(disk: Disk, path: Path) -> None:
     if disk.exists(path):
         disk.remove(path)
 

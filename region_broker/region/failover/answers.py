@@ -46,7 +46,8 @@ from region_broker.region.peers.history_messages import (
     HistoryPiece,
 )
 from region_broker.region.peers.protocol import NOT_ACTING, UNBORN, PeerRefused
-from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import RoundFailed
 
 _log: Final = logging.getLogger("tidemark.failover")

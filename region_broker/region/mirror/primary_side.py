@@ -67,7 +67,8 @@ from region_broker.region.peers.protocol import (
     SyncTopics,
     TopicRegistry,
 )
-from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
 
 LOG_BYTES_MAX: Final = 1024 * 1024

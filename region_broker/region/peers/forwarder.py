@@ -34,7 +34,8 @@ from region_broker.region.peers.protocol import (
     PeerRefused,
     PeerUnreachable,
 )
-from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.headers import HeaderError, peek_header

@@ -1,4 +1,7 @@
-"""The peer protocol: what two nodes of different regions say to each other, and how it is framed.
+"""The peer protocol: what two nodes say to each other, of different regions or of one, and how it is framed.
+
+INV-PF1  a notice has no answer and the correlation id 0; it is said to nodes of the same region only, as a version that
+         knows none ends the connection on which one comes
 
 A frame is never allocated before its size is known to be within the cap of its connection: 64 KiB until a Hello was
 accepted, `PEER_FRAME_BYTES_MAX` after. Bytes that are not a frame end the connection with a reason; nothing is skipped
@@ -12,7 +15,8 @@ apart at once. Then frames, both ways::
 The tag is the message's class name, the message is msgpack, the attachment is raw (log batches, a verbatim
 Kafka frame). Numbers are big-endian. Requests of one connection start in arrival order; an answer carries
 the correlation id of its request and may overtake an earlier one.
-Not here: sockets (`peers.server`, `peers.client`), and what the messages cause.
+Not here: sockets (`peers.server`, `peers.client`), the handshake within a region (`peers.node_protocol`), and what the
+messages cause.
 """
 
 import struct
@@ -131,6 +135,8 @@ class FrameKind(IntEnum):
     REQUEST = 1
     ANSWER = 2
     REFUSAL = 3
+    NOTICE = 4
+    """Not answered (INV-PF1)."""
 
 
 class Frame(NamedTuple):
@@ -224,6 +230,8 @@ def _split_frame(whole: memoryview) -> Frame:
     message_at = _HEAD.size + tag_bytes + _SIZE.size
     if kind not in FrameKind.__members__.values():
         raise PeerProtocolError(f"frame kind {kind} is unknown")
+    if kind == FrameKind.NOTICE and correlation_id:
+        raise PeerProtocolError(f"INV-PF1: a notice has the correlation id {correlation_id}")
     if message_at > len(whole):
         raise PeerProtocolError("a frame ends within its tag")
     try:

@@ -1,9 +1,10 @@
-"""The peer listener: makes the handshake with nodes of other regions and hands their requests to registered handlers.
+"""The peer listener: makes the handshake with nodes of other regions, and of this one, and hands what they send to handlers.
 
 INV-PS6  what all connections hold, requests, parts of them and answers that are not taken, is kept near a budget of
          its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
          after a while, and so does a peer that does not say Hello
 INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
+INV-PS9  a node's session ends when nothing came on it for `node_silence_ms`: its node probes, if it has nothing else to say
 Nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch; a folder without
 history may ask (T32). Requests of one connection start in arrival order; answers leave as they are ready. A connection
 holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read. A handler runs to its end even when its peer
@@ -12,6 +13,9 @@ of which one request was not admitted executes none that came behind it: a batch
 the next one (INV-FW4). It ends with that refusal; whoever asks on makes a handshake again. Bytes that are no frame,
 and a handler's refusal, harm only the connection or request they belong to.
 
+A node of this region says NodeHello in place of Hello, and is served what `NodeDoor` has (INV-PSS1). Its notices are
+taken in the step in which they come, in order, and are not answered.
+
 A refusal (`PeerRefused` raised by a handler) is an answer. A peer that sends no frame gets the connection
 closed, with the reason in the log.
 Not here: what messages mean (`primary_side`, `forward_target`, failover).
@@ -19,48 +23,50 @@ Not here: what messages mean (`primary_side`, `forward_target`, failover).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
-from region_broker.ports.network import Buffer, ByteStream, Listener, Network
+from region_broker.ports.network import ByteStream, Listener, Network
+from region_broker.region.peers.node_protocol import NodeHello
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
     OTHER_HISTORY,
     PEER_FRAME_BYTES_MAX,
     STALE_REGION_EPOCH,
-    UNKNOWN_MESSAGE,
     AnyMessage,
     Frame,
     FrameKind,
     FrameReader,
     Hello,
     PeerIdentity,
-    PeerMessage,
     PeerProtocolError,
     PeerRefused,
     Refusal,
     decode_message,
     encode_frame,
 )
+from region_broker.region.peers.sessions import (
+    Handler,
+    Handlers,
+    Handling,
+    NodeDoor,
+    NodeSession,
+    PeerSession,
+    Reply,
+)
+from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.memory_budget import MemoryBudget, Share
 
 IN_FLIGHT_MAX: Final = 256
 NOT_BEGUN_MAX: Final = 8
 READ_BYTES: Final = 256 * 1024
 _log: Final = logging.getLogger("tidemark.peer")
-
-
-class Reply(NamedTuple):
-    """An answer with raw bytes attached, uncopied."""
-
-    message: PeerMessage
-    attachment: Sequence[Buffer] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +77,7 @@ class PeerSettings:
     connections_max: int = limits.CONNECTIONS_MAX
     stall_timeout_ms: int = limits.FRAME_TIMEOUT_MS
     pressed_timeout_ms: int = limits.PRESSED_TIMEOUT_MS
-
-
-class PeerSession:
-    """One accepted connection, as handlers see it.
-
-    What a service keeps of it stands with that service, in a `WeakKeyDictionary`: so it lasts as long as a handler may
-    still be given the session, which is longer than the connection.
-    """
-
-    def __init__(self, session_id: int, peer_address: str, hello: Hello) -> None:
-        """Describe the connection of the node that made its handshake with `hello`."""
-        self.session_id = session_id
-        self.peer_address = peer_address
-        self.hello = hello
-        self._closers: list[Callable[[], None]] = []
-
-    def on_close(self, closer: Callable[[], None]) -> None:
-        """Call `closer` once the connection has ended."""
-        self._closers.append(closer)
-
-    def end(self) -> None:
-        """Run the closers; the server calls this."""
-        closers, self._closers = self._closers, []
-        for closer in closers:
-            closer()
-
-
-Handler = Callable[[PeerSession, AnyMessage, memoryview], Awaitable[PeerMessage | Reply]]
-Handling = Callable[[PeerSession], Awaitable[PeerMessage | Reply]]
-"""A request that was read; called with the session that sent it, it is executed."""
+    node_silence_ms: int = limits.NODE_SILENCE_MS
 
 
 class PeerServer:
@@ -114,7 +91,9 @@ class PeerServer:
         self._identity = identity
         self.settings: Final = settings
         self.memory: Final = MemoryBudget(settings.memory_bytes)
-        self._readers: dict[str, Callable[[Frame], Handling]] = {}
+        self._handlers: Handlers[PeerSession] = Handlers()
+        self.node_door: NodeDoor | None = None
+        """Set before `start` where this node has others beside it in its region; without it nobody is let in as one."""
         self._listener: Listener | None = None
         self._connections: dict[ByteStream, None] = {}  # in the order they came
         self._closing = False
@@ -122,16 +101,11 @@ class PeerServer:
         self.admit: Callable[[Hello], None] = lambda _hello: None
         """Called before each request with the handshake of its session; raises `PeerRefused`."""
 
-    def register(self, message_type: type[AnyMessage], handler: Handler[AnyMessage]) -> None:
-        """Answer each `message_type` with what `handler(session, message, attachment)` returns."""
-        tag = message_type.__name__
-        assert tag not in self._readers, f"{tag} has a handler already"
-
-        def read(frame: Frame) -> Handling:
-            message = decode_message(frame, message_type)
-            return lambda session: handler(session, message, frame.attachment)
-
-        self._readers[tag] = read
+    def register(
+        self, message_type: type[AnyMessage], handler: Handler[PeerSession, AnyMessage]
+    ) -> None:
+        """Answer each `message_type` of another region with what `handler(session, message, attachment)` returns."""
+        self._handlers.register(message_type, handler)
 
     async def start(self, host: str, port: int) -> Listener:
         """Bind and serve; raises OSError when the port is not free."""
@@ -187,14 +161,25 @@ class PeerServer:
         handshake = msgspec.structs.replace(ours, answers=True)
         return handshake, PeerSession(self._session_count, stream.peer, theirs)
 
-    def read(self, frame: Frame) -> Handling:
+    def node_handshake(self, stream: ByteStream, frame: Frame) -> tuple[NodeHello, NodeSession]:
+        """Judge a NodeHello; return the answer and the session. Raises `PeerRefused`, `PeerProtocolError`."""
+        if self.node_door is None:
+            raise PeerProtocolError("this node knows of no other node in its region")
+        answered = self.node_door.handshake(self._session_count + 1, stream, frame)
+        self._session_count += 1
+        return answered
+
+    def read(self, frame: Frame) -> Handling[PeerSession]:
         """Read a request for its handler; raises `PeerRefused` for a tag that nobody serves, `PeerProtocolError` for
         bytes that are no such message.
         """
-        reader = self._readers.get(frame.tag)
-        if reader is None:
-            raise PeerRefused(UNKNOWN_MESSAGE, f"this node does not serve {frame.tag!r} messages")
-        return reader(frame)
+        return self._handlers.read(frame)
+
+    @property
+    def node_handlers(self) -> Handlers[NodeSession]:
+        """Return what nodes of this region are served; one of them has come in."""
+        assert self.node_door is not None, "INV-PSS1: nobody comes in without a door"
+        return self.node_door.handlers
 
 
 def _objection(ours: Hello, theirs: Hello) -> tuple[str, str]:
@@ -242,7 +227,8 @@ class _Connection:
         self._tasks = tasks
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._reader = FrameReader(HANDSHAKE_FRAME_BYTES_MAX, preface=True)
-        self._session: PeerSession | None = None
+        self._session: PeerSession | NodeSession | None = None
+        self._yielding = CooperativeYield()
         self._refused: PeerRefused | None = None  # why no request is admitted any more
         self._share = Share()
         self._busy_bytes = 0  # requests being answered, answers being taken
@@ -261,7 +247,8 @@ class _Connection:
                 self._note_held()
         except TimeoutError:
             _log.warning(
-                "peer %s disconnected: it kept a frame or an answer waiting", self._stream.peer
+                "peer %s disconnected: it said nothing, or kept a frame or an answer waiting",
+                self._stream.peer,
             )
         except PeerProtocolError as error:
             _log.warning("peer %s disconnected: %s", self._stream.peer, error)
@@ -282,9 +269,10 @@ class _Connection:
             await memory.changed()
             self._frame_since_s = now()  # its time begins anew
         if self._session is not None and not self._reader.held_bytes:
-            return await self._stream.read(
-                READ_BYTES
-            )  # a link may be silent for as long as it likes
+            # A link may be silent for as long as it likes, a node may not (INV-PS9).
+            is_node = isinstance(self._session, NodeSession)
+            async with asyncio.timeout(settings.node_silence_ms / 1000 if is_node else None):
+                return await self._stream.read(READ_BYTES)
         timeout_ms = settings.pressed_timeout_ms if memory.full else settings.stall_timeout_ms
         async with asyncio.timeout_at(self._frame_since_s + timeout_ms / 1000):
             return await self._stream.read(READ_BYTES)
@@ -293,9 +281,16 @@ class _Connection:
         self._server.memory.hold(self._share, self._reader.held_bytes + self._busy_bytes)
 
     async def _take(self, frame: Frame) -> bool:
+        session = self._session
+        if frame.kind is FrameKind.NOTICE and isinstance(session, NodeSession):
+            self._server.node_handlers.take(session, frame)
+            await self._yielding.row()
+            return True
         if frame.kind is not FrameKind.REQUEST:
             raise PeerProtocolError(f"a {frame.kind.name} came where only requests may come")
-        if self._session is None or frame.tag == Hello.__name__:
+        if frame.tag == NodeHello.__name__ and not isinstance(session, PeerSession):
+            return self._node_handshake(frame)
+        if session is None or (frame.tag == Hello.__name__ and isinstance(session, PeerSession)):
             return self._handshake(frame)
         await self._slots.acquire()
         if not await self._drain():
@@ -306,7 +301,7 @@ class _Connection:
             await self._server.memory.changed()
         self._busy_bytes += len(frame.message) + len(frame.attachment)
         self._not_begun += 1
-        self._tasks.create_task(self._answer(self._session, frame))
+        self._tasks.create_task(self._answer(session, frame))
         return True
 
     def _handshake(self, frame: Frame) -> bool:
@@ -319,7 +314,21 @@ class _Connection:
         self._reader.bytes_max = PEER_FRAME_BYTES_MAX
         return True
 
-    async def _answer(self, session: PeerSession, frame: Frame) -> None:
+    def _node_handshake(self, frame: Frame) -> bool:
+        if self._session is not None:
+            raise PeerProtocolError("INV-PSS2: a node made its handshake a second time")
+        try:
+            answer, self._session = self._server.node_handshake(self._stream, frame)
+        except PeerRefused as refused:
+            _log.warning("node %s refused: %s", self._stream.peer, refused)
+            refusal = Refusal(code=refused.code, reason=refused.reason)
+            self._stream.write(*encode_frame(FrameKind.REFUSAL, frame.correlation_id, refusal))
+            return False
+        self._stream.write(*encode_frame(FrameKind.ANSWER, frame.correlation_id, answer))
+        self._reader.bytes_max = PEER_FRAME_BYTES_MAX
+        return True
+
+    async def _answer(self, session: PeerSession | NodeSession, frame: Frame) -> None:
         self._not_begun -= 1
         held_bytes = len(frame.message) + len(frame.attachment)
         try:
@@ -364,11 +373,16 @@ class _Connection:
             self._refused = refused
             raise
 
-    async def _handle(self, session: PeerSession, frame: Frame) -> tuple[FrameKind, Reply]:
+    async def _handle(
+        self, session: PeerSession | NodeSession, frame: Frame
+    ) -> tuple[FrameKind, Reply]:
         try:
-            handling = self._server.read(frame)
-            self._admit(session)
-            answer = await handling(session)
+            if isinstance(session, NodeSession):
+                answer = await self._server.node_handlers.read(frame)(session)
+            else:
+                handling = self._server.read(frame)
+                self._admit(session)
+                answer = await handling(session)
         except PeerRefused as refusal:
             return FrameKind.REFUSAL, Reply(Refusal(code=refusal.code, reason=refusal.reason))
         return FrameKind.ANSWER, answer if isinstance(answer, Reply) else Reply(answer)

@@ -29,7 +29,7 @@ from region_broker.region.failover.log_surgery import key_of
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.peers.history_messages import AskHistory
 from region_broker.region.peers.protocol import Frame, PeerRefused
-from region_broker.region.peers.server import Handling
+from region_broker.region.peers.sessions import Handling, PeerSession
 from region_broker.region.ports import Term
 from region_broker.region.role import RegionRole
 from region_broker.region.tidemarks.reached_store import ReachedFile
@@ -172,15 +172,15 @@ async def test_INV_DP1_a_mirror_whose_answer_was_lost_is_asked_again_before_writ
     await older_copy(pair)
     opened = openings(monkeypatch)
     lost: list[Frame] = []
-    read = pair.us.server._readers[AskHistory.__name__]
+    read = pair.us.server._handlers._requests[AskHistory.__name__]
 
-    def first_lost(frame: Frame) -> Handling:
+    def first_lost(frame: Frame) -> Handling[PeerSession]:
         if not lost:
             lost.append(frame)
             raise PeerRefused("lost", "the connection broke")
         return read(frame)
 
-    monkeypatch.setitem(pair.us.server._readers, AskHistory.__name__, first_lost)
+    monkeypatch.setitem(pair.us.server._handlers._requests, AskHistory.__name__, first_lost)
     # The mirror's own link would tell it, too, and sometimes before it asks.
     await pair.eu.start(listens=False)
     await pair.eu.until(Phase.DISPUTED)

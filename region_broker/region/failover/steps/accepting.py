@@ -52,7 +52,7 @@ from region_broker.region.peers.history_messages import (
     LogEvidence,
 )
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
-from region_broker.region.peers.server import Reply
+from region_broker.region.peers.sessions import Reply
 from region_broker.region.ports import RegionLog
 
 _UNNAMED: Final = (PeerRefused, PeerUnreachable, LinkFailed)

@@ -183,25 +183,25 @@ def other_folder_of(known: Member) -> Member:
 
 
 def test_a_leader_tells_of_a_folder_that_wants_to_join_and_others_do_not() -> None:
-    assert leader().hear(D, JoinAsked()) == [Joining(D, None)]
-    assert leader(D).hear(D, JoinAsked()) == [], "it is in"
-    assert Driven(point(0, 0, A, B, C)).hear(D, JoinAsked()) == []
+    assert leader().hear(D, JoinAsked(Term(0))) == [Joining(D, None)]
+    assert leader(D).hear(D, JoinAsked(Term(0))) == [], "it is in"
+    assert Driven(point(0, 0, A, B, C)).hear(D, JoinAsked(Term(0))) == []
 
 
 def test_INV_RFC4_a_folder_displaces_only_a_silent_one_of_its_node() -> None:
     led = leader()
-    assert led.hear(other_folder_of(B), JoinAsked()) == [], "B was heard"
-    assert led.hear(other_folder_of(A), JoinAsked()) == [], "that is this very leader"
+    assert led.hear(other_folder_of(B), JoinAsked(Term(0))) == [], "B was heard"
+    assert led.hear(other_folder_of(A), JoinAsked(Term(0))) == [], "that is this very leader"
     for _ in range(3):  # C answers, B does not
         led.wait(60)
         led.taken(C, 2)
-    assert led.hear(other_folder_of(B), JoinAsked()) == [Joining(other_folder_of(B), B)]
+    assert led.hear(other_folder_of(B), JoinAsked(Term(0))) == [Joining(other_folder_of(B), B)]
 
 
 def test_INV_RFC3_a_wish_that_was_passed_on_is_appended_by_who_leads_and_else_lost() -> None:
     led = leader()
-    effects = led.hear(B, PassedOn(b"x"))
+    effects = led.hear(B, PassedOn(Term(0), b"x"))
     assert [each.payload for persist in of(effects, Persist) for each in persist.entries] == [b"x"]
     assert {ticket for ticket, _ in outcomes(led.taken(B, 3))} <= {NOBODY}
     assert led.core.commit_index == 3
-    assert Driven(point(0, 0, A, B, C)).hear(B, PassedOn(b"x")) == []
+    assert Driven(point(0, 0, A, B, C)).hear(B, PassedOn(Term(0), b"x")) == []

@@ -170,6 +170,20 @@ def test_a_leader_s_snapshot_is_installed_piece_after_piece() -> None:
     )
 
 
+def test_INV_RF5_a_snapshot_of_ones_own_leaves_the_pieces_of_a_leaders_alone() -> None:
+    """1. A leader's snapshot at 10 comes in pieces. 2. What was on its way before is committed: 1 and 2 are snapshotted here.
+    3. The next piece of the former comes."""
+    disk = SimulatedDisk()
+    store = with_entries(disk, 2)
+    store.keep_piece(Piece(point(10, 3), 0, b"one ", last=False))
+    store.keep_snapshot(point(2), b"own")
+    assert store.image() == b"own"
+    store.keep_piece(Piece(point(10, 3), 4, b"two", last=True))
+    assert store.image() == b"one two"
+    disk.power_loss(random.Random(0))
+    assert found(disk).snapshot == (point(10, 3), b"one two")
+
+
 def test_a_snapshot_is_read_in_pieces() -> None:
     disk = SimulatedDisk()
     store = with_entries(disk, 1)
@@ -575,7 +589,7 @@ def test_a_start_removes_what_was_not_finished() -> None:
     disk = SimulatedDisk()
     store = with_entries(disk, 1)
     store.keep_piece(Piece(point(9), 0, b"piece", last=False))
-    assert disk.list_dir(FOLDER) == ["log", "snapshot.tmp"]
+    assert disk.list_dir(FOLDER) == ["log", "snapshot.leader.tmp"]
     disk.process_killed()
     found(disk)
     assert disk.list_dir(FOLDER) == ["log"]

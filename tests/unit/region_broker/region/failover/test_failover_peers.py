@@ -12,7 +12,8 @@ from region_broker.ports.network import ByteStream
 from region_broker.region.failover.messages import AskStatus, SiteStatus
 from region_broker.region.failover.peers import HANDSHAKE_TIMEOUT_MS, FailoverPeers
 from region_broker.region.peers.protocol import PeerUnreachable
-from region_broker.region.peers.server import PeerServer, PeerSession
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession
 from tests.fixtures.linked_regions import PlayedIdentity
 from tests.simulation.network import Fabric
 from tests.simulation.simulated_loop import run_simulated

@@ -22,7 +22,8 @@ from region_broker.region.peers.protocol import (
     Frame,
     FrameKind,
 )
-from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession, Reply
 from tests.fixtures.linked_regions import REGION_EPOCH, Site
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.page_cache import answered_from_disk, answered_from_memory

@@ -15,7 +15,8 @@ from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers import forwarder as forwarding
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.protocol import ASK_AGAIN, Forward, Hello, PeerRefused
-from region_broker.region.peers.server import PeerServer, PeerSession
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.server import CloseConnection

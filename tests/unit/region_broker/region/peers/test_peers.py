@@ -33,10 +33,9 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import (
     NOT_BEGUN_MAX,
     PeerServer,
-    PeerSession,
     PeerSettings,
-    Reply,
 )
+from region_broker.region.peers.sessions import PeerSession, Reply
 from tests.fixtures.linked_regions import CLUSTER_ID, PlayedIdentity
 from tests.fixtures.waiting import until
 

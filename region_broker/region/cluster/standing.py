@@ -1,0 +1,117 @@
+"""Who this node is among the nodes of its region, and whom it talks to.
+
+INV-CLH1  a node talks to members of its own cluster and region that the quorum has not removed, at a feature level that it
+          knows, and not to whoever says that it is this member: a copy of its folder runs elsewhere. Both sides judge
+Not here: the messages (`region.peers.node_protocol`), who tells that a member is removed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from region_broker.controller.raft.entries import Member
+from region_broker.region.peers.node_protocol import (
+    FEATURE_LEVEL,
+    OTHER_MEMBER,
+    OTHER_REGION,
+    REMOVED_MEMBER,
+    SAME_MEMBER,
+    NodeHello,
+)
+from region_broker.region.peers.protocol import OTHER_CLUSTER, PeerRefused
+
+FEATURE_LEVELS: Final = range(1, 2)
+"""What this version can speak. A level is raised once all nodes of a region know it."""
+NODE_IDS: Final = range(2**31)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStanding:
+    """This node's `NodeIdentity`. `life`: drawn at this start of the process.
+
+    `is_removed`: whether the quorum is known to have removed a member.
+    """
+
+    cluster_id: str
+    region: str
+    member: Member
+    life: UUID
+    is_removed: Callable[[Member], bool]
+    feature_level: int = FEATURE_LEVELS[-1]
+
+    def hello(self) -> NodeHello:
+        """See `NodeIdentity`."""
+        return NodeHello(
+            cluster_id=self.cluster_id,
+            region=self.region,
+            node_id=self.member.node_id,
+            incarnation=self.member.incarnation,
+            life=self.life,
+            feature_level=self.feature_level,
+        )
+
+    def objection(self, theirs: NodeHello) -> PeerRefused | None:
+        """See `NodeIdentity` (INV-CLH1)."""
+        if theirs.cluster_id != self.cluster_id:
+            return PeerRefused(
+                OTHER_CLUSTER,
+                f"node {self.member} belongs to cluster {self.cluster_id}, the peer to {theirs.cluster_id!r}: check"
+                " the addresses of the nodes",
+            )
+        if theirs.region != self.region:
+            return PeerRefused(
+                OTHER_REGION,
+                f"node {self.member} belongs to region {self.region}, the peer to {theirs.region!r}: nodes of two"
+                " regions say Hello to each other",
+            )
+        if theirs.feature_level not in FEATURE_LEVELS:
+            return PeerRefused(
+                FEATURE_LEVEL,
+                f"node {self.member} knows the feature levels {FEATURE_LEVELS[0]} to {FEATURE_LEVELS[-1]}, the peer"
+                f" speaks {theirs.feature_level}: update the older one first",
+            )
+        return self._objection_to_member(theirs)
+
+    def _objection_to_member(self, theirs: NodeHello) -> PeerRefused | None:
+        member = theirs.member
+        if member == self.member and theirs.life == self.life:
+            return PeerRefused(
+                SAME_MEMBER, f"this is node {member} itself: an address of another node leads here"
+            )
+        if member == self.member:
+            return PeerRefused(
+                SAME_MEMBER,
+                f"node {member} runs here already: the peer has a copy of its folder. End one of the two; a node"
+                " that is to join needs a folder of its own",
+            )
+        if member.node_id not in NODE_IDS:
+            return PeerRefused(OTHER_MEMBER, f"{member.node_id} is no id of a node")
+        if self.is_removed(member):
+            return PeerRefused(
+                REMOVED_MEMBER,
+                f"the quorum has removed node {member}: empty its folder, and let it join as a new member",
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StandingTowards:
+    """The same for a connection that is to reach one member: whoever else answers is not spoken to."""
+
+    own: NodeStanding
+    expected: Member
+
+    def hello(self) -> NodeHello:
+        """See `NodeIdentity`."""
+        return self.own.hello()
+
+    def objection(self, theirs: NodeHello) -> PeerRefused | None:
+        """See `NodeIdentity`."""
+        objection = self.own.objection(theirs)
+        if objection is None and theirs.member != self.expected:
+            return PeerRefused(
+                OTHER_MEMBER,
+                f"node {theirs.member} answers where node {self.expected} is looked for",
+            )
+        return objection

@@ -1,0 +1,226 @@
+"""Raft's messages between the nodes of a region, over the peer port: one outgoing connection for each other member.
+
+INV-CLT1  `send` never waits; what cannot be sent is lost
+INV-CLT2  a message that arrives is credited to the member whose handshake its connection made, and goes to the group that
+          it names; one for a group that is not here, or that is no message, ends its connection and nothing else
+INV-CLT3  there are lines to members that have an address, `LINES_MAX` at most: nobody makes this node connect anywhere by
+          naming members
+INV-CLT4  a member has one connection to here, its newest; while that stands, another start of the same member is refused: two
+          processes run on copies of one folder, or the former one's end is not noticed yet (INV-PS9)
+
+What one member says to another travels on the connection that the former made; the other direction has one of its own.
+Not here: what Raft does with it (`controller.raft`), who is alive (a `Watcher`), addresses (`address_of`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from region_broker.controller.raft.effects import Message, Received
+from region_broker.controller.raft.entries import MEMBERS_MAX, Member
+from region_broker.region.cluster.member_line import LineParts, MemberLine
+from region_broker.region.cluster.raft_messages import (
+    GROUP_NAME_BYTES_MAX,
+    RaftNotice,
+    decode_raft_message,
+)
+from region_broker.region.peers.node_client import NodeClient
+from region_broker.region.peers.node_protocol import Probe, Probed
+from region_broker.region.peers.protocol import (
+    RUNS_ELSEWHERE,
+    PeerProtocolError,
+    PeerRefused,
+    PeerUnreachable,
+)
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import NodeDoor, NodeSession
+
+LINES_MAX: Final = 2 * MEMBERS_MAX
+SEEK_PAUSE_MS: Final = 500
+ANY_FOLDER: Final = UUID(int=0)
+"""Where a node is met does not depend on whose folder it has."""
+_log: Final = logging.getLogger("tidemark.cluster")
+
+
+class GroupTransport:
+    """The `Transport` of one Raft group."""
+
+    def __init__(self, transport: "PeerTransport", name: str) -> None:
+        """Use `PeerTransport.group`."""
+        self._transport = transport
+        self._name = name
+        self._receive: Callable[[Received], None] | None = None
+
+    def send(self, target: Member, message: Message) -> None:
+        """See `Transport` (INV-CLT1)."""
+        self._transport.send(self._name, target, message)
+
+    def send_to_node(self, node_id: int, message: Message) -> None:
+        """See `Transport` (INV-CLT1); until it is known whose folder the node has, that is asked, and the message is lost."""
+        self._transport.send_to_node(self._name, node_id, message)
+
+    def deliver_to(self, receive: Callable[[Received], None]) -> None:
+        """Hand what arrives to `receive`, a `RaftGroup.request_handler`; until then it is lost."""
+        self._receive = receive
+
+    def take(self, received: Received) -> None:
+        """Take what arrived."""
+        if self._receive is not None:
+            self._receive(received)
+
+
+class PeerTransport:
+    """All connections with the other nodes of the region. `run` is the only owner of its tasks."""
+
+    def __init__(self, parts: LineParts) -> None:
+        """Begin without a connection."""
+        self._parts = parts
+        self._groups: dict[str, GroupTransport] = {}
+        self._lines: dict[Member, MemberLine] = {}
+        self._not_begun: deque[MemberLine] = deque()
+        self._line_waits = asyncio.Event()
+        self._is_full = False
+        self._sessions: dict[Member, NodeSession] = {}
+        self._met: dict[int, Member] = {}
+        self._seeking: set[int] = set()
+        self._to_seek: deque[int] = deque()
+
+    def serve_on(self, server: PeerServer) -> None:
+        """Let nodes of this region in at the peer port; call it before the port is bound."""
+        assert server.node_door is None, "a node has one transport"
+        door = NodeDoor(self._parts.standing, self._on_session)
+        door.handlers.register_notice(RaftNotice, self._on_notice)
+        door.handlers.register(Probe, self._on_probe)
+        server.node_door = door
+
+    def group(self, name: str) -> GroupTransport:
+        """Return the transport of the group `name`, which is called so on all nodes."""
+        assert name not in self._groups, f"group {name} has a transport already"
+        assert 0 < len(name.encode()) <= GROUP_NAME_BYTES_MAX, name
+        return self._groups.setdefault(name, GroupTransport(self, name))
+
+    async def run(self) -> None:
+        """Connect and send until cancelled; a second call begins anew."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    await self._line_waits.wait()
+                    self._line_waits.clear()
+                    while self._not_begun:
+                        tasks.create_task(self._keep(self._not_begun.popleft()))
+                    while self._to_seek:
+                        tasks.create_task(self._seek(self._to_seek.popleft()))
+        finally:
+            self._lines.clear()
+            self._not_begun.clear()
+            self._seeking.clear()
+            self._to_seek.clear()
+
+    async def _keep(self, line: MemberLine) -> None:
+        await line.run()
+        # In the step in which it ended: what is sent now makes another one.
+        del self._lines[line.target]
+
+    def send(self, group: str, target: Member, message: Message) -> None:
+        """Send a message of a group to a member, or lose it (INV-CLT1)."""
+        line = self._lines.get(target) or self._new_line(target)
+        if line is not None:
+            line.send(group, message)
+
+    def send_to_node(self, group: str, node_id: int, message: Message) -> None:
+        """Send a message of a group to whatever member a node is; while nobody knows that, lose it. It is asked again and again."""
+        member = self._met.get(node_id)
+        if member is not None:
+            self.send(group, member, message)
+        if node_id not in self._seeking:
+            self._seeking.add(node_id)
+            self._to_seek.append(node_id)
+            self._line_waits.set()
+
+    async def _seek(self, node_id: int) -> None:
+        """Ask a node whose folder it has; not again within `SEEK_PAUSE_MS`."""
+        address = self._parts.address_of(Member(node_id, ANY_FOLDER))
+        if address is not None:
+            try:
+                client = await NodeClient.connect(self._parts.network, address)
+            except PeerUnreachable as error:
+                _log.info("node %d is not met yet: %s", node_id, error)
+            else:
+                await self._meet(node_id, client)
+        await self._parts.clock.sleep_ms(SEEK_PAUSE_MS)
+        self._seeking.discard(node_id)
+
+    async def _meet(self, node_id: int, client: NodeClient) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(client.run())
+            try:
+                self._met[node_id] = (await client.handshake(self._parts.standing)).member
+            except (PeerUnreachable, PeerRefused) as error:
+                _log.info("node %d is not met yet: %s", node_id, error)
+            finally:
+                client.close()
+                reading.cancel()
+
+    def _new_line(self, target: Member) -> MemberLine | None:
+        if self._parts.where(target) is None:
+            return None  # INV-CLT3
+        if len(self._lines) >= LINES_MAX:
+            if not self._is_full:
+                self._is_full = True
+                _log.warning("more than %d members are to be sent to: %s is not", LINES_MAX, target)
+            return None
+        line = self._lines[target] = MemberLine(target, self._parts)
+        self._not_begun.append(line)
+        self._line_waits.set()
+        return line
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def _on_session(self, session: NodeSession) -> None:
+        """Take a member's connection in place of its former one (INV-CLT4)."""
+        member = session.member
+        former = self._sessions.get(member)
+        if former is not None and former.life != session.life:
+            raise PeerRefused(
+                RUNS_ELSEWHERE,
+                f"another process is connected as node {member} from {former.peer_address}: end one of the two",
+            )
+        self._sessions[member] = session
+        self._met[member.node_id] = member
+        session.on_close(lambda: self._on_end(session))
+        if former is not None:
+            former.cut_off()
+        self._parts.watcher.on_heard(member)
+        line = self._lines.get(member)
+        if line is not None:
+            line.note_there()
+
+    def _on_end(self, session: NodeSession) -> None:
+        if self._sessions.get(session.member) is session:
+            del self._sessions[session.member]
+            self._parts.watcher.on_lost(session.member)
+
+    def _on_notice(self, session: NodeSession, notice: RaftNotice, attachment: memoryview) -> None:
+        """Take a message of Raft (INV-CLT2)."""
+        group = self._groups.get(notice.group)
+        if group is None:
+            raise PeerProtocolError(f"no group {notice.group[:GROUP_NAME_BYTES_MAX]!r} is here")
+        self._expect_member(session)
+        message = decode_raft_message(attachment)
+        self._parts.watcher.on_heard(session.member)
+        group.take(Received(session.member, message))
+
+    async def _on_probe(
+        self, session: NodeSession, _probe: Probe, _attachment: memoryview
+    ) -> Probed:
+        self._expect_member(session)
+        self._parts.watcher.on_heard(session.member)
+        return Probed()
+
+    def _expect_member(self, session: NodeSession) -> None:
+        """Raise `PeerProtocolError` for a member that was removed since it came in."""
+        if self._parts.standing.is_removed(session.member):
+            raise PeerProtocolError(f"the quorum has removed node {session.member}")
