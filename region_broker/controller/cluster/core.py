@@ -153,9 +153,9 @@ class ControllerCore:
         if reign is None:
             return
         reign.sessions.follow(image, self._looked_ms)
-        if reign.pending is not None and reign.pending.is_unknown:
-            if is_past(image, reign.pending.command):  # INV-CK2
-                reign.pending = None
+        pending = reign.pending
+        if pending is not None and pending.is_unknown and is_past(image, pending.command):
+            reign.pending = None  # INV-CK2
         for node_id, node in sorted(image.nodes.items()):
             known = former.nodes.get(node_id)
             if known is not None and known.incarnation != node.incarnation:
@@ -179,6 +179,7 @@ class ControllerCore:
         if settled.outcome is Outcome.REFUSED:
             reign.refused_at = self._looked_ms, self._image.version
         if pending.is_order:
+            pending.is_order = False
             answer = reign.orders.settle(settled.outcome, settled.text)
             self._effects += () if answer is None else (answer,)
 

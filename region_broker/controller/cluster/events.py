@@ -74,7 +74,7 @@ class CommandSettled:
 
 @dataclass(frozen=True, slots=True)
 class PreferredAsked:
-    """An operator wants one of those that may lead to lead: this node, or else the one with the lowest node id."""
+    """An operator wants this node to lead; None: of those that may, the one with the lowest node id."""
 
     ticket: int
     preferred_node_id: int | None

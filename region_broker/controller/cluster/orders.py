@@ -5,6 +5,7 @@ Not here: what a controller does by itself (`core`).
 """
 
 from collections import deque
+from typing import assert_never
 
 from idempotency.fencing import EpochExhausted
 from region_broker.controller import metadata_commands
@@ -19,7 +20,7 @@ from region_broker.controller.cluster.events import (
     UncleanAsked,
 )
 from region_broker.controller.cluster_commands import DrainNode, ElectUnclean
-from region_broker.controller.cluster_image import NO_LEADERSHIP
+from region_broker.controller.cluster_image import NO_LEADERSHIP, NodeImage
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import (
     DEFAULT_DOMAIN,
@@ -88,29 +89,40 @@ class Orders:
                 command = None if self._is_drained else _drained(image, node_id)
             case UncleanAsked():
                 command = _unclean(image, order)
+            case _:
+                assert_never(order)
         if command is not None:
             metadata_commands.apply(image, command)  # refused here, with the reason, or proposed
         return command
 
 
-def _preferred(image: MetadataImage, preferred_node_id: int | None) -> ControllerCommand | None:
-    domain, able = image.domains.get(DEFAULT_DOMAIN), candidates(image, preferred_node_id)
-    if domain is None or not able:
+def _preferred(image: MetadataImage, node_id: int | None) -> ControllerCommand | None:
+    domain = image.domains.get(DEFAULT_DOMAIN)
+    if node_id is not None:
+        chosen = _node(image, node_id).member
+    elif able := candidates(image, None):
+        chosen = able[0]
+    else:
         raise CommandRefused(
             "nobody-eligible",
             "nobody who holds all that was committed is heard: start those nodes, or order an unclean election",
         )
-    if image.leadership is not None and image.leadership.leader == able[0]:
+    if image.leadership is not None and image.leadership.leader == chosen:
         return None
-    return elect(image, domain.region_epoch, able[0])
+    return elect(image, domain.region_epoch if domain else NO_REGION_EPOCH, chosen)
 
 
-def _drained(image: MetadataImage, node_id: int) -> ControllerCommand | None:
+def _node(image: MetadataImage, node_id: int) -> NodeImage:
     node = image.nodes.get(node_id)
     if node is None:
         raise CommandRefused(
             "unknown-node", f"no node {node_id} is registered in this region: look for its id"
         )
+    return node
+
+
+def _drained(image: MetadataImage, node_id: int) -> ControllerCommand | None:
+    node = _node(image, node_id)
     return None if node.draining else DrainNode(node_id, node.life)
 
 
