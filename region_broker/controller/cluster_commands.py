@@ -67,7 +67,12 @@ class ElectUnclean(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChangeInSync(msgspec.Struct, frozen=True, tag=True):
-    """The present leader says who is in sync with it (AlterPartition, KIP-497)."""
+    """The present leader says who is in sync with it (AlterPartition, KIP-497).
+
+    A refusal says nothing of the same change that was asked for before: 1. A leader asks to add a member, and hears nothing. 2. It asks
+    again. 3. The first was applied, so the second is refused. Until it has applied the metadata that refused it, a leader counts on
+    whoever is in sync by either, or what it acknowledges is missing where the next leader comes from.
+    """
 
     leader: Member
     leader_epoch: LeaderEpoch

@@ -2,10 +2,14 @@
 
 INV-MH1  one leader epoch has one leader: each election takes a new one, greater than all that the region took before (T1, T19)
 INV-MH2  the leader is registered, unfenced and in sync
-INV-MH3  while somebody leads, nobody is in sync who is fenced, gone, or drains, but for a leader that drains (KIP-841)
-INV-MH4  while nobody leads, the in-sync set stands still: each of them holds all that was committed (KIP-966)
+INV-MH3  the in-sync set loses a member only by its leader, which is alive to say so, by an election, which drops whoever is not eligible
+         (KIP-841), and where that node is removed
+INV-MH4  so while nobody leads, each of them holds all that was committed (KIP-966)
 INV-MH5  the in-sync set is never empty, and who is not in it leads by an operator's word alone, which is counted
 INV-MH6  only the leader, under its own leader epoch, says who joins the in-sync set, and it knows what it changes
+1. Leader and follower lose their power. 2. The follower is back before the leader's silence is noticed. 3. The leader's disk is gone.
+Were the follower out of the in-sync set with its fencing, nobody could lead; nothing was committed without it. So a leader drops whom
+the metadata fence, drain or replace, and is asked by nobody else.
 A failover gives the region another region epoch (`RecordLineage`), and leaves all of this as it was: who is in sync still holds
 all that was committed, of which the takeover keeps a part. The leader epoch is then of a former region epoch, so its leader changes
 nothing any more; an election under the new region epoch comes first, and whoever wins it cuts its logs to the base of the
@@ -47,16 +51,15 @@ def change_leadership(image: MetadataImage, command: LeadershipCommand) -> Metad
 # --- what follows from changes of nodes ---
 
 
-def without_lost(image: MetadataImage) -> MetadataImage:
-    """Return the image without a leader that is fenced or gone; else without followers in sync that are, or drain."""
+def without_lost_leader(image: MetadataImage) -> MetadataImage:
+    """Return the image without its leader, where that one is fenced or gone."""
     leadership = image.leadership
-    if leadership is None or leadership.leader is None:  # INV-MH4
+    if leadership is None or leadership.leader is None:
         return image
     leader = image.node_of(leadership.leader)
     if leader is None or leader.fenced:  # INV-MH2
         return _with(image, leadership, leader=None)
-    in_sync = _eligible(image, leadership.in_sync, leadership.leader)  # INV-MH3
-    return image if in_sync == leadership.in_sync else _with(image, leadership, in_sync=in_sync)
+    return image
 
 
 def without_member(image: MetadataImage, member: Member) -> MetadataImage:
@@ -106,7 +109,8 @@ def _elected(image: MetadataImage, command: ElectLeader) -> MetadataImage:
             f"node {command.leader.node_id} ({command.leader}) may lack records that were acknowledged: wait until one of"
             f" {_names(in_sync)} is back, or let this one lead by an operator's word (an unclean election), which may lose records",
         )
-    return _led(image, command, _eligible(image, in_sync, command.leader), unclean=0)
+    eligible = _eligible(image, in_sync, command.leader)  # INV-MH3
+    return _led(image, command, eligible, unclean=0)
 
 
 def _elected_unclean(image: MetadataImage, command: ElectUnclean) -> MetadataImage:

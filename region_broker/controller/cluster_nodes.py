@@ -2,8 +2,8 @@
 
 INV-MN1  a node is fenced, unfenced or drained in exactly the life that the command names; a life that was replaced never comes back,
          as far as it is remembered
-INV-MN2  a new life and another folder begin fenced, and neither is in sync by what its node id was before: members are in sync,
-         not nodes (KIP-853, KIP-903)
+INV-MN2  a new life and another folder begin fenced; another folder is not in sync by what its node id was before: members are in
+         sync, not nodes (KIP-853, KIP-903)
 INV-MN3  another folder takes a node id only from one that is fenced, and is remembered with it
 INV-MN4  while nobody has led yet, at most one node is registered: its folder is the region's history
 INV-MN5  a node is not removed while it leads, nor while no other registered member holds all that was committed
@@ -24,7 +24,7 @@ from region_broker.controller.cluster_commands import (
     UnfenceNode,
 )
 from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, NodeImage
-from region_broker.controller.cluster_leadership import without_lost, without_member
+from region_broker.controller.cluster_leadership import without_lost_leader, without_member
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 
@@ -52,7 +52,7 @@ def _set(node: NodeImage, **values: bool) -> NodeImage:
 
 def _with_node(image: MetadataImage, node: NodeImage) -> MetadataImage:
     nodes = {**image.nodes, node.node_id: node}
-    return without_lost(msgspec.structs.replace(image, nodes=nodes))
+    return without_lost_leader(msgspec.structs.replace(image, nodes=nodes))
 
 
 def _node(image: MetadataImage, node_id: int) -> NodeImage:
@@ -162,4 +162,4 @@ def _removed(image: MetadataImage, command: RemoveNode) -> MetadataImage:
         )
     nodes = {key: kept for key, kept in image.nodes.items() if key != node.node_id}
     stripped = without_member(image, node.member)  # INV-MN5
-    return without_lost(msgspec.structs.replace(stripped, nodes=nodes))
+    return without_lost_leader(msgspec.structs.replace(stripped, nodes=nodes))
