@@ -7,12 +7,15 @@ it was; nothing else is raised.
 Not here: I/O. A replicated state machine will feed the same commands later.
 """
 
-from typing import Final, assert_never
+from typing import Final, TypeAlias, assert_never
 from uuid import UUID
 
 import msgspec
 
 from idempotency.identity import LeaderEpoch
+from region_broker.controller import refusals
+from region_broker.controller.cluster_changes import change_cluster
+from region_broker.controller.cluster_commands import ClusterCommand
 from region_broker.controller.metadata_image import (
     DELETED_MAX,
     DeletedTopic,
@@ -24,16 +27,8 @@ from region_broker.controller.metadata_image import (
 )
 
 NOT_ACTING: Final = "not-acting"
-
-
-class CommandRefused(Exception):
-    """A command that must not take effect: `reason` is for the caller, `code` for programs."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        """Keep `code` (stable, kebab-case) beside the text."""
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
+CommandRefused: TypeAlias = refusals.CommandRefused
+"""Where the callers of commands look for it."""
 
 
 class CreateTopic(msgspec.Struct, frozen=True, tag=True):
@@ -104,7 +99,7 @@ class CountNodeStart(msgspec.Struct, frozen=True, tag=True):
 
 
 class TakeLeaderEpoch(msgspec.Struct, frozen=True, tag=True):
-    """Take a leader epoch to act under; refused unless it is newer than the last one (T1)."""
+    """Take a leader epoch to act under; refused unless it is newer than the last one (T1), and where leaders are elected."""
 
     leader_epoch: LeaderEpoch
 
@@ -120,6 +115,7 @@ Command = (
     | RecordLineage
     | CountNodeStart
     | TakeLeaderEpoch
+    | ClusterCommand
 )
 
 
@@ -146,14 +142,23 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
         case CountNodeStart():
             return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
         case TakeLeaderEpoch(leader_epoch=leader_epoch):
-            if leader_epoch <= image.last_leader_epoch:
-                raise CommandRefused(
-                    "leader-epoch-taken",
-                    f"leader epoch {leader_epoch} is not newer than {image.last_leader_epoch}",
-                )
-            return msgspec.structs.replace(image, last_leader_epoch=leader_epoch)
+            return _take_leader_epoch(image, leader_epoch)
         case _:
-            assert_never(command)
+            return change_cluster(image, command)
+
+
+def _take_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> MetadataImage:
+    if image.leadership is not None:
+        raise CommandRefused(
+            "leader-epoch-by-election",
+            "the leader of this region's logs is elected, and has its leader epoch from that: ask for an election",
+        )
+    if leader_epoch <= image.last_leader_epoch:
+        raise CommandRefused(
+            "leader-epoch-taken",
+            f"leader epoch {leader_epoch} is not newer than {image.last_leader_epoch}",
+        )
+    return msgspec.structs.replace(image, last_leader_epoch=leader_epoch)
 
 
 def _changed_topics(

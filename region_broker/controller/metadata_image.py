@@ -21,6 +21,8 @@ import msgspec
 
 from idempotency import identity
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
+from region_broker.controller.cluster_image import Leadership, NodeImage
+from region_broker.controller.raft.entries import Member
 
 DEFAULT_DOMAIN: Final = "main"
 NO_REGION_EPOCH: Final = RegionEpoch(0)
@@ -97,7 +99,8 @@ class DomainImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name, `deleted` by topic id.
+    """Everything a region's nodes agree on. `topics`, `regions`, `domains` are keyed by name, `deleted` by topic id, `nodes` by
+    node id.
 
     `dict=True` keeps what is derived from an image with it (`topic_by_id`); it is no part of the image.
     """
@@ -113,6 +116,9 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     deleted: dict[UUID, DeletedTopic] = {}
     deletions_unknown_to: int = -1
     """The newest leader epoch of the time when an older version kept no deletions, -1 where all were kept."""
+    nodes: dict[int, NodeImage] = {}
+    leadership: Leadership | None = None
+    """Who leads the logs of the region; None where nobody was ever elected: a region of one node that does not register."""
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""
@@ -121,6 +127,11 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _topics_by_id(self) -> dict[UUID, TopicImage]:
         return {topic.topic_id: topic for topic in self.topics.values()}
+
+    def node_of(self, member: Member) -> NodeImage | None:
+        """Return the node that is registered with that very folder, or None."""
+        node = self.nodes.get(member.node_id)
+        return node if node is not None and node.incarnation == member.incarnation else None
 
     def may_have_deleted(self, topic_id: UUID, written_under: int) -> bool:
         """Return whether a topic that is not here may have been deleted by a command that is not remembered (INV-M9).

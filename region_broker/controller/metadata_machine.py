@@ -50,7 +50,7 @@ class Applied(msgspec.Struct, frozen=True):
     refusal: Refusal | None
 
 
-class MachineState(msgspec.Struct, frozen=True):
+class MachineState(msgspec.Struct, frozen=True, array_like=True):
     """All that the log comes to: the image, and what became of the newest wishes, the oldest first."""
 
     image: MetadataImage

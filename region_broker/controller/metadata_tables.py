@@ -24,6 +24,7 @@ from sqlalchemy import (
     select,
 )
 
+from region_broker.controller.cluster_image import Leadership, NodeImage
 from region_broker.controller.metadata_image import (
     DeletedTopic,
     DomainImage,
@@ -33,9 +34,9 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.raft.entries import LogIndex, Member, Term
 
-SCHEMA_REVISION: Final = "0003"
+SCHEMA_REVISION: Final = "0005"
 
-_Rows = dict[str, dict[str, Any]]
+_Rows = dict[Any, dict[str, Any]]
 
 metadata = MetaData()
 
@@ -95,6 +96,31 @@ quorum_position = Table(
     Column("applied_term", BigInteger, nullable=False),
 )
 
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("node_id", Integer, primary_key=True, autoincrement=False),
+    Column("incarnation", String, nullable=False, unique=True),
+    Column("life", String, nullable=False),
+    Column("endpoints", LargeBinary, nullable=False),
+    Column("rack", String, nullable=False),
+    Column("feature_level", Integer, nullable=False),
+    Column("fenced", Integer, nullable=False),
+    Column("draining", Integer, nullable=False),
+    Column("former", LargeBinary, nullable=False),
+)
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("led", String, primary_key=True),
+    Column("leader", LargeBinary, nullable=False),
+    Column("leader_epoch", BigInteger, nullable=False),
+    Column("in_sync", LargeBinary, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("unclean", BigInteger, nullable=False),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
@@ -109,6 +135,9 @@ _COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch", "deletio
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip
+_FORMER: Final = ("former_lives", "former_incarnations")
+_ALL_LOGS: Final = "all logs"
+"""What the one leader of a region leads: the one row of `leadership`."""
 
 
 def read_image(connection: Connection) -> MetadataImage | None:
@@ -123,6 +152,8 @@ def read_image(connection: Connection) -> MetadataImage | None:
         regions={row["name"]: _region(row) for row in _rows(connection, regions)},
         domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
         deleted=_deleted_topics(connection),
+        nodes={row["node_id"]: _node(row) for row in _rows(connection, nodes)},
+        leadership=_leadership(connection),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
 
@@ -167,6 +198,8 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, topics, _topic_rows(old), _topic_rows(new))
     _write_rows(connection, regions, _region_rows(old), _region_rows(new))
     _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
+    _write_rows(connection, nodes, _node_rows(old), _node_rows(new))
+    _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
     if old is None or old.deleted is not new.deleted:
         _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
 
@@ -197,7 +230,16 @@ def _deleted_rows(image: MetadataImage | None) -> _Rows:
     return {str(key): _deleted_row(found) for key, found in image.deleted.items()} if image else {}
 
 
-def _changed_names(before: _Rows, after: _Rows) -> Iterator[str]:
+def _node_rows(image: MetadataImage | None) -> _Rows:
+    return {node_id: _node_row(node) for node_id, node in image.nodes.items()} if image else {}
+
+
+def _leadership_rows(image: MetadataImage | None) -> _Rows:
+    found = image.leadership if image else None
+    return {} if found is None else {_ALL_LOGS: _leadership_row(found)}
+
+
+def _changed_names(before: _Rows, after: _Rows) -> Iterator[Any]:
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
             yield name
@@ -270,3 +312,41 @@ def _domain_row(domain: DomainImage) -> dict[str, Any]:
 
 def _domain(row: Mapping[str, Any]) -> DomainImage:
     return msgspec.convert({**row, "lineage": msgspec.json.decode(row["lineage"])}, DomainImage)
+
+
+def _node_row(node: NodeImage) -> dict[str, Any]:
+    return {
+        "node_id": node.node_id,
+        "incarnation": node.incarnation.hex,
+        "life": node.life.hex,
+        "endpoints": msgspec.json.encode({key: getattr(node, key) for key in _ENDPOINTS}),
+        "rack": node.rack,
+        "feature_level": node.feature_level,
+        "fenced": int(node.fenced),
+        "draining": int(node.draining),
+        "former": msgspec.json.encode({key: getattr(node, key) for key in _FORMER}),
+    }
+
+
+def _node(row: Mapping[str, Any]) -> NodeImage:
+    flags = {key: bool(row[key]) for key in ("fenced", "draining")}
+    endpoints, former = msgspec.json.decode(row["endpoints"]), msgspec.json.decode(row["former"])
+    return msgspec.convert({**row, **flags, **endpoints, **former}, NodeImage)
+
+
+def _leadership_row(found: Leadership) -> dict[str, Any]:
+    return {
+        "led": _ALL_LOGS,
+        "leader": msgspec.json.encode(found.leader),
+        "leader_epoch": found.leader_epoch,
+        "in_sync": msgspec.json.encode(found.in_sync),
+        "version": found.version,
+        "unclean": found.unclean,
+    }
+
+
+def _leadership(connection: Connection) -> Leadership | None:
+    for row in _rows(connection, leadership):
+        decoded = {key: msgspec.json.decode(row[key]) for key in ("leader", "in_sync")}
+        return msgspec.convert({**row, **decoded}, Leadership)
+    return None

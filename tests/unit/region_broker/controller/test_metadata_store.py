@@ -16,9 +16,20 @@ from sqlalchemy import create_engine
 
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import image_database
+from region_broker.controller.cluster_commands import (
+    DrainNode,
+    ElectLeader,
+    ElectUnclean,
+    FenceNode,
+    RegisterNode,
+    RemoveNode,
+    UnfenceNode,
+)
+from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.image_database import (
     MetadataUnreadable,
     MetadataUnwritable,
+    read_stored,
     upgrade,
 )
 from region_broker.controller.metadata_commands import (
@@ -42,8 +53,9 @@ from region_broker.controller.metadata_image import (
     TopicImage,
 )
 from region_broker.controller.metadata_tables import metadata
+from tests.fixtures.cluster_images import leader_epoch, let_in, life, main_domain, member, node
 from tests.fixtures.metadata_stores import open_metadata
-from tests.fixtures.older_metadata import forget_deletions
+from tests.fixtures.older_metadata import forget_cluster, forget_deletions
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
 EU = RegionImage(
@@ -166,6 +178,37 @@ async def test_T19_T25_a_slow_candidate_is_refused_and_a_region_epoch_never_goes
     await store.close()
 
 
+async def test_nodes_and_leadership_survive_a_restart_and_an_older_database_has_none(
+    tmp_path: Path,
+) -> None:
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    await store.apply(PutDomain(main_domain()))
+    await store.close()
+    forget_cluster(tmp_path / "m.db")
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    assert (store.image.nodes, store.image.leadership) == ({}, None)
+    replaced = RegisterNode(node(2, folder=2, start=2, rack="r"))
+    elected = ElectLeader(member(1), leader_epoch(1), 0)
+    for command in (
+        *let_in(1), elected, *let_in(2), FenceNode(2, life(2)), replaced, *let_in(3),
+        DrainNode(3, life(3)), RemoveNode(3, member(3).incarnation), *let_in(4), FenceNode(1, life(1)),
+        UnfenceNode(2, life(2, 2)), ElectUnclean(member(2, 2), leader_epoch(2), 2), FenceNode(2, life(2, 2)),
+    ):  # fmt: skip
+        await store.apply(command)
+    live = store.image
+    assert live.nodes[2].former_incarnations
+    assert live.leadership == Leadership(
+        leader=None, leader_epoch=leader_epoch(2), in_sync=(member(2, 2),), version=4, unclean=1
+    )
+    await store.close()
+    stored = read_stored(tmp_path / "m.db")
+    assert stored is not None
+    assert stored.image == live
+    again = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    assert again.image == live
+    await again.close()
+
+
 async def test_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     await store.close()
@@ -221,7 +264,7 @@ async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> No
     assert new == migrated
     assert len(new) == len(metadata.tables) + 1
     with closing(sqlite3.connect(tmp_path / "new.db")) as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0003",)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0005",)]
 
 
 async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Commands that change a region's nodes, and who leads its logs.
+
+Not here: what they do, and when they are refused (`cluster_changes`).
+"""
+
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from idempotency.identity import LeaderEpoch
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.raft.entries import Member
+
+
+class RegisterNode(msgspec.Struct, frozen=True, tag=True):
+    """A node says who it is: for the first time, in a new life, or with another folder. It begins fenced (KIP-631).
+
+    What `node` says of `fenced`, `draining` and its past is not looked at.
+    """
+
+    node: NodeImage
+
+
+class FenceNode(msgspec.Struct, frozen=True, tag=True):
+    """A node is not heard any more, in exactly that life."""
+
+    node_id: int
+    life: UUID
+
+
+class UnfenceNode(msgspec.Struct, frozen=True, tag=True):
+    """A node is heard, in exactly that life."""
+
+    node_id: int
+    life: UUID
+
+
+class DrainNode(msgspec.Struct, frozen=True, tag=True):
+    """A node is about to stop, and takes nothing on until its next life (a controlled shutdown)."""
+
+    node_id: int
+    life: UUID
+
+
+class RemoveNode(msgspec.Struct, frozen=True, tag=True):
+    """Forget a node; refused while the logs may hang on it."""
+
+    node_id: int
+    incarnation: UUID
+
+
+class ElectLeader(msgspec.Struct, frozen=True, tag=True):
+    """Let an in-sync member lead under a new leader epoch; whoever is not eligible leaves the in-sync set with it."""
+
+    leader: Member
+    leader_epoch: LeaderEpoch
+    expected_version: int
+
+
+class ElectUnclean(msgspec.Struct, frozen=True, tag=True):
+    """Let a member lead that is not in sync, by an operator's word: what only others hold is lost (KIP-106, KIP-966)."""
+
+    leader: Member
+    leader_epoch: LeaderEpoch
+    expected_version: int
+
+
+class ChangeInSync(msgspec.Struct, frozen=True, tag=True):
+    """The present leader says who is in sync with it (AlterPartition, KIP-497).
+
+    A refusal says nothing of the same change that was asked for before: 1. A leader asks to add a member, and hears nothing. 2. It asks
+    again. 3. The first was applied, so the second is refused. Until it has applied the metadata that refused it, a leader counts on
+    whoever is in sync by either, or what it acknowledges is missing where the next leader comes from.
+    """
+
+    leader: Member
+    leader_epoch: LeaderEpoch
+    in_sync: tuple[Member, ...]
+    expected_version: int
+
+
+NodeCommand: TypeAlias = RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode
+LeadershipCommand: TypeAlias = ElectLeader | ElectUnclean | ChangeInSync
+ClusterCommand: TypeAlias = (
+    RegisterNode
+    | FenceNode
+    | UnfenceNode
+    | DrainNode
+    | RemoveNode
+    | ElectLeader
+    | ElectUnclean
+    | ChangeInSync
+)

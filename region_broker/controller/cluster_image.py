@@ -1,0 +1,68 @@
+"""The nodes of a region, and which of them leads its logs: a part of the metadata image.
+
+All logs of a region are led together, by one node at a time (ADR 47). Not here: how it changes (`cluster_changes`), who decides
+that (`cluster`).
+"""
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from idempotency.identity import LeaderEpoch
+from region_broker.controller.raft.entries import Member
+
+NODES_MAX: Final = 64
+"""Nodes that one region may register."""
+REMEMBERED_MAX: Final = 32
+"""Lives, and incarnations, that a node had before and that are remembered of it."""
+NO_LEADERSHIP: Final = 0
+"""The version of the leadership where there is none yet."""
+
+
+class NodeImage(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as it registered: its folder (`incarnation`), its process (`life`), and where it is met.
+
+    `fenced`: it is not heard, so it neither leads nor is in sync (KIP-841). `draining`: it is about to stop, and takes nothing on.
+    `former_lives`, `former_incarnations`: what stood here before, the oldest first, the last `REMEMBERED_MAX`.
+    """
+
+    node_id: int
+    incarnation: UUID
+    life: UUID
+    kafka_host: str
+    kafka_port: int
+    peer_host: str
+    peer_port: int
+    http_host: str
+    http_port: int
+    rack: str = ""
+    feature_level: int = 0
+    fenced: bool = True
+    draining: bool = False
+    former_lives: tuple[UUID, ...] = ()
+    former_incarnations: tuple[UUID, ...] = ()
+
+    @property
+    def member(self) -> Member:
+        """Return which folder of which node this is."""
+        return Member(self.node_id, self.incarnation)
+
+    @property
+    def is_eligible(self) -> bool:
+        """Return whether it may be elected, or join the in-sync set (KIP-841)."""
+        return not (self.fenced or self.draining)
+
+
+class Leadership(msgspec.Struct, frozen=True, kw_only=True):
+    """Who leads the logs of the region, and who may lead next.
+
+    `in_sync` is sorted, and never empty: each of them holds all that was committed. `version` grows with each change. `unclean`
+    counts how often an operator let somebody lead who was not in sync: records may have been lost each time.
+    """
+
+    leader: Member | None
+    leader_epoch: LeaderEpoch
+    in_sync: tuple[Member, ...]
+    version: int
+    unclean: int = 0

@@ -1,0 +1,165 @@
+"""What the commands about nodes do to the metadata image, and when they are refused.
+
+INV-MN1  a node is fenced, unfenced or drained in exactly the life that the command names; a life that was replaced never comes back,
+         as far as it is remembered
+INV-MN2  a new life and another folder begin fenced; another folder is not in sync by what its node id was before: members are in
+         sync, not nodes (KIP-853, KIP-903)
+INV-MN3  another folder takes a node id only from one that is fenced, and is remembered with it
+INV-MN4  while nobody has led yet, at most one node is registered: its folder is the region's history
+INV-MN5  a node is not removed while it leads, nor while no other registered member holds all that was committed
+Not here: who leads (`cluster_leadership`).
+"""
+
+from typing import assert_never
+from uuid import UUID
+
+import msgspec
+
+from region_broker.controller.cluster_commands import (
+    DrainNode,
+    FenceNode,
+    NodeCommand,
+    RegisterNode,
+    RemoveNode,
+    UnfenceNode,
+)
+from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, NodeImage
+from region_broker.controller.cluster_leadership import without_lost_leader, without_member
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.refusals import CommandRefused
+
+
+def change_nodes(image: MetadataImage, command: NodeCommand) -> MetadataImage:
+    """Return the image after `command`; raises `CommandRefused`."""
+    match command:
+        case RegisterNode(node=node):
+            return _with_node(image, _registered(image, node))
+        case FenceNode(node_id=node_id, life=life):
+            return _with_node(image, _set(_living(image, node_id, life), fenced=True))
+        case UnfenceNode(node_id=node_id, life=life):
+            return _with_node(image, _set(_living(image, node_id, life), fenced=False))
+        case DrainNode(node_id=node_id, life=life):
+            return _with_node(image, _set(_living(image, node_id, life), draining=True))
+        case RemoveNode():
+            return _removed(image, command)
+        case _:
+            assert_never(command)
+
+
+def _set(node: NodeImage, **values: bool) -> NodeImage:
+    return msgspec.structs.replace(node, **values)
+
+
+def _with_node(image: MetadataImage, node: NodeImage) -> MetadataImage:
+    nodes = {**image.nodes, node.node_id: node}
+    return without_lost_leader(msgspec.structs.replace(image, nodes=nodes))
+
+
+def _node(image: MetadataImage, node_id: int) -> NodeImage:
+    node = image.nodes.get(node_id)
+    if node is None:
+        raise CommandRefused(
+            "unknown-node",
+            f"no node {node_id} is registered in this region: start it, it registers itself",
+        )
+    return node
+
+
+def _living(image: MetadataImage, node_id: int, life: UUID) -> NodeImage:
+    node = _node(image, node_id)
+    if node.life != life:  # INV-MN1
+        raise CommandRefused(
+            "other-life",
+            f"node {node_id} was started anew since, as {node.life}: what was to be done to {life} is past. Look again, and"
+            " name the present life where it is still wanted",
+        )
+    return node
+
+
+def _registered(image: MetadataImage, node: NodeImage) -> NodeImage:
+    known = image.nodes.get(node.node_id)
+    if known is None:
+        _judge_new(image, node)
+        return _begun(node, (), ())
+    if known.life == node.life and known.incarnation == node.incarnation:  # told twice
+        return _begun(
+            node, known.former_lives, known.former_incarnations,
+            fenced=known.fenced, draining=known.draining,
+        )  # fmt: skip
+    if node.life in {*known.former_lives, known.life}:
+        raise CommandRefused(
+            "life-replaced",
+            f"node {node.node_id} was started anew since this process began: only the newest process of a node counts. End this"
+            " one; if both run, the folder was copied: keep one of them",
+        )
+    former = known.former_incarnations
+    if known.incarnation != node.incarnation:
+        _judge_replacement(image, known, node)
+        former = (*former, known.incarnation)
+    return _begun(node, (*known.former_lives, known.life), former)
+
+
+def _begun(
+    node: NodeImage, lives: tuple[UUID, ...], incarnations: tuple[UUID, ...], *,
+    fenced: bool = True, draining: bool = False,
+) -> NodeImage:  # fmt: skip
+    return msgspec.structs.replace(
+        node,
+        fenced=fenced,
+        draining=draining,
+        former_lives=lives[-REMEMBERED_MAX:],
+        former_incarnations=incarnations[-REMEMBERED_MAX:],
+    )
+
+
+def _judge_new(image: MetadataImage, node: NodeImage) -> None:
+    if image.leadership is None and image.nodes:  # INV-MN4
+        raise CommandRefused(
+            "leadership-not-begun",
+            f"node {min(image.nodes)} is the first of this region and does not lead its logs yet: node {node.node_id} is let in when"
+            " it does. Start the first one, and try again",
+        )
+    if len(image.nodes) >= NODES_MAX:
+        raise CommandRefused(
+            "too-many-nodes",
+            f"{NODES_MAX} nodes are registered, which is the most that a region may have: remove one that is gone",
+        )
+    _judge_folder(image, node)
+
+
+def _judge_folder(image: MetadataImage, node: NodeImage) -> None:
+    for other in image.nodes.values():
+        if other.incarnation == node.incarnation and other.node_id != node.node_id:
+            raise CommandRefused(
+                "incarnation-in-use",
+                f"the data folder of node {node.node_id} is that of node {other.node_id}: give each node its own folder; an empty"
+                " one joins, and copies all",
+            )
+
+
+def _judge_replacement(image: MetadataImage, known: NodeImage, node: NodeImage) -> None:
+    if not known.fenced:  # INV-MN3
+        raise CommandRefused(
+            "node-id-in-use",
+            f"node {node.node_id} runs with another data folder ({known.member}): give the second one a node id of its own, or"
+            " stop the first",
+        )
+    if image.leadership is None:  # INV-MN4
+        raise CommandRefused(
+            "leadership-not-begun",
+            f"nobody has led the logs of this region yet, and only the folder of {known.member} has its history: give that one"
+            " back, or remove that node first",
+        )
+    _judge_folder(image, node)
+
+
+def _removed(image: MetadataImage, command: RemoveNode) -> MetadataImage:
+    node = _node(image, command.node_id)
+    if node.incarnation != command.incarnation:
+        raise CommandRefused(
+            "other-incarnation",
+            f"node {node.node_id} is registered with another data folder ({node.member}): look again, and name that one",
+        )
+    nodes = {key: kept for key, kept in image.nodes.items() if key != node.node_id}
+    stripped = without_member(image, node.member)  # INV-MN5
+    return without_lost_leader(msgspec.structs.replace(stripped, nodes=nodes))

@@ -1,0 +1,11 @@
+"""How a command is refused: one exception, for all commands of the metadata."""
+
+
+class CommandRefused(Exception):
+    """A command that must not take effect: `reason` is for the caller, `code` for programs."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        """Keep `code` (stable, kebab-case) beside the text."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason

@@ -1,0 +1,138 @@
+"""What happens to the region of three, by a seed: faults first, then none, and then somebody must lead.
+
+Not here: what there is (`world`).
+"""
+
+from idempotency.identity import RegionEpoch
+from region_broker.controller.cluster_commands import DrainNode, RegisterNode
+from region_broker.controller.metadata_commands import PutDomain
+from tests.fixtures.cluster_images import main_domain, member, node
+from tests.simulation.controller.world import SETTINGS, Node, World, demand
+
+FAULTY_STEPS = 400
+QUIET_STEPS = 100
+"""5 s: a session, an election of the quorum, and some commands, one after the other."""
+WHOLE_STEPS = 2 * SETTINGS.unfence_pause_max_ms // 50
+"""After that also who flapped is let in, and in sync."""
+
+
+def play(seed: int) -> World:
+    """Play one history; raises `Violated`."""
+    world = World(seed)
+    world.start(world.nodes[1])
+    for _ in range(FAULTY_STEPS):
+        _fault(world)
+        _step(world, is_quiet=False)
+    _end_of_faults(world)
+    for _ in range(QUIET_STEPS):
+        _step(world, is_quiet=True)
+    found = world.image.leadership
+    demand(found is not None and found.leader is not None, "somebody leads within bounded time")
+    for _ in range(WHOLE_STEPS):
+        _step(world, is_quiet=True)
+    found = world.image.leadership
+    assert found is not None
+    demand(len(found.in_sync) == 3, "all are in sync again")
+    return world
+
+
+def _step(world: World, *, is_quiet: bool) -> None:
+    world.tick()
+    if world.leader is None and (is_quiet or world.chance.random() < 0.2):
+        world.elect_quorum_leader()
+    for target in world.nodes.values():
+        _live(world, target, is_quiet=is_quiet)
+    world.deliver()
+    for _ in range(8 if is_quiet else world.chance.randint(0, 3)):
+        world.commit_one()
+    if is_quiet:
+        for target in world.nodes.values():
+            world.catch_up(target, len(world.images) - 1)
+    world.replicate()
+
+
+def _live(world: World, target: Node, *, is_quiet: bool) -> None:
+    """What a node does in each step, unless something keeps it from that."""
+    chance = world.chance
+    if is_quiet or chance.random() < 0.7:
+        world.beat(target)
+    if not is_quiet and chance.random() < 0.1:
+        world.beat(target, delay_ms=chance.randint(0, 2_000))
+    if is_quiet or chance.random() < 0.3:
+        world.register(target)
+    if is_quiet or chance.random() < 0.5:
+        world.catch_up(target, chance.randint(target.applied, len(world.images) - 1))
+    is_deposed = target.reign is not None and target is not world.leader
+    if is_deposed and (is_quiet or chance.random() < 0.2):
+        world.depose(target)
+
+
+def _fault(world: World) -> None:
+    chance = world.chance
+    target = chance.choice(list(world.nodes.values()))
+    kind = chance.random()
+    if not target.is_up or target.is_cut_off:
+        if kind < 0.2:
+            _mend(world, target)
+    elif kind < 0.06:
+        _stop(world, target)
+    elif kind < 0.09:
+        target.is_cut_off = True
+    elif kind < 0.11:
+        world.elect_quorum_leader()
+    else:
+        _disturb(world, target, chance.random())
+
+
+def _mend(world: World, target: Node) -> None:
+    target.is_cut_off = False
+    if not target.is_up:
+        world.start(target)
+
+
+def _stop(world: World, target: Node) -> None:
+    world.stop(target)
+    if world.chance.random() < 0.2 and world.image.leadership is not None:
+        world.exchange_folder(target, world.chance.randint(1, target.folders + 1))
+
+
+def _disturb(world: World, target: Node, kind: float) -> None:
+    if kind < 0.02:
+        world.now_ms += world.chance.randint(0, 1_500)  # the machine stood still
+    elif kind < 0.03:
+        world.ask(target, DrainNode(target.node_id, target.life))
+    elif kind < 0.035:
+        _fail_over(world)
+    elif kind < 0.05:  # a late one of a process that is gone, or of this one
+        start = world.chance.randint(1, target.start)
+        world.ask(target, RegisterNode(node(target.node_id, folder=target.folder, start=start)))
+
+
+def _fail_over(world: World) -> None:
+    present = world.image.main_domain.region_epoch
+    world.ask(world.nodes[1], PutDomain(main_domain(RegionEpoch(present + 8))))
+
+
+def _end_of_faults(world: World) -> None:
+    """Everybody runs and is reached, and of those who are in sync at least one has its folder."""
+    for target in world.nodes.values():
+        target.is_cut_off = False
+        if not target.is_up:
+            world.start(target)
+    world.elect_quorum_leader()
+    found = world.image.leadership
+    in_sync = () if found is None else found.in_sync
+    if in_sync and not any(world.nodes[one.node_id].member == one for one in in_sync):
+        back = world.chance.choice(in_sync)
+        target = world.nodes[back.node_id]
+        folders = range(1, target.folders + 1)
+        world.stop(target)
+        world.exchange_folder(
+            target, next(number for number in folders if member(back.node_id, number) == back)
+        )
+        world.start(target)
+    for target in world.nodes.values():
+        registered = world.image.nodes.get(target.node_id)
+        if registered is not None and registered.draining:
+            world.stop(target)
+            world.start(target)
