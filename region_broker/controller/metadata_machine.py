@@ -2,13 +2,15 @@
 
 INV-M10  `image` is the fold of `metadata_commands.apply` over the commands of the log, in order: a command that must not take
          effect changes nothing, on every member alike
+INV-M14  who follows the image hears of each one in the step in which it is there, whoever asked for the change, and whether or
+         not that one still waits
 INV-M12  a database that cannot be written keeps nothing back: it lags behind, and gets all that it lacks with the next entry
 
 Not here: what makes a command durable (`raft`), who may ask for one (`metadata_store`).
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -61,10 +63,11 @@ class MetadataMachine:
         self._database = database
         self._lags = False
         self.current = database.stored.image
+        self.on_image: Callable[[MetadataImage], None] = lambda _: None
 
     async def apply(self, entries: Sequence[Entry]) -> None:
         """See `StateMachine`; the database has it, too, or a line in the log says why not (INV-M12)."""
-        self.current = fold(self.current, entries)
+        self._take(fold(self.current, entries))
         last = entries[-1]
         try:
             await self._database.write(
@@ -83,4 +86,8 @@ class MetadataMachine:
 
     def load(self, image: bytes) -> None:
         """See `StateMachine`."""
-        self.current = decode_image(image)
+        self._take(decode_image(image))
+
+    def _take(self, image: MetadataImage) -> None:
+        self.current = image
+        self.on_image(image)  # INV-M14

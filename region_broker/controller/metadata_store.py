@@ -12,6 +12,7 @@ The log path never waits for this store. Not here: Raft (`raft`), SQLite (`image
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ from region_broker.controller.raft.failures import (
     RaftStoreFull,
     Refused,
 )
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup
 from region_broker.controller.raft.recovered import Recovered, member_of, peek
 from region_broker.controller.raft.shell import RaftGroup
@@ -126,6 +128,16 @@ class MetadataStore:
     def image(self) -> MetadataImage:
         """The image after the last command that became durable."""
         return self._image
+
+    @property
+    def quorum(self) -> GroupFacts:
+        """The quorum whose log this is, as its member here knows it now."""
+        return self._group.facts()
+
+    def follow(self, take: Callable[[MetadataImage], None]) -> None:
+        """Hand over the present image, and each later one as soon as it is durable (INV-M14); there is one follower."""
+        self._machine.on_image = take
+        take(self._machine.current)
 
     async def run(self) -> None:
         """Carry commands out until `close`; until this is called, who wants one does it itself."""

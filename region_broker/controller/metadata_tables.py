@@ -33,9 +33,10 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.raft.entries import LogIndex, Member, Term
 
-SCHEMA_REVISION: Final = "0003"
+SCHEMA_REVISION: Final = "0004"
 
-_Rows = dict[str, dict[str, Any]]
+_Rows = dict[Any, dict[str, Any]]
+"""Rows by their primary key."""
 
 metadata = MetaData()
 
@@ -86,6 +87,13 @@ deleted_topics = Table(
     Column("deleted_wall_ms", BigInteger, nullable=False),
 )
 
+node_configs = Table(
+    "node_configs",
+    metadata,
+    Column("node_id", Integer, primary_key=True, autoincrement=False),
+    Column("configs", LargeBinary, nullable=False),
+)
+
 quorum_position = Table(
     "quorum_position",
     metadata,
@@ -123,6 +131,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         regions={row["name"]: _region(row) for row in _rows(connection, regions)},
         domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
         deleted=_deleted_topics(connection),
+        node_configs=_node_configs(connection),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
 
@@ -167,6 +176,7 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, topics, _topic_rows(old), _topic_rows(new))
     _write_rows(connection, regions, _region_rows(old), _region_rows(new))
     _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
+    _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
     if old is None or old.deleted is not new.deleted:
         _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
 
@@ -193,11 +203,26 @@ def _domain_rows(image: MetadataImage | None) -> _Rows:
     return {name: _domain_row(domain) for name, domain in image.domains.items()} if image else {}
 
 
+def _node_config_rows(image: MetadataImage | None) -> _Rows:
+    found = image.node_configs if image else {}
+    return {
+        node_id: {"node_id": node_id, "configs": msgspec.json.encode(configs)}
+        for node_id, configs in found.items()
+    }
+
+
+def _node_configs(connection: Connection) -> dict[int, dict[str, str]]:
+    return {
+        row["node_id"]: msgspec.json.decode(row["configs"], type=dict[str, str])
+        for row in _rows(connection, node_configs)
+    }
+
+
 def _deleted_rows(image: MetadataImage | None) -> _Rows:
     return {str(key): _deleted_row(found) for key, found in image.deleted.items()} if image else {}
 
 
-def _changed_names(before: _Rows, after: _Rows) -> Iterator[str]:
+def _changed_names(before: _Rows, after: _Rows) -> Iterator[Any]:
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
             yield name

@@ -50,6 +50,7 @@ from region_broker.controller.raft.effects import (
 )
 from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership
 from region_broker.controller.raft.failures import Busy, Lost, NotLeader, RaftStoreFull, Refused
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.needed_room import entries_bytes, log_bytes, volume_bytes
 from region_broker.controller.raft.snapshot_file import Piece
@@ -101,6 +102,11 @@ class Carrier:
     def membership(self) -> Membership:
         """Return the membership in force."""
         return self._core.membership
+
+    @property
+    def facts(self) -> GroupFacts:
+        """Return what this member knows of its group now."""
+        return self._core.facts
 
     # -- what comes in ---------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from region_broker.controller.raft.entries import (
     Membership,
     SnapshotPoint,
 )
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.raftos_classes import (
     RaftosBaseState,
@@ -206,6 +207,10 @@ class RaftGroup(RaftosNode):
     def leader(self) -> Member | None:
         """Return who leads, as far as this member knows."""
         return self._group_state.leader
+
+    def facts(self) -> GroupFacts:
+        """Return what this member knows of its group now."""
+        return self._carrier.facts
 
     def _follow(self, change: RoleChanged) -> None:
         self._group_state.follow(change)
