@@ -161,14 +161,18 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
         case CountNodeStart():
             return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
         case TakeLeaderEpoch(leader_epoch=leader_epoch):
-            if leader_epoch <= image.last_leader_epoch:
-                raise CommandRefused(
-                    "leader-epoch-taken",
-                    f"leader epoch {leader_epoch} is not newer than {image.last_leader_epoch}",
-                )
-            return msgspec.structs.replace(image, last_leader_epoch=leader_epoch)
+            return _take_leader_epoch(image, leader_epoch)
         case _:
             assert_never(command)
+
+
+def _take_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> MetadataImage:
+    if leader_epoch <= image.last_leader_epoch:
+        raise CommandRefused(
+            "leader-epoch-taken",
+            f"leader epoch {leader_epoch} is not newer than {image.last_leader_epoch}",
+        )
+    return msgspec.structs.replace(image, last_leader_epoch=leader_epoch)
 
 
 def _changed_topics(

@@ -69,12 +69,18 @@ def _table(head: str, rows: list[str]) -> str:
 def _apis(_old: str) -> str:
     rows = [
         f"| {api.key} | {api.name} | {_range(api.versions)} | {_kafka_range(api.key)} |"
-        f" {'the primary region' if api.forward else 'this region'} | {_missing(api)} |"
+        f" {_place(api)} | {_missing(api)} |"
         for api in all_apis().by_key.values()
     ]
     return _table(
         "| key | API | versions | Kafka 4.1 | executed in | what is missing, and why |", rows
     )
+
+
+def _place(api: Api) -> str:
+    if api.is_own is not None:
+        return "the primary region; configs of a node: this region"
+    return "the primary region" if api.forward else "this region"
 
 
 def _missing(api: Api) -> str:

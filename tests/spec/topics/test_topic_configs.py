@@ -187,8 +187,8 @@ async def test_AlterConfigs_sets_back_what_it_does_not_name(tmp_path: Path, vers
         (resource("nope", op(SET, "retention.ms", "5")), UNKNOWN_TOPIC, "nope"),
         (resource("a/b", op(SET, "retention.ms", "5")), INVALID_TOPIC, "characters"),
         (resource("", op(SET, "retention.ms", "5")), INVALID_REQUEST, "name one"),
-        (resource("1", op(SET, "x", "5"), kind=BROKER), INVALID_REQUEST, "configuration file"),
-        (resource("", op(SET, "x", "5"), kind=BROKER), INVALID_REQUEST, "configuration file"),
+        (resource("1", op(SET, "x", "5"), kind=BROKER), INVALID_CONFIG, "no such key"),
+        (resource("", op(SET, "x", "5"), kind=BROKER), INVALID_CONFIG, "no such key"),
         (resource("g", op(SET, "x", "5"), kind=32), INVALID_REQUEST, "type 32"),
     ],
 )
