@@ -42,7 +42,7 @@ class NodeConfigs:
         self._node_id = file.own.node_id
         self._stored: Stored | None = None
         self._counting = changeable.counting(file, {}, {})
-        self._takers: list[Callable[[NodeConfig], None]] = []
+        self._followers: list[Callable[[NodeConfig], None]] = []
 
     @property
     def present(self) -> NodeConfig:
@@ -51,7 +51,7 @@ class NodeConfigs:
 
     def follow(self, take: Callable[[NodeConfig], None]) -> None:
         """Hand over what counts now, and each change of it; `take` carries it out before it returns."""
-        self._takers.append(take)
+        self._followers.append(take)
         if self._stored is None:
             self._metadata.follow(self._heard)
         else:
@@ -69,7 +69,7 @@ class NodeConfigs:
                     "set while a node ran, and ignored: %s. `tidemark node config` removes it",
                     problem,
                 )
-        for take in self._takers:  # INV-NDC1
+        for take in self._followers:  # INV-NDC1
             take(self.present)
 
     # --- what handlers ask (`NodeConfigService`) ---

@@ -1,4 +1,4 @@
-"""AddRaftVoter (80), version 0: another voter of the quorum, which there cannot be yet (KIP-853).
+"""AddRaftVoter (80), versions 0-0: another voter of the quorum, which there cannot be yet (KIP-853).
 
 Kafka's errors come first, in their order; an order that it would carry out is INVALID_REQUEST.
 Source: KafkaRaftClient.java `handleAddVoterRequest`, AddVoterHandler.java.

@@ -50,23 +50,23 @@ async def _unknown(topics: Any) -> Fields:
 
 
 def _unknown_partition(asked: Any) -> Fields:
-    return {
-        "partition_index": asked.partition_index,
-        "error_code": ErrorCode.unknown_topic_or_partition,
-        "error_message": "This server does not host this topic-partition.",
-        "current_voters": [], "observers": [],
-    }  # fmt: skip
+    text = "This server does not host this topic-partition."
+    return _no(int(asked.partition_index), ErrorCode.unknown_topic_or_partition, text)
 
 
 def _not_leading(facts: GroupFacts) -> Fields:
     who = "nobody is known to" if facts.leader is None else f"node {facts.leader.node_id} does"
+    text = f"this node does not lead the quorum of its region, {who}"
+    leader_id = _UNKNOWN if facts.leader is None else facts.leader.node_id
+    told = {"leader_id": leader_id, "leader_epoch": facts.term}
+    return {**_no(_PARTITION, ErrorCode.not_leader_or_follower, text), **told}
+
+
+def _no(index: int, error: ErrorCode, text: str) -> Fields:
+    """Return an error, with the defaults of the schema."""
     return {
-        "partition_index": _PARTITION,
-        "error_code": ErrorCode.not_leader_or_follower,
-        "error_message": f"this node does not lead the quorum of its region, {who}",
-        "leader_id": _UNKNOWN if facts.leader is None else facts.leader.node_id,
-        "leader_epoch": facts.term, "high_watermark": _UNKNOWN,
-        "current_voters": [], "observers": [],
+        "partition_index": index, "error_code": error, "error_message": text, "leader_id": 0,
+        "leader_epoch": 0, "high_watermark": 0, "current_voters": [], "observers": [],
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter (81), version 0: a voter that leaves the quorum, which the only one cannot (KIP-853).
+"""RemoveRaftVoter (81), versions 0-0: a voter that leaves the quorum, which the only one cannot (KIP-853).
 
 A voter is a node and its directory (a member's incarnation): the same node with another directory is VOTER_NOT_FOUND.
 Source: KafkaRaftClient.java `handleRemoveVoterRequest`, RemoveVoterHandler.java, VoterSet.java `removeVoter`.

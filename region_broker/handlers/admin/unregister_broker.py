@@ -1,4 +1,4 @@
-"""UnregisterBroker (64), version 0: nodes of a region that it no longer counts on (KIP-500).
+"""UnregisterBroker (64), versions 0-0: nodes of a region that it no longer counts on (KIP-500).
 
 A node that is none of this region's is BROKER_ID_NOT_REGISTERED, as in Kafka; nodes of other regions are such. The node that runs
 cannot be let go: it is the region, which Kafka would find out by losing its partitions' only replicas.

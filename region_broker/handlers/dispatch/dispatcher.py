@@ -229,7 +229,7 @@ class Dispatcher:
                 order.release()
 
     def _forwards(self, api: Api, request: Any) -> bool:
-        """Return whether a request that is sound is the acting region's, and that is another one."""
+        """Return whether a request that is sound is the primary region's, and this is another one."""
         if not api.forward or self._services.region.acting:
             return False
         return api.is_own is None or not api.is_own(request)

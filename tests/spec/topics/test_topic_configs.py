@@ -287,18 +287,6 @@ async def test_one_request_names_a_bounded_number_of_keys(tmp_path: Path) -> Non
         assert {row.error_code for row in answer.results} == {INVALID_REQUEST}
 
 
-async def test_broker_without_a_name_has_no_defaults_of_its_own(tmp_path: Path) -> None:
-    async with wire_fixture(tmp_path) as fixture:
-        client = await fixture.connect()
-        asked = [{"resource_type": BROKER, "resource_name": name, "configuration_keys": None}
-                 for name in ("", "1")]  # fmt: skip
-        both = (await client.call(32, 4, {"resources": asked, "include_synonyms": False,
-                                          "include_documentation": False})).results  # fmt: skip
-        assert [row.error_code for row in both] == [NONE, NONE]
-        assert both[0].configs == ()
-        assert all(row.read_only for row in both[1].configs)
-
-
 async def test_KIP1142_resources_with_configs_are_listed(tmp_path: Path) -> None:
     async with wire_fixture(tmp_path) as fixture:
         for name in ("b", "a"):
