@@ -21,9 +21,9 @@ from geo_replicator.effects import (
     ReleaseRound,
 )
 from geo_replicator.events import (
+    IntervalChanged,
     PositionsCollected,
     ShardEntered,
-    IntervalChanged,
     SomethingChanged,
     TermRecorded,
     TidemarkDurable,
