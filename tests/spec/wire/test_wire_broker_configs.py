@@ -257,7 +257,9 @@ async def test_KIP226_a_node_answers_for_itself_and_for_all(tmp_path: Path, name
         assert (error, "this is node 1" in text) == (INVALID_REQUEST, True)
 
 
-async def test_a_change_that_another_one_came_before_is_made_on_top_of_it(tmp_path: Path) -> None:
+async def test_INV_BKC1_a_change_that_another_one_came_before_is_made_on_top_of_it(
+    tmp_path: Path,
+) -> None:
     """Compare and set: neither of two changes at once undoes the other."""
     async with wire_fixture(tmp_path) as fixture:
         clients = [await fixture.connect() for _ in range(2)]
