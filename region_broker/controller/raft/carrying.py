@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
@@ -105,8 +106,9 @@ class Carrier:
 
     @property
     def facts(self) -> GroupFacts:
-        """Return what this member knows of its group now."""
-        return self._core.facts
+        """Return what this member knows of its group now; one that has ended, for whatever reason, knows of no leader."""
+        facts = self._core.facts
+        return replace(facts, leader=None, followers={}) if self._stopping else facts
 
     # -- what comes in ---------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Resources: topic (2), broker (4). Source: Kafka ConfigHelper.
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -51,13 +51,18 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields |
     )
     yielding = CooperativeYield()
     rows: list[Fields] = []
+    brokers: _BrokerRows = {}
     for resource in request.resources:
         await yielding.row(_RESOURCE_COST)
-        rows.append(_resource(ctx, resource, shape))
+        rows.append(_resource(ctx, resource, shape, brokers))
     path = RowPath(32, ctx.version, ("results",))
     results = await each_yielding(rows, partial(encode_row, path), yielding)
     answer = encode_response(32, ctx.version, ctx.correlation_id, {"results": results})
     return Written(answer, error_names({"results": rows}))
+
+
+_BrokerRows: TypeAlias = dict[str, list[tuple[str, EncodedRow]]]
+"""The configs of each node that one request has asked for so far, by their names: asked again, they are not written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def _topic_rows(shape: _Shape, topic: TopicImage, wanted: set[str] | None) -> li
     return [row for name, row in rows.items() if wanted is None or name in wanted]
 
 
-def _resource(ctx: RequestContext, resource: Any, shape: _Shape) -> Fields:
+def _resource(ctx: RequestContext, resource: Any, shape: _Shape, brokers: _BrokerRows) -> Fields:
     kind, name = int(resource.resource_type), str(resource.resource_name)
     asked = resource.configuration_keys
     # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
@@ -116,11 +121,14 @@ def _resource(ctx: RequestContext, resource: Any, shape: _Shape) -> Fields:
             configs: list[EncodedRow] = _topic_rows(shape, topic, wanted)
         case ResourceType.BROKER:
             try:
-                rows = list(broker_rows(ctx, name))
+                if name not in brokers:
+                    brokers[name] = [
+                        (row["name"], encode_row(shape.path, shape.trimmed(row)))
+                        for row in broker_rows(ctx, name)
+                    ]
             except Refused as refused:
                 return _refused(kind, name, refused.error, refused.text)
-            kept = [row for row in rows if wanted is None or row["name"] in wanted]
-            configs = [encode_row(shape.path, shape.trimmed(row)) for row in kept]
+            configs = [row for key, row in brokers[name] if wanted is None or key in wanted]
         case _:
             return _refused(
                 kind, name, ErrorCode.invalid_request,

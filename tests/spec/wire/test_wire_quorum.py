@@ -313,6 +313,15 @@ async def test_KIP919_this_port_is_a_brokers(
         assert (answer.controller_id, answer.brokers) == (-1, ())
 
 
+async def test_a_quorum_that_has_ended_is_led_by_nobody(tmp_path: Path) -> None:
+    """A disk that failed ends it: the node answers on, and claims no leadership that it has not."""
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        fixture.store.stop()
+        [partition] = (await quorum(client, 2)).topics[0].partitions
+        assert (partition.error_code.value, partition.leader_id) == (NOT_LEADER, -1)
+
+
 async def test_facts_change_with_the_log(tmp_path: Path) -> None:
     """What is told is the quorum's own: nothing of it is made up at the port."""
     async with wire_fixture(tmp_path) as fixture:

@@ -23,9 +23,10 @@ from region_broker.controller.metadata_commands import SetNodeConfigs
 from region_broker.controller.metadata_image import ALL_NODES
 from region_broker.node import Node
 from tests.fixtures.kafka_port import node_file
-from tests.unit.region_broker.test_start_checks import PORTS, config_of, free
+from tests.unit.region_broker.test_start_checks import PORTS, config_of
 
-assert free, "a fixture"
+UNBOUND = [9092, 9093, 9094]
+"""Ports that nobody binds here: nodes are opened, and do not run."""
 
 
 # --- what counts ---------------------------------------------------------------------------------
@@ -148,10 +149,10 @@ def seen(node: Node) -> dict[str, Any]:
 
 
 async def test_INV_NDC1_every_key_that_may_change_takes_effect_and_a_restart_keeps_it(
-    tmp_path: Path, free: list[int]
+    tmp_path: Path,
 ) -> None:
     assert set(PROBES) == CHANGEABLE
-    config = config_of(tmp_path, free)
+    config = config_of(tmp_path, UNBOUND)
     in_file = {key: getattr(config, key) for key in PROBES}
     wanted = {key: value for key, (value, _) in PROBES.items()}
     assert all(in_file[key] != wanted[key] for key in PROBES)
@@ -170,9 +171,9 @@ async def test_INV_NDC1_every_key_that_may_change_takes_effect_and_a_restart_kee
 
 
 async def test_INV_NDC2_a_start_warns_of_what_it_ignores_once(
-    tmp_path: Path, free: list[int], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = config_of(tmp_path, free)
+    config = config_of(tmp_path, UNBOUND)
     node = await Node.open(config, PORTS)
     odd = {"of_the_future": "1", "metrics_names_max": "many", "group_count_max": "5"}
     await node.storage.metadata.apply(SetNodeConfigs(ALL_NODES, odd))
@@ -189,8 +190,8 @@ async def test_INV_NDC2_a_start_warns_of_what_it_ignores_once(
     await closed(again)
 
 
-async def test_another_nodes_configs_are_not_this_ones(tmp_path: Path, free: list[int]) -> None:
-    node = await Node.open(config_of(tmp_path, free), PORTS)
+async def test_another_nodes_configs_are_not_this_ones(tmp_path: Path) -> None:
+    node = await Node.open(config_of(tmp_path, UNBOUND), PORTS)
     taken: list[NodeConfig] = []
     node.configs.follow(taken.append)
     await node.storage.metadata.apply(SetNodeConfigs(2, {"metrics_names_max": "5"}))
