@@ -20,6 +20,7 @@ from region_broker.controller import image_database
 from region_broker.controller.image_database import (
     MetadataUnreadable,
     MetadataUnwritable,
+    read_stored,
     upgrade,
 )
 from region_broker.controller.metadata_commands import (
@@ -85,6 +86,9 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         await store.apply(command)
     live = store.image
     await store.close()
+    stored = read_stored(tmp_path / "m.db")
+    assert stored is not None
+    assert stored.image == live
     again = await open_metadata(tmp_path / "m.db", new_cluster_id="other")
     assert again.image == live
     assert live.version == len(commands)
