@@ -8,7 +8,7 @@ INV-RD5  D is collected after close, from a leader whose HW covers the start of 
 INV-RD6  nothing changed: no round. A round starts no sooner than max(interval, factor x usual closing time)
          after the one before, or at once when someone waits. The factor is 10 while markers are held, so that at
          most a tenth of commits wait, and 3 once none was for a while: then nobody waits but the readers of
-         mirrors. A single slow closing counts for an eighth, or one hiccup of a disk would keep mirrors waiting
+         mirrors. An interval that is changed counts from the last round on. A single slow closing counts for an eighth, or one hiccup of a disk would keep mirrors waiting
          for ten times as long
 
 Not here: the record (`tidemark`), the ledger shard's side (txn_coordinator.rounds), I/O and time.
@@ -28,6 +28,7 @@ from geo_replicator.effects import (
     RoundEffect,
 )
 from geo_replicator.events import (
+    IntervalChanged,
     PositionsCollected,
     RoundEvent,
     ShardEntered,
@@ -97,6 +98,7 @@ class RoundsCore:
     _started_ms: int = 0
     _rest_until_ms: int = 0
     _usual_closing_ms: float = 0.0
+    _usual_rest_ms: float = 0.0
     _holding_rounds: int = HOLDING_ROUNDS
     _entered: dict[int, ShardEntered] = field(default_factory=dict)
 
@@ -115,6 +117,10 @@ class RoundsCore:
             case SomethingChanged(urgent=urgent):
                 self._changed = True
                 self._urgent = self._urgent or urgent
+            case IntervalChanged(interval_ms=interval_ms):
+                self.interval_ms = interval_ms
+                if self.closed_count + self.abandoned_count:
+                    self._rest()
             case ShardEntered():
                 return self._enter(event, now_ms)
             case PositionsCollected(round=number):
@@ -189,8 +195,12 @@ class RoundsCore:
         holding = self._holding_rounds > 0
         self._holding_rounds -= holding
         factor = REST_FACTOR if holding else REST_FACTOR_NOTHING_HELD
-        rest_ms = max(self.interval_ms, min(factor * self._usual_closing_ms, REST_MS_MAX))
-        self._rest_until_ms = self._started_ms + int(rest_ms)
+        self._usual_rest_ms = min(factor * self._usual_closing_ms, REST_MS_MAX)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Rest from the start of the last round on (INV-RD6)."""
+        self._rest_until_ms = self._started_ms + int(max(self.interval_ms, self._usual_rest_ms))
 
     def _collected(self, number: int) -> list[RoundEffect]:
         assert self.phase is RoundPhase.COLLECTING, self.phase

@@ -28,6 +28,13 @@ class SomethingChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class IntervalChanged:
+    """Rounds shall start no sooner after each other than `interval_ms`, from the last one on."""
+
+    interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardEntered:
     """Ledger shard `shard` answered ENTERED{round}; `ledger_offset` is L, the offset of its ROUND.
 
@@ -63,6 +70,7 @@ class TimePassed:
 RoundEvent: TypeAlias = (
     TermRecorded
     | SomethingChanged
+    | IntervalChanged
     | ShardEntered
     | PositionsCollected
     | TidemarkDurable

@@ -105,6 +105,10 @@ class TxnCoordinatorCore:
         """Say below which offset records may be missing that later ones of their key superseded."""
         self._replay.whole_from = offset
 
+    def limit_timeouts(self, timeout_max_ms: int) -> None:
+        """Refuse longer transaction time-outs than that from now on (C24)."""
+        self._inits.timeout_max_ms = timeout_max_ms
+
     # ---- the step
 
     def step(self, event: ev.TxnEvent, *, now_ms: int, wall_ms: int) -> list[TxnEffect]:

@@ -57,7 +57,7 @@ class TransactionCoordinator:
         self.clients = ClientRequests(
             shards,
             ids,
-            id_limit=expiry.IdLimit(clock, settings.id_count_max),
+            id_limit=expiry.IdLimit(clock, lambda: settings.id_count_max),
             ledger=ledger,
             settings=settings,
             domain_check=domain_check,
@@ -121,6 +121,21 @@ class TransactionCoordinator:
     async def resign(self) -> None:
         """Stop serving at once; everything unanswered gets NOT_COORDINATOR (C23)."""
         self._shards.resign()
+
+    # ---- limits
+
+    def limit(self, *, timeout_max_ms: int, id_count_max: int, connection_order: bool) -> None:
+        """Judge requests that come from now on by these (`TxnSettings`); what was let in stays.
+
+        The order of connections may be asked for, or not, at any time: what is remembered of them can only be too old, and
+        then it refuses less. What was sent while it was off is not judged afterwards.
+        """
+        settings = self._settings
+        settings.timeout_max_ms = timeout_max_ms
+        settings.id_count_max = id_count_max
+        settings.connection_order = connection_order
+        for shard in self._shards:
+            shard.limit_timeouts(timeout_max_ms)
 
     # ---- looking
 

@@ -8,6 +8,7 @@ Not here: the abort itself (`core`), the scan interval (`driver`).
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from idempotency.ledger_records import TransactionRecord, TxnStatus
@@ -35,15 +36,16 @@ def id_is_expired(record: TransactionRecord, wall_ms: int, retention_ms: int) ->
 class IdLimit:
     """Keeps clients from making transactional ids without end; says so once a minute."""
 
-    def __init__(self, clock: Clock, count_max: int) -> None:
-        """Allow `count_max` of them."""
+    def __init__(self, clock: Clock, count_max: Callable[[], int]) -> None:
+        """Allow as many of them as `count_max` tells at the moment."""
         self._clock = clock
         self._count_max = count_max
         self._say_again_ms = 0
 
     def admits(self, transactional_id: str, count: int) -> bool:
         """Return whether a new id may be made where there are `count`."""
-        if count < self._count_max:
+        count_max = self._count_max()
+        if count < count_max:
             return True
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._say_again_ms:
@@ -53,6 +55,6 @@ class IdLimit:
                 "transactional_id_count_max = %d allows. An id goes when nobody used it for a week: give a "
                 "producer the same one at every start. Said once a minute",
                 transactional_id,
-                self._count_max,
+                count_max,
             )
         return False

@@ -9,9 +9,12 @@ from idempotency.identity import OFFSETS_LEDGER
 from txn_coordinator import expiry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TxnSettings:
-    """Limits and intervals of the coordinator, in ms."""
+    """Limits and intervals of the coordinator, in ms.
+
+    `TransactionCoordinator.limit` changes some of them while it serves: who holds this reads a value when it needs it.
+    """
 
     hold_limit_ms: int = 2_000
     scan_interval_ms: int = 1_000

@@ -112,6 +112,7 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
     try:
         await _look_around(config, path)
         node = await Node.open(config, _ports())
+        node.configs.follow(_set_log_level)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(node.failed_callbacks.handle)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -165,6 +166,11 @@ def _runner() -> asyncio.Runner:
 
         return asyncio.Runner(loop_factory=uvloop.new_event_loop)
     return asyncio.Runner()
+
+
+def _set_log_level(config: NodeConfig) -> None:
+    """Log by the level that counts now."""
+    logging.getLogger().setLevel(_LEVELS[config.log_level])
 
 
 def _configure_logs(level: str) -> None:

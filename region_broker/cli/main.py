@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
     "init": ("init:init", "Give birth to a cluster at its primary region, once."),
     "log": ("inspect.log_export:log", "Log files: dump batches, export records."),
+    "node": ("admin.node:node", "Nodes: see and change what one counts on while it runs."),
     "produce": (
         "records.produce:produce",
         "Send records from lines of standard input or of files.",

@@ -17,6 +17,7 @@ from region_broker.controller import refusals
 from region_broker.controller.cluster_changes import change_cluster
 from region_broker.controller.cluster_commands import ClusterCommand
 from region_broker.controller.metadata_image import (
+    ALL_NODES,
     DELETED_MAX,
     DeletedTopic,
     DomainImage,
@@ -48,6 +49,17 @@ class SetTopicConfigs(msgspec.Struct, frozen=True, tag=True):
     """Replace all configs of a topic; refused if they are not `expected` any more (None: whatever they are)."""
 
     topic_id: UUID
+    configs: dict[str, str]
+    expected: dict[str, str] | None = None
+
+
+class SetNodeConfigs(msgspec.Struct, frozen=True, tag=True):
+    """Replace all that is set of a node's configuration, or of all nodes' (`ALL_NODES`).
+
+    Refused if what is set is not `expected` any more (None: whatever it is).
+    """
+
+    node_id: int
     configs: dict[str, str]
     expected: dict[str, str] | None = None
 
@@ -108,6 +120,7 @@ Command = (
     CreateTopic
     | DeleteTopic
     | SetTopicConfigs
+    | SetNodeConfigs
     | ResizeTopic
     | RenameTopic
     | PutRegion
@@ -133,6 +146,8 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _delete_topic(image, command)
         case CreateTopic() | SetTopicConfigs() | ResizeTopic():
             return msgspec.structs.replace(image, topics=_changed_topics(image, command))
+        case SetNodeConfigs():
+            return _set_node_configs(image, command)
         case PutRegion(region=region):
             return _put_region(image, region)
         case PutDomain(domain=domain):
@@ -222,6 +237,17 @@ def _reconfigured(image: MetadataImage, command: SetTopicConfigs) -> TopicImage:
             "topic-configs-changed", f"the configs of topic {topic.name} changed meanwhile"
         )
     return msgspec.structs.replace(topic, configs=dict(command.configs))
+
+
+def _set_node_configs(image: MetadataImage, command: SetNodeConfigs) -> MetadataImage:
+    present = image.node_configs.get(command.node_id, {})
+    if command.expected is not None and command.expected != present:
+        who = "all nodes" if command.node_id == ALL_NODES else f"node {command.node_id}"
+        raise CommandRefused("node-configs-changed", f"the configs of {who} changed meanwhile")
+    kept = {key: each for key, each in image.node_configs.items() if key != command.node_id}
+    if command.configs:
+        kept[command.node_id] = dict(command.configs)
+    return msgspec.structs.replace(image, node_configs=kept)
 
 
 def _resized(image: MetadataImage, command: ResizeTopic) -> TopicImage:

@@ -32,6 +32,8 @@ OFFSETS_LEDGER: Final = identity.OFFSETS_LEDGER
 TIDEMARK_LEDGER: Final = identity.TIDEMARK_LEDGER
 INTERNAL_TOPICS: Final = identity.INTERNAL_TOPICS
 DELETED_MAX: Final = 10_000
+ALL_NODES: Final = -1
+"""In place of a node's id: what counts for every node of the region that has nothing of its own (KIP-226)."""
 LEDGER_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
     # What a start replays: small segments, because what lies in the active one is not compacted.
     TRANSACTION_LEDGER: {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)},
@@ -119,6 +121,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nodes: dict[int, NodeImage] = {}
     leadership: Leadership | None = None
     """Who leads the logs of the region; None where nobody was ever elected: a region of one node that does not register."""
+    node_configs: dict[int, dict[str, str]] = {}
+    """What was set of the configuration while nodes ran, by node id or `ALL_NODES`; nodes with nothing set have no entry."""
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""

@@ -4,6 +4,7 @@ INV-M6   a command is in `image` only once it is committed in the log; what was 
          in the very step in which it is there: nobody else sees a topic before its partitions are open. Who is cancelled
          meanwhile is let go when it is settled (INV-UB1); what must follow a command is carried to its end with it
 INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used
+INV-M16  who follows the image hears of each one in the step in which it is there, whoever asked for the change
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
          whoever asks here has gone on with what came before it
 Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
@@ -63,6 +64,7 @@ from region_broker.controller.raft.failures import (
     RaftStoreFull,
     Refused,
 )
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import (
     SNAPSHOT_AFTER_BYTES,
     GroupSetup,
@@ -141,6 +143,7 @@ class MetadataStore:
         self._cluster = cluster
         self._keeping = keeping
         self._image = machine.current
+        self._take_image: Callable[[MetadataImage], None] = lambda _: None
         self._write_lock = asyncio.Lock()
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
@@ -193,6 +196,16 @@ class MetadataStore:
     def group(self) -> RaftGroup:
         """The quorum's group: what arrives from other members goes to its `request_handler`."""
         return self._group
+
+    @property
+    def quorum(self) -> GroupFacts:
+        """The quorum whose log this is, as its member here knows it now."""
+        return self._group.facts()
+
+    def follow(self, take: Callable[[MetadataImage], None]) -> None:
+        """Hand over the present image, and each later one as soon as it is there (INV-M16); there is one follower."""
+        self._take_image = take
+        take(self._image)
 
     async def run(self) -> None:
         """Carry commands out until `close`; until this is called, who wants one does it itself, if it is alone."""
@@ -324,14 +337,18 @@ class MetadataStore:
         while self._unseen and self._unseen[0].wish_id not in self._asked:
             each = self._unseen.popleft()
             if each.wish_id == gone_on:
-                self._image = each.image
+                self._show(each.image)
             else:
                 self._see(each.image)
 
     def _see(self, image: MetadataImage) -> None:
         if image is not self._image:
             self.on_foreign(self._image, image)
-            self._image = image
+            self._show(image)
+
+    def _show(self, image: MetadataImage) -> None:
+        self._image = image
+        self._take_image(image)
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""

@@ -37,6 +37,7 @@ from region_broker.controller.raft.entries import LogIndex, Member, Term
 SCHEMA_REVISION: Final = "0005"
 
 _Rows = dict[Any, dict[str, Any]]
+"""Rows by their primary key."""
 
 metadata = MetaData()
 
@@ -85,6 +86,13 @@ deleted_topics = Table(
     Column("configs", LargeBinary, nullable=False),
     Column("metadata_version", BigInteger, nullable=False),
     Column("deleted_wall_ms", BigInteger, nullable=False),
+)
+
+node_configs = Table(
+    "node_configs",
+    metadata,
+    Column("node_id", Integer, primary_key=True, autoincrement=False),
+    Column("configs", LargeBinary, nullable=False),
 )
 
 quorum_position = Table(
@@ -154,6 +162,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         deleted=_deleted_topics(connection),
         nodes={row["node_id"]: _node(row) for row in _rows(connection, nodes)},
         leadership=_leadership(connection),
+        node_configs=_node_configs(connection),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
 
@@ -200,6 +209,7 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
     _write_rows(connection, nodes, _node_rows(old), _node_rows(new))
     _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
+    _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
     if old is None or old.deleted is not new.deleted:
         _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
 
@@ -224,6 +234,21 @@ def _region_rows(image: MetadataImage | None) -> _Rows:
 
 def _domain_rows(image: MetadataImage | None) -> _Rows:
     return {name: _domain_row(domain) for name, domain in image.domains.items()} if image else {}
+
+
+def _node_config_rows(image: MetadataImage | None) -> _Rows:
+    found = image.node_configs if image else {}
+    return {
+        node_id: {"node_id": node_id, "configs": msgspec.json.encode(configs)}
+        for node_id, configs in found.items()
+    }
+
+
+def _node_configs(connection: Connection) -> dict[int, dict[str, str]]:
+    return {
+        row["node_id"]: msgspec.json.decode(row["configs"], type=dict[str, str])
+        for row in _rows(connection, node_configs)
+    }
 
 
 def _deleted_rows(image: MetadataImage | None) -> _Rows:

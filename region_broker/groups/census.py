@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from idempotency.ports import Clock
+from region_broker.groups.settings import GroupSettings
 from region_broker.groups.shard import Shard
 
 _COUNT_AGAIN_MS: Final = 1_000
+_UNKNOWN: Final = 1 << 62
+"""A count that is above every limit: what there is has to be counted first."""
 _SAY_AGAIN_MS: Final = 60_000
 _log: Final = logging.getLogger("tidemark.groups")
 
@@ -22,12 +25,12 @@ _log: Final = logging.getLogger("tidemark.groups")
 class GroupCensus:
     """Lets new groups in, over all shards."""
 
-    def __init__(self, shards: Sequence[Shard], clock: Clock, group_count_max: int) -> None:
-        """Nothing is counted yet."""
+    def __init__(self, shards: Sequence[Shard], clock: Clock, settings: GroupSettings) -> None:
+        """Nothing is counted yet. The limit in `settings` may change meanwhile."""
         self._shards = shards
         self._clock = clock
-        self._max = group_count_max
-        self._count = group_count_max  # unknown: count at the first question
+        self._settings = settings
+        self._count = _UNKNOWN
         self._count_again_ms = 0
         self._say_again_ms = 0
 
@@ -35,7 +38,7 @@ class GroupCensus:
         """Return whether a request may go on with this group, and make it if there is none."""
         if shard.knows(group_id):
             return True
-        if self._count >= self._max and not self._has_room():
+        if self._count >= self._settings.group_count_max and not self._has_room():
             self._refuse(group_id)
             return False
         self._count += 1
@@ -47,7 +50,7 @@ class GroupCensus:
             return False
         self._count_again_ms = now_ms + _COUNT_AGAIN_MS
         self._count = sum(shard.group_count() for shard in self._shards)
-        return self._count < self._max
+        return self._count < self._settings.group_count_max
 
     def _refuse(self, group_id: str) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -59,5 +62,5 @@ class GroupCensus:
             "allows. Groups without members go when their offsets are over seven days old; `kafka-consumer-groups.sh"
             " --delete` deletes one at once. Said once a minute",
             group_id,
-            self._max,
+            self._settings.group_count_max,
         )

@@ -93,7 +93,7 @@ class GroupCoordinator:
         self._settings = settings
         self._shards = [Shard(index) for index in range(shard_count)]
         self._timers = DeadlineTimers(ports.clock, self._on_due)
-        self._census = GroupCensus(self._shards, ports.clock, settings.group_count_max)
+        self._census = GroupCensus(self._shards, ports.clock, settings)
         hooks = ShardHooks(
             arm=self._timers.arm,
             admits=self._census.admits,

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from region_broker.limits import GROUP_COUNT_DEFAULT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GroupSettings:
-    """Settings of one region's group coordinator."""
+    """Settings of one region's group coordinator.
+
+    A node changes some of them while it runs (`node.config_effects`): who holds this reads a value when it needs it.
+    """
 
     initial_rebalance_delay_ms: int = 0  # group.initial.rebalance.delay.ms; Kafka's default: 3 s
     session_timeout_ms_min: int = 6_000  # group.min.session.timeout.ms

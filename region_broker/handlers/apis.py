@@ -4,16 +4,21 @@ Not here: what an API does (its own file), how requests reach it (`dispatch`).
 """
 
 from region_broker.handlers.admin import (
+    add_raft_voter,
     alter_partition_reassignments,
     alter_replica_log_dirs,
     constant_answers,
     describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
+    describe_quorum,
     describe_user_scram_credentials,
     elect_leaders,
     get_telemetry_subscriptions,
     push_telemetry,
+    remove_raft_voter,
+    unregister_broker,
+    update_features,
 )
 from region_broker.handlers.dispatch.api_versions import api_versions_api
 from region_broker.handlers.dispatch.registry import Api, ApiTable
@@ -107,6 +112,11 @@ def all_apis() -> ApiTable:
         describe_client_quotas.API,
         describe_user_scram_credentials.API,
         elect_leaders.API,
+        describe_quorum.API,
+        update_features.API,
+        unregister_broker.API,
+        add_raft_voter.API,
+        remove_raft_voter.API,
         *constant_answers.APIS,
     )
     return ApiTable.of(*apis, api_versions_api(apis))

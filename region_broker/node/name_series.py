@@ -1,7 +1,7 @@
 """Series per topic and per consumer group for Prometheus, for a bounded number of names.
 
 INV-NSR1  at most `names_max` topics and as many groups have series of their own; a name keeps its place as long as it is
-         there, so that no rate jumps. All other topics are summed up under `OTHERS`, which is no legal name; other groups
+         there, so that no rate jumps, unless there are fewer places now. All other topics are summed up under `OTHERS`, which is no legal name; other groups
          are only counted: to look at tens of thousands of groups would hold the event loop
 The counts are kept where batches pass, one addition each; nothing is counted per record.
 
@@ -29,14 +29,16 @@ class Named:
 
     def __init__(self, names_max: int) -> None:
         """Give `names_max` places."""
-        self._names_max = names_max
+        self.names_max = names_max
+        """Places that there are; with fewer, who came last loses its own at the next settling."""
         self._taken: dict[str, None] = {}
 
     def settle(self, names: Iterable[str]) -> None:
         """Free the places of names that are gone, and give them to others in the order of their names."""
         there = set(names)
-        self._taken = {name: None for name in self._taken if name in there}
-        free = self._names_max - len(self._taken)
+        staying = [name for name in self._taken if name in there]
+        self._taken = dict.fromkeys(staying[: self.names_max])
+        free = self.names_max - len(self._taken)
         for name in sorted(there - self._taken.keys())[:free]:
             self._taken[name] = None
 
@@ -69,6 +71,10 @@ class NameCollector(Collector):
         self._offsets = offsets
         self._topics = Named(names_max)
         self._groups = Named(names_max)
+
+    def limit(self, names_max: int) -> None:
+        """Give so many places from now on."""
+        self._topics.names_max = self._groups.names_max = names_max
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing beforehand: at registration nothing is loaded yet."""

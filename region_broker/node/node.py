@@ -35,8 +35,10 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
+from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -64,9 +66,9 @@ from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator
-from txn_coordinator.settings import TxnSettings
 
 _log: Final = logging.getLogger("tidemark.node")
+_LOOK_AGAIN_MS: Final = 1_000
 
 
 class _Handshake:
@@ -88,6 +90,7 @@ class Node:
         """Use `open`."""
         self.config: Final = config
         self.storage: Final = storage
+        self.configs: Final = NodeConfigs(config, storage.metadata)
         self.metrics: Final = Metrics()
         self._ports = ports
         self._handshake = _Handshake()
@@ -96,6 +99,7 @@ class Node:
         self._compose_coordinators()
         self._compose_region()
         self._compose_servers()
+        self.configs.follow(self._effects.take)
 
     @classmethod
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
@@ -117,6 +121,7 @@ class Node:
         clock, partitions = self._ports.clock, self.storage.partitions
         offsets_log = PartitionOffsetsLog(partitions, clock)
         self.ledger_images = LedgerImages(partitions, self._ports.disk, clock)
+        self._group_settings = GroupSettings()
         self.groups = GroupCoordinator(
             GroupPorts(
                 log=offsets_log,
@@ -126,13 +131,7 @@ class Node:
                 image=lambda: self.storage.metadata.image,
             ),
             shard_count=self.config.shard_count,
-            settings=GroupSettings(
-                initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
-                session_timeout_ms_min=self.config.group_min_session_timeout_ms,
-                consumer_session_timeout_ms=self.config.group_consumer_session_timeout_ms,
-                consumer_heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
-                group_count_max=self.config.group_count_max,
-            ),
+            settings=self._group_settings,
         )
         self.transactions = TransactionCoordinator(
             ledger=PartitionTransactionLog(
@@ -146,11 +145,6 @@ class Node:
             ),
             id_blocks=DrawnIdBlocks(self._ports.chance, self.config.own.ordinal),
             clock=clock,
-            settings=TxnSettings(
-                timeout_max_ms=self.config.transaction_max_timeout_ms,
-                connection_order=self.config.connection_order_fence,
-                id_count_max=self.config.transactional_id_count_max,
-            ),
         )
 
     def _compose_region(self) -> None:
@@ -215,8 +209,6 @@ class Node:
             lineage=self._lineage,
             clock=ports.clock,
             chance=ports.chance,
-            interval_ms=self.config.tidemark_interval_ms,
-            whole_wait_ms=self.config.mirror_whole_wait_ms,
         )
 
     def _lineage(self) -> Lineage:
@@ -260,8 +252,8 @@ class Node:
         self.role.on_term = lambda term: self._forwarder.follow(
             term.primary_region, term.region_epoch
         )
-        self.memory = MemoryBudget(config.request_memory_bytes)
-        services = Services(
+        self.memory = MemoryBudget()
+        self._services = services = Services(
             clock=ports.clock,
             chance=ports.chance,
             metadata=self.topics,
@@ -273,6 +265,8 @@ class Node:
             region=self.role,
             forward=self._forwarder,
             config=config,
+            node_configs=self.configs,
+            quorum=lambda: storage.metadata.quorum,
             metrics=self.metrics,
             memory=self.memory,
         )
@@ -329,13 +323,17 @@ class Node:
                 )
             )
         )
-        self.metrics.registry.register(
-            NameCollector(
-                storage.partitions,
-                lambda: [shard.table.committed for shard in self.groups.shards],
-                self.config.metrics_names_max,
-            )
+        names = NameCollector(
+            storage.partitions,
+            lambda: [shard.table.committed for shard in self.groups.shards],
+            self.config.metrics_names_max,
         )
+        self.metrics.registry.register(names)
+        self._effects = ConfigEffects(
+            groups=self._group_settings, transactions=self.transactions, tidemarks=self.tidemarks,
+            partitions=storage.partitions, kafka=self.kafka, memory=self.memory, names=names,
+            services=self._services,
+        )  # fmt: skip
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
         add_transaction_routes(app, verdicts, self.transactions, self._ports.clock.wall_ms)
         add_abort_routes(
@@ -466,9 +464,17 @@ class Node:
         await watch_room(partitions.room, partitions.volume_bytes, self._ports.clock)
 
     async def _maintain(self) -> None:
+        clock = self._ports.clock
+        began_ms = clock.monotonic_ms()
         while True:
-            await self._ports.clock.sleep_ms(self.config.retention_check_interval_ms)
+            left_ms = (
+                began_ms + self.configs.present.retention_check_interval_ms - clock.monotonic_ms()
+            )
+            if left_ms > 0:  # in pieces: the interval may be another one meanwhile
+                await clock.sleep_ms(min(left_ms, _LOOK_AGAIN_MS))
+                continue
             await self.maintain()
+            began_ms = clock.monotonic_ms()
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""

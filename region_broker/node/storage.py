@@ -24,6 +24,7 @@ from geo_replicator.folder_life import Birth, FolderIdentity, birth_of_older_fol
 from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
+from region_broker.config.changeable import Counting, counting
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.controller.image_database import ConnectSqlite, MetadataUnreadable
@@ -37,6 +38,7 @@ from region_broker.controller.metadata_commands import (
     apply,
 )
 from region_broker.controller.metadata_image import (
+    ALL_NODES,
     DEFAULT_DOMAIN,
     LEDGER_CONFIGS,
     NO_REGION_EPOCH,
@@ -130,13 +132,14 @@ class Storage:
             lock.close()
             raise
         try:
+            present = counting_of(config, metadata.image).config
             log_config = NodeLogConfig(
                 flush_policy=FlushPolicy(config.flush_policy),
                 flush_interval_ms=config.flush_interval_ms,
                 journal_bytes=config.journal_bytes,
                 cached_tail_bytes=config.cached_tail_bytes,
-                disk_free_bytes_min=config.disk_free_bytes_min,
-                deleted_topic_retention_ms=config.deleted_topic_retention_ms,
+                disk_free_bytes_min=present.disk_free_bytes_min,
+                deleted_topic_retention_ms=present.deleted_topic_retention_ms,
             )
             group_commit = GroupCommit(
                 log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
@@ -187,6 +190,12 @@ class Storage:
             last_first.callback(self.journal.close)
             last_first.callback(self.group_commit.close)
             last_first.callback(self.partitions.close)
+
+
+def counting_of(config: NodeConfig, image: MetadataImage) -> Counting:
+    """Return the configuration that counts for a node with that file: what a start deletes must not go by the file alone."""
+    own, common = (image.node_configs.get(each, {}) for each in (config.own.node_id, ALL_NODES))
+    return counting(config, own, common)
 
 
 def lock_folder(folder: Path, disk: Disk) -> Lock:

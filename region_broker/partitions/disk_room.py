@@ -28,7 +28,8 @@ class DiskRoom:
 
     def __init__(self, free_bytes_min: int = 0) -> None:
         """Refuse nothing before the first look; a watermark of 0 never does."""
-        self._free_bytes_min = free_bytes_min
+        self.free_bytes_min = free_bytes_min
+        """The watermark; another one counts from the next look on."""
         self.total_bytes = 0
         self.free_bytes = 0
         self.refusal: str | None = None
@@ -37,7 +38,7 @@ class DiskRoom:
     def note(self, total_bytes: int, free_bytes: int) -> None:
         """Take a look in (INV-DRM1)."""
         self.total_bytes, self.free_bytes, self.unknown = total_bytes, free_bytes, None
-        wanted = self._free_bytes_min if self.refusal is None else self._free_bytes_min * 11 // 10
+        wanted = self.free_bytes_min if self.refusal is None else self.free_bytes_min * 11 // 10
         if free_bytes >= wanted:
             if self.refusal is not None:
                 _log.warning("the disk has room again: %d MiB are free", free_bytes // _MIB)
@@ -49,7 +50,7 @@ class DiskRoom:
             )
         self.refusal = (
             f"the disk is nearly full: {free_bytes // _MIB} MiB are free, disk_free_bytes_min is"
-            f" {self._free_bytes_min // _MIB} MiB. Free some space; writes go on by themselves then"
+            f" {self.free_bytes_min // _MIB} MiB. Free some space; writes go on by themselves then"
         )
 
     def not_known(self, why: str) -> None:
@@ -61,7 +62,7 @@ class DiskRoom:
     @property
     def look_again_ms(self) -> int:
         """When to look next: soon where little is left."""
-        close = self.free_bytes < self._free_bytes_min * _CLOSE_LOOK_BELOW
+        close = self.free_bytes < self.free_bytes_min * _CLOSE_LOOK_BELOW
         return CLOSE_LOOK_INTERVAL_MS if close else LOOK_INTERVAL_MS
 
 

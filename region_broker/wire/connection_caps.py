@@ -7,7 +7,7 @@ Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.me
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
@@ -37,14 +37,18 @@ class ConnectionCaps:
         A partition that cannot open a file stops for good, so a flood of connections must not come so far.
         """
         in_all = min(limits.CONNECTIONS_MAX, descriptors // limits.DESCRIPTORS_PER_CONNECTION)
-        return cls(max(1, in_all), min(per_address, max(1, in_all)), rate)
+        return cls(in_all=max(1, in_all)).for_addresses(per_address, rate)
+
+    def for_addresses(self, per_address: int, rate: int) -> Self:
+        """Return caps of the same whole for other shares of it."""
+        return replace(self, per_address=min(per_address, self.in_all), rate=rate)
 
 
 class Admission:
     """Counts connections by address, and says which may stay."""
 
     def __init__(self, caps: ConnectionCaps) -> None:
-        """Admit within `caps`."""
+        """Admit within `caps`, which may be changed at any time: who is in stays."""
         self.caps = caps
         self._open: Counter[str] = Counter()
         self._open_count = 0

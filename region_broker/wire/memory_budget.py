@@ -3,7 +3,8 @@
 INV-MB1  while the budget is full, a connection that holds more than FREE_HELD_BYTES is not read, but for one whose
          turn it is: so the frame in hand, when the budget is full of halves of frames, still gets its other half
 INV-MB2  a turn ends when its connection holds nothing that counts, or is gone, or the budget has room again
-INV-MB3  what is held never goes over the budget by more than one frame, beside what is being answered
+INV-MB3  what is held never goes over the budget by more than one frame, beside what is being answered, and what was held
+         already when the budget was made smaller
 Not here: sockets and who is cut off (`wire.server`), what one connection may hold (`wire.connection`).
 """
 
@@ -52,6 +53,15 @@ class MemoryBudget:
     def full(self) -> bool:
         """Return whether there is no room."""
         return self._held_bytes >= self._bytes_max
+
+    def resize(self, bytes_max: int) -> None:
+        """Count against another budget from now on; a smaller one takes nothing away, it is read less until it fits."""
+        assert bytes_max > 0, bytes_max
+        was_full = self.full
+        self._bytes_max = bytes_max
+        if was_full and not self.full:
+            self._end_turn()
+            self._wake()
 
     def hold(self, share: Share, held_bytes: int) -> None:
         """Note that a connection now holds `held_bytes` (0: it is gone)."""

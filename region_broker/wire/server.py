@@ -133,6 +133,10 @@ class KafkaServer:
         self._stop = asyncio.Event()
         self._closed_one = asyncio.Event()
 
+    def limit(self, per_address: int, rate: int) -> None:
+        """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
+        self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
+
     async def start(self, host: str, port: int) -> None:
         """Bind; OSError when the port is in use. Connections wait until `run` is running."""
         assert self._listener is None, "a server is started once"

@@ -147,6 +147,48 @@ def test_kafka_python_changes_configs_in_the_old_way_too(bootstrap: str, fresh: 
             repeated(lambda: SENDER.configs(bootstrap, topic)["retention.ms"], value)
 
 
+def test_confluent_kafka_changes_what_its_node_counts_on(bootstrap: str) -> None:
+    admin = confluent(bootstrap)
+    number = str(admin.list_topics(timeout=CALL_S).controller_id)
+    broker = ConfigResource.Type.BROKER
+
+    def told(name: str) -> tuple[str, int]:
+        asked = ConfigResource(broker, number)
+        row = admin.describe_configs([asked])[asked].result(CALL_S)[name]
+        return row.value, row.source
+
+    def change(name: str, operation: AlterConfigOpType, value: str | None) -> Any:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        wanted = ConfigResource(broker, number, incremental_configs=[entry])
+        return admin.incremental_alter_configs([wanted])[wanted]
+
+    before = told("transaction.max.timeout.ms")
+    change("transaction.max.timeout.ms", AlterConfigOpType.SET, "800000").result(CALL_S)
+    own = ConfigSource.DYNAMIC_BROKER_CONFIG.value
+    assert told("transaction.max.timeout.ms") == ("800000", own)
+    assert told("transaction_max_timeout_ms") == ("800000", own)
+    for name, value, why in (("data_dir", "/x", "configuration file"),
+                             ("transaction_max_timeout_ms", "0", "whole number")):  # fmt: skip
+        with pytest.raises(KafkaException, match=why):
+            change(name, AlterConfigOpType.SET, value).result(CALL_S)
+    change("transaction_max_timeout_ms", AlterConfigOpType.DELETE, None).result(CALL_S)
+    assert told("transaction.max.timeout.ms") == before
+
+
+def test_kafka_python_changes_what_its_node_counts_on_in_both_ways(bootstrap: str) -> None:
+    number = str(confluent(bootstrap).list_topics(timeout=CALL_S).controller_id)
+    with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        for incremental, value in ((True, "111"), (False, "222")):
+            wanted = PureResource(ConfigResourceType.BROKER, number, {"metrics_names_max": value})
+            admin.alter_configs([wanted], incremental=incremental)
+            asked = PureResource(ConfigResourceType.BROKER, number)
+            found = admin.describe_configs([asked])["broker"][number]["metrics_names_max"]
+            assert (found["value"], found["config_source"]) == (value, "DYNAMIC_BROKER_CONFIG")
+        admin.alter_configs(
+            [PureResource(ConfigResourceType.BROKER, number, {})], incremental=False
+        )
+
+
 def test_records_are_deleted_and_offsets_follow(bootstrap: str, fresh: Fresh) -> None:
     topic = topic_of(bootstrap, fresh, values=10)
     admin = confluent(bootstrap)

@@ -14,6 +14,7 @@ from typing import Final, get_type_hints
 
 import msgspec
 
+from region_broker.config.changeable import CHANGEABLE, KAFKA_NAMES
 from region_broker.config.node_config import NodeConfig, RegionConfig
 from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
@@ -69,12 +70,18 @@ def _table(head: str, rows: list[str]) -> str:
 def _apis(_old: str) -> str:
     rows = [
         f"| {api.key} | {api.name} | {_range(api.versions)} | {_kafka_range(api.key)} |"
-        f" {'the primary region' if api.forward else 'this region'} | {_missing(api)} |"
+        f" {_place(api)} | {_missing(api)} |"
         for api in all_apis().by_key.values()
     ]
     return _table(
         "| key | API | versions | Kafka 4.1 | executed in | what is missing, and why |", rows
     )
+
+
+def _place(api: Api) -> str:
+    if api.is_own is not None:
+        return "the primary region; configs of a node: this region"
+    return "the primary region" if api.forward else "this region"
 
 
 def _missing(api: Api) -> str:
@@ -175,25 +182,36 @@ def citing_tests(rule: str) -> str:
 
 
 def _config_keys(old: str) -> str:
-    return _keys_of(NodeConfig, old)
+    return _table(
+        "| key | default | may be | changes | meaning |",
+        _keys_of(NodeConfig, old, lambda key: f" {_changes(key)} |"),
+    )
+
+
+def _changes(key: str) -> str:
+    """Return when a key of a node changes, and by which name of Kafka's, too."""
+    names = [f"`{name}`" for name, ours in KAFKA_NAMES.items() if ours == key]
+    also = f", also as {' and '.join(names)}" if names else ""
+    return f"while it runs{also}" if key in CHANGEABLE else "at a start"
 
 
 def _region_keys(old: str) -> str:
-    return _keys_of(RegionConfig, old)
+    return _table(
+        "| key | default | may be | meaning |", _keys_of(RegionConfig, old, lambda _key: "")
+    )
 
 
-def _keys_of(kind: type[msgspec.Struct], old: str) -> str:
+def _keys_of(kind: type[msgspec.Struct], old: str, more: Callable[[str], str]) -> list[str]:
     """Return the keys with what they may be; what a row says of the meaning is kept."""
     meanings = {
         found["key"]: found["meaning"] for found in map(_KEY_ROW.match, old.splitlines()) if found
     }
     types = get_type_hints(kind, include_extras=True)
-    rows = [
+    return [
         f"| `{field.name}` | {'(needed)' if field.required else f'`{_literal(field.default)}`'} |"
-        f" {_may_be(types[field.name])} | {meanings.get(field.name, '')} |"
+        f" {_may_be(types[field.name])} |{more(field.name)} {meanings.get(field.name, '')} |"
         for field in msgspec.structs.fields(kind)
     ]
-    return _table("| key | default | may be | meaning |", rows)
 
 
 def _may_be(kind: object) -> str:

@@ -98,7 +98,6 @@ KAFKA_APIS: Final[Mapping[int, KafkaApi]] = {
 
 _NO_SECURITY: Final = "there is no security yet: use a private network"
 _NO_TOKENS: Final = "there is no authentication that a token could stand for"
-_NO_RAFT: Final = "a region's metadata is in its node's own store: there is no quorum"
 _NO_SHARE: Final = "share groups (KIP-932) are not built"
 
 # By key: why versions, or the whole API, are missing. Only read for what is really missing.
@@ -106,8 +105,6 @@ WHY_NOT: Final[Mapping[int, str]] = {
     17: _NO_SECURITY, 36: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS,
     49: "there are no quotas yet",
-    55: _NO_RAFT, 64: _NO_RAFT, 80: _NO_RAFT, 81: _NO_RAFT,
-    57: "features follow from the version of the node that runs",
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
     85: _NO_SHARE, 86: _NO_SHARE, 87: _NO_SHARE, 90: _NO_SHARE, 91: _NO_SHARE, 92: _NO_SHARE,
 }  # fmt: skip

@@ -212,6 +212,10 @@ class ShardDriver:
             if not self.closed:
                 self.step(ev.ProducerIdsGranted(granted.first, granted.count))
 
+    def limit_timeouts(self, timeout_max_ms: int) -> None:
+        """See the core."""
+        self._core.limit_timeouts(timeout_max_ms)
+
     def step(self, event: ev.TxnEvent) -> None:
         """Let the core take one event, and carry out what it asks for."""
         for effect in self._decide(event):

@@ -36,11 +36,11 @@ class InitRequests:
         self._decisions = decisions
         self._progress = progress
         self._step = step
-        self._timeout_max_ms = timeout_max_ms
+        self.timeout_max_ms = timeout_max_ms
 
     def serve(self, request: ev.InitProducerIdReceived) -> None:
         """Give a pair, or abort what is open first, or refuse."""
-        if not expiry.timeout_is_valid(request.timeout_ms, self._timeout_max_ms):
+        if not expiry.timeout_is_valid(request.timeout_ms, self.timeout_max_ms):
             self._step.answer(request, TxnVerdict.INVALID_TIMEOUT)
             return
         entry = self._table.get_or_add(request.transactional_id)

@@ -21,6 +21,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
@@ -52,6 +53,7 @@ from region_broker.controller.raft.effects import (
 )
 from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership, Term
 from region_broker.controller.raft.failures import Busy, Lost, NotLeader, RaftStoreFull, Refused
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.needed_room import entries_bytes, log_bytes, volume_bytes
 from region_broker.controller.raft.snapshot_file import Piece
@@ -116,6 +118,12 @@ class Carrier:
     def membership(self) -> Membership:
         """Return the membership in force."""
         return self._core.membership
+
+    @property
+    def facts(self) -> GroupFacts:
+        """Return what this member knows of its group now; one that has ended, for whatever reason, knows of no leader."""
+        facts = self._core.facts
+        return replace(facts, leader=None, followers={}) if self._stopping else facts
 
     # -- what comes in ---------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from region_broker.controller.raft.entries import (
     Term,
 )
 from region_broker.controller.raft.following import Following
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.leading import Leading
 from region_broker.controller.raft.log_view import LogView
 from region_broker.controller.raft.member_state import Draw, MemberState
@@ -106,6 +107,16 @@ class RaftCore:
     def membership(self) -> Membership:
         """Return the membership in force: the newest in the log, committed or not."""
         return self._state.log.membership
+
+    @property
+    def facts(self) -> GroupFacts:
+        """Return what this member knows of its group now."""
+        state = self._state
+        return GroupFacts(
+            me=state.me, leader=state.leader, term=state.term, commit_index=state.commit_index,
+            last_index=state.log.last_index, membership=state.log.membership,
+            followers={} if self._leading is None else self._leading.followers,
+        )  # fmt: skip
 
     def point_at(self, index: LogIndex) -> SnapshotPoint:
         """Return the point of a snapshot of the state machine after the committed entry `index`."""

@@ -34,6 +34,7 @@ from region_broker.controller.raft.entries import (
     Member,
     Membership,
 )
+from region_broker.controller.raft.group_facts import FollowerFacts
 from region_broker.controller.raft.member_state import MemberState
 from region_broker.controller.raft.memberships import (
     is_majority,
@@ -80,6 +81,14 @@ class Leading:
         if self._state.log.membership_index == BEFORE_FIRST:
             self._append(EntryKind.MEMBERSHIP, membership_payload(self._state.log.membership))
         self._heartbeat_due_ms = self._state.now_ms + self._state.settings.heartbeat_ms
+
+    @property
+    def followers(self) -> dict[Member, FollowerFacts]:
+        """Return how far each other member is known to be."""
+        return {
+            member: FollowerFacts(each.match_index, each.heard_ms)
+            for member, each in self._progress.items()
+        }
 
     # --- wishes ---
 

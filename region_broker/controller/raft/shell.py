@@ -32,6 +32,7 @@ from region_broker.controller.raft.entries import (
     SnapshotPoint,
     Term,
 )
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.raftos_classes import (
     RaftosBaseState,
@@ -223,6 +224,10 @@ class RaftGroup(RaftosNode):
         """Return whether this member is in the membership in force, as far as it knows."""
         membership = self.membership
         return self._carrier.me in (*membership.voters, *membership.learners)
+
+    def facts(self) -> GroupFacts:
+        """Return what this member knows of its group now."""
+        return self._carrier.facts
 
     def _follow(self, change: RoleChanged) -> None:
         self._group_state.follow(change)

@@ -1,4 +1,8 @@
-"""DescribeCluster (60), versions 0-2.  v1: endpoint type (only brokers here).  v2: fenced brokers."""
+"""DescribeCluster (60), versions 0-2.  v1: endpoint type (KIP-919).  v2: fenced brokers.
+
+This port is a broker's: whoever looks for a controller is told that it is another type of endpoint, as in Kafka 4.1.
+Source: AuthHelper.scala `computeDescribeClusterResponse`.
+"""
 
 from typing import Any, Final
 
@@ -9,19 +13,22 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 
 _BROKERS: Final = 1
+_CONTROLLERS: Final = 2
 
 
 async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
     """Answer who the nodes of this region are."""
     region = ctx.services.region
     endpoint_type = int(getattr(request, "endpoint_type", _BROKERS))
+    if endpoint_type == _CONTROLLERS:
+        return _refused(
+            ErrorCode.mismatched_endpoint_type,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+        )
     if endpoint_type != _BROKERS:
-        return {
-            "error_code": ErrorCode.unsupported_endpoint_type,
-            "error_message": f"endpoint type {endpoint_type} is not served, only 1 (brokers)",
-            "cluster_id": region.cluster_id,
-            "endpoint_type": endpoint_type,
-        }
+        return _refused(
+            ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
+        )
     of_cluster = bool(request.include_cluster_authorized_operations)
     return {
         "error_code": ErrorCode.none,
@@ -33,6 +40,14 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
     }
+
+
+def _refused(error: ErrorCode, text: str) -> Fields:
+    """Return an error with the defaults of the schema."""
+    return {
+        "error_code": error, "error_message": text, "cluster_id": "", "endpoint_type": _BROKERS,
+        "controller_id": -1, "brokers": [], "cluster_authorized_operations": NOT_ASKED,
+    }  # fmt: skip
 
 
 API: Final = Api(60, "DescribeCluster", range(3), handle_describe_cluster)

@@ -17,7 +17,8 @@ from region_broker.handlers.dispatch.services import RequestContext
 KEY: Final = 18
 TRANSACTION_VERSION: Final = 2
 GROUP_VERSION: Final = 1  # the new group protocol (KIP-848), as in Kafka 4.x
-_FEATURES: Final = (("transaction.version", TRANSACTION_VERSION), ("group.version", GROUP_VERSION))
+FEATURES: Final = (("transaction.version", TRANSACTION_VERSION), ("group.version", GROUP_VERSION))
+"""The features that clients know of, each at the only level that this version works at."""
 
 
 def api_rows(apis: Iterable[Api]) -> list[dict[str, int]]:
@@ -34,7 +35,7 @@ def api_rows(apis: Iterable[Api]) -> list[dict[str, int]]:
 
 def answer_fields(rows: list[dict[str, int]], error_code: int, *, epoch: int = 0) -> Fields:
     """Return the answer; `epoch` of the features, never below 0."""
-    served = [(name, level) for name, level in _FEATURES if level > 0]
+    served = [(name, level) for name, level in FEATURES if level > 0]
     return {
         "error_code": error_code,
         "api_keys": rows,

@@ -214,20 +214,25 @@ class Dispatcher:
             await order.acquire()
         held = None
         try:
-            forwards = api.forward and not self._services.region.acting
             try:
-                return _Begun(forwards, decode_request(api.key, ctx.version, body))
+                request = decode_request(api.key, ctx.version, body)
+                return _Begun(self._forwards(api, request), request)
             except ManyElements:
                 if order is None:
                     order = ctx.connection_state.starts = asyncio.Lock()
                     await order.acquire()
                 request = await run_yielding(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
-            forwards = api.forward and not self._services.region.acting
-            return _Begun(forwards, request, held)
+            return _Begun(self._forwards(api, request), request, held)
         finally:
             if order is not None and held is None:
                 order.release()
+
+    def _forwards(self, api: Api, request: Any) -> bool:
+        """Return whether a request that is sound is the primary region's, and this is another one."""
+        if not api.forward or self._services.region.acting:
+            return False
+        return api.is_own is None or not api.is_own(request)
 
     def _note_errors(self, api: Api, incoming: Incoming, names: Sequence[str]) -> None:
         for name in names:

@@ -43,6 +43,8 @@ class Api:
     everything that was asked (unsupported version, forwarding failed); None: such a request can only be
     answered by closing the connection.
 
+    `is_own`: whether a request is this node's own affair: such a one is executed here even if others are forwarded.
+
     `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
     """
 
@@ -51,6 +53,7 @@ class Api:
     versions: range
     handle: Handle
     forward: bool = False
+    is_own: Callable[[Any], bool] | None = None
     waits: bool = False
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None

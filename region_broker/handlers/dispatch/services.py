@@ -17,8 +17,10 @@ from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPa
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
+from region_broker.handlers.dispatch.node_configs import NodeConfigService
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -291,6 +293,10 @@ class Services:
     region: RegionView
     forward: Forwarder
     config: HandlerConfig
+    """As it counts now: another one takes its place when keys change (`node.config_effects`)."""
+    node_configs: NodeConfigService
+    quorum: Callable[[], GroupFacts]
+    """Tells what this node knows of the region's quorum now."""
     metrics: Metrics
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)

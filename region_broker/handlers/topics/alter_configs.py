@@ -1,32 +1,38 @@
-"""AlterConfigs (33), versions 0-2: all configs of a topic at once; what is not named is set back to its default.
+"""AlterConfigs (33), versions 0-2: all configs of a topic or a node at once; what is not named is set back to its default.
 
 Kafka deprecated it for IncrementalAlterConfigs: whoever reads, changes and writes may undo another's change.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from region_broker.controller.config_changes import ConfigChange, ConfigOp, check_shape, replaced
+from region_broker.controller.config_changes import ConfigChange, replaced
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.config_orders import NewConfigs
 from region_broker.handlers.topics.config_resources import (
-    NewConfigs,
     answer_resources,
+    asks_for_nodes,
     error_for_all,
 )
 
 
 async def handle_alter_configs(ctx: RequestContext, request: Any) -> Fields:
-    """Replace the configs of each topic, or say why not."""
+    """Replace the configs of each resource, or say why not."""
     return await answer_resources(ctx, request, _plan)
 
 
-def _plan(resource: Any) -> NewConfigs:
-    changes = [ConfigChange(item.name, ConfigOp.SET, item.value) for item in resource.configs]
-    check_shape(changes)
+def _plan(changes: Sequence[ConfigChange]) -> NewConfigs:
     values = {change.name: str(change.value) for change in changes}
     return lambda configs: replaced(configs, values)
 
 
 API: Final = Api(
-    33, "AlterConfigs", range(3), handle_alter_configs, forward=True, on_error=error_for_all
+    33,
+    "AlterConfigs",
+    range(3),
+    handle_alter_configs,
+    forward=True,
+    is_own=asks_for_nodes,
+    on_error=error_for_all,
 )

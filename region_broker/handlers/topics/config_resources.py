@@ -1,49 +1,41 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: resources named once, topics changed, the rest refused.
+"""What AlterConfigs and IncrementalAlterConfigs share: resources named once, topics and nodes changed, the rest refused.
 
-What is validated is what is written: if another change came between, it is validated again. Configs of a broker are
-refused with the reason: they stand in the node's file, and nothing in it can change while the node runs.
-Source: Kafka ConfigAdminManager (errors and their order). Not here: what the operations mean (`controller.config_changes`).
+What is validated is what is written: if another change came between, it is validated again. What is asked of nodes is this
+node's own affair, whether or not its region acts; topics in the same request are refused where it does not.
+Source: Kafka ConfigAdminManager (errors and their order). Not here: what the operations mean (`controller.config_changes`),
+configs of nodes (`broker_configs`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.config_changes import ChangeRefused, MalformedChange
+from region_broker.controller.config_changes import (
+    ChangeRefused,
+    ConfigChange,
+    ConfigOp,
+    MalformedChange,
+    check_shape,
+)
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import config_problem
 from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
+from region_broker.handlers.topics.broker_configs import change_broker
+from region_broker.handlers.topics.config_orders import (
+    ATTEMPTS,
+    NewConfigs,
+    Refused,
+    ResourceType,
+)
 from region_broker.limits import ADMIN_ITEMS_MAX
 
-_ATTEMPTS: Final = 8
-NewConfigs: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
-"""Gives the new configs of a topic from those that it has; raises `ChangeRefused`."""
-
-
-class ResourceType(IntEnum):
-    """The types of resources that have configs in Kafka."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class Refused(Exception):
-    """A resource that stays as it is: Kafka's error and the text."""
-
-    def __init__(self, error: ErrorCode, text: str) -> None:
-        """Keep both."""
-        super().__init__(text)
-        self.error = error
-        self.text = text
+Plan: TypeAlias = Callable[[Sequence[ConfigChange]], NewConfigs]
+"""Makes of what is asked for one resource how its configs change; the shape was checked."""
 
 
 def configs_refusal(services: Services, configs: Mapping[str, str | None]) -> str | None:
@@ -54,10 +46,13 @@ def configs_refusal(services: Services, configs: Mapping[str, str | None]) -> st
     return services.partitions.config_problem({k: str(v) for k, v in configs.items()})
 
 
-async def answer_resources(
-    ctx: RequestContext, request: Any, plan: Callable[[Any], NewConfigs]
-) -> Fields:
-    """Change each resource as `plan` says (raises `MalformedChange`), and answer for each."""
+def asks_for_nodes(request: Any) -> bool:
+    """Return whether a request to alter configs names a node: such a one is executed where it was sent to."""
+    return any(int(each.resource_type) == ResourceType.BROKER for each in request.resources)
+
+
+async def answer_resources(ctx: RequestContext, request: Any, plan: Plan) -> Fields:
+    """Change each resource as `plan` says, and answer for each."""
     resources: Sequence[Any] = request.resources
     times = Counter(_identity(resource) for resource in resources)
     count = len(resources) + sum(len(resource.configs) for resource in resources)
@@ -94,30 +89,34 @@ def row_of(resource: Any, error: int, text: str | None) -> Fields:
     }
 
 
-async def _change(
-    ctx: RequestContext, resource: Any, plan: Callable[[Any], NewConfigs], *, dry: bool
-) -> None:
-    new_configs = plan(resource)
+async def _change(ctx: RequestContext, resource: Any, plan: Plan, *, dry: bool) -> None:
+    changes = [
+        ConfigChange(item.name, int(getattr(item, "config_operation", ConfigOp.SET)), item.value)
+        for item in resource.configs
+    ]
+    check_shape(changes)
     kind, name = _identity(resource)
     match kind:
         case ResourceType.TOPIC:
-            await _change_topic(ctx.services, name, new_configs, dry=dry)
+            if not ctx.services.region.acting:
+                raise Refused(
+                    ErrorCode.invalid_request,
+                    f"{ctx.services.region.reason_not_acting}: ask for topics without nodes, then that is forwarded",
+                )
+            await _change_topic(ctx.services, name, plan(changes), dry=dry)
         case ResourceType.BROKER:
-            raise Refused(
-                ErrorCode.invalid_request,
-                "a node's configs stand in its configuration file: change them there and restart it",
-            )
+            await change_broker(ctx.services, name, changes, plan, dry=dry)
         case _:
             raise Refused(
                 ErrorCode.invalid_request,
-                f"resource type {kind} has no configs here, only 2 (topic) has ones that can change",
+                f"resource type {kind} has no configs here, only 2 (topic) and 4 (broker) have ones that can change",
             )
 
 
 async def _change_topic(
     services: Services, name: str, new_configs: NewConfigs, *, dry: bool
 ) -> None:
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         topic = _topic(services, name)
         try:
             configs = new_configs(topic.configs)

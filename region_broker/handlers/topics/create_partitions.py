@@ -13,7 +13,7 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.config_resources import Refused
+from region_broker.handlers.topics.config_orders import Refused
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
 

@@ -3,10 +3,9 @@
 Resources: topic (2), broker (4). Source: Kafka ConfigHelper.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -15,20 +14,19 @@ from region_broker.controller.topic_configs import (
     BROKER_NAMES,
     DOMAIN_KEY,
     TOPIC_CONFIGS,
-    ConfigType,
     TopicConfig,
 )
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.config_resources import ResourceType
-from region_broker.limits import DESCRIBED_RESOURCES_MAX, REQUEST_BYTES_MAX, YIELD_ROWS
+from region_broker.handlers.topics.broker_configs import broker_rows, config_row
+from region_broker.handlers.topics.config_orders import Refused, ResourceType
+from region_broker.limits import DESCRIBED_RESOURCES_MAX, YIELD_ROWS
 from region_broker.wire.codec.answers import RowPath, encode_response, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _SOURCE_TOPIC: Final = 1
-_SOURCE_STATIC: Final = 4
 _SOURCE_DEFAULT: Final = 5
 _RESOURCE_COST: Final = YIELD_ROWS // 20
 """A topic with all its configs, most of them written already, takes some ten microseconds."""
@@ -53,13 +51,18 @@ async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields |
     )
     yielding = CooperativeYield()
     rows: list[Fields] = []
+    brokers: _BrokerRows = {}
     for resource in request.resources:
         await yielding.row(_RESOURCE_COST)
-        rows.append(_resource(ctx, resource, shape))
+        rows.append(_resource(ctx, resource, shape, brokers))
     path = RowPath(32, ctx.version, ("results",))
     results = await each_yielding(rows, partial(encode_row, path), yielding)
     answer = encode_response(32, ctx.version, ctx.correlation_id, {"results": results})
     return Written(answer, error_names({"results": rows}))
+
+
+_BrokerRows: TypeAlias = dict[str, list[tuple[str, EncodedRow]]]
+"""The configs of each node that one request has asked for so far, by their names: asked again, they are not written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def _topic_rows(shape: _Shape, topic: TopicImage, wanted: set[str] | None) -> li
     return [row for name, row in rows.items() if wanted is None or name in wanted]
 
 
-def _resource(ctx: RequestContext, resource: Any, shape: _Shape) -> Fields:
+def _resource(ctx: RequestContext, resource: Any, shape: _Shape, brokers: _BrokerRows) -> Fields:
     kind, name = int(resource.resource_type), str(resource.resource_name)
     asked = resource.configuration_keys
     # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
@@ -117,15 +120,15 @@ def _resource(ctx: RequestContext, resource: Any, shape: _Shape) -> Fields:
                 )
             configs: list[EncodedRow] = _topic_rows(shape, topic, wanted)
         case ResourceType.BROKER:
-            if name not in ("", str(ctx.services.region.node_id)):
-                return _refused(
-                    kind, name, ErrorCode.invalid_request,
-                    f"this is node {ctx.services.region.node_id}; ask node {name} itself",
-                )  # fmt: skip
-            # Without a name it asks for defaults that were set while the nodes ran: there are none.
-            rows = _broker_rows(ctx) if name else ()
-            kept = [row for row in rows if wanted is None or row["name"] in wanted]
-            configs = [encode_row(shape.path, shape.trimmed(row)) for row in kept]
+            try:
+                if name not in brokers:
+                    brokers[name] = [
+                        (row["name"], encode_row(shape.path, shape.trimmed(row)))
+                        for row in broker_rows(ctx, name)
+                    ]
+            except Refused as refused:
+                return _refused(kind, name, refused.error, refused.text)
+            configs = [row for key, row in brokers[name] if wanted is None or key in wanted]
         case _:
             return _refused(
                 kind, name, ErrorCode.invalid_request,
@@ -157,47 +160,8 @@ def _topic_row(known: TopicConfig, configs: dict[str, str]) -> dict[str, Any]:
         synonyms.append({"name": common, "value": known.default, "source": _SOURCE_DEFAULT})
     source = _SOURCE_DEFAULT if value is None else _SOURCE_TOPIC
     shown = known.default if value is None else value
-    row = _row(known.name, shown, source, known.type, known.text, synonyms)
+    row = config_row(known.name, shown, source, known.type, known.text, synonyms)
     return row | {"read_only": known.name == DOMAIN_KEY}
-
-
-def _broker_rows(ctx: RequestContext) -> Iterable[dict[str, Any]]:
-    config, region = ctx.services.config, ctx.services.region
-    values: tuple[tuple[str, object, ConfigType, str], ...] = (
-        ("node.id", region.node_id, ConfigType.INT, "The number of this node."),
-        ("tidemark.acting", str(region.acting).lower(), ConfigType.BOOLEAN,
-         "Whether this region takes writes now; one that does not shows what it has reached."),
-        ("advertised.listeners", f"PLAINTEXT://{region.kafka_host}:{region.kafka_port}",
-         ConfigType.STRING, "Where clients find this node."),
-        ("auto.create.topics.enable", str(config.auto_create_topics).lower(), ConfigType.BOOLEAN,
-         "Whether Metadata creates the topics it is asked for."),
-        ("num.partitions", config.default_partition_count, ConfigType.INT,
-         "Partitions of a topic created without a count."),
-        ("default.replication.factor", 1, ConfigType.INT, "A region is one node yet."),
-        ("transaction.state.log.num.partitions", config.shard_count, ConfigType.INT,
-         "Shards of the ledgers, fixed for the domain."),
-        ("offsets.topic.num.partitions", config.shard_count, ConfigType.INT,
-         "Shards of the ledgers, fixed for the domain."),
-        ("log.dirs", ctx.services.partitions.data_dir, ConfigType.LIST, "The folder of all logs."),
-        ("delete.topic.enable", "true", ConfigType.BOOLEAN, "Topics can be deleted."),
-        ("socket.request.max.bytes", REQUEST_BYTES_MAX, ConfigType.INT, "The largest request."),
-        ("message.max.bytes", TOPIC_CONFIGS["max.message.bytes"].default, ConfigType.INT,
-         "The largest batch, where a topic does not say otherwise."),
-    )  # fmt: skip
-    for name, value, kind, text in values:
-        synonyms: list[Fields] = [{"name": name, "value": str(value), "source": _SOURCE_STATIC}]
-        row = _row(name, str(value), _SOURCE_STATIC, kind, text, synonyms)
-        yield row | {"read_only": True}
-
-
-def _row(
-    name: str, value: str, source: int, kind: ConfigType, text: str, synonyms: list[Fields]
-) -> dict[str, Any]:
-    return {
-        "name": name, "value": value, "read_only": False, "is_default": source == _SOURCE_DEFAULT,
-        "config_source": source, "is_sensitive": False, "config_type": int(kind),
-        "documentation": text, "synonyms": synonyms,
-    }  # fmt: skip
 
 
 API: Final = Api(32, "DescribeConfigs", range(1, 5), handle_describe_configs)

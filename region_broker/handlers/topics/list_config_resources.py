@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.config_resources import ResourceType
+from region_broker.handlers.topics.config_orders import ResourceType
 
 
 async def handle_list_config_resources(ctx: RequestContext, request: Any) -> Fields:

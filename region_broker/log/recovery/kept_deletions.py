@@ -71,7 +71,8 @@ class KeptDeletions:
         self._disk = disk
         self._data_dir = data_dir
         self._clock = clock
-        self._kept_ms = kept_ms
+        self.kept_ms = kept_ms
+        """How long; another value counts for what is kept already, too."""
         self._began_ms: dict[Path, int] = {}
         self._sizes_bytes: dict[Path, int] = {}
         self._saved = self._read()
@@ -79,7 +80,7 @@ class KeptDeletions:
     @property
     def wanted(self) -> bool:
         """Whether deletions are kept at all."""
-        return self._kept_ms > 0
+        return self.kept_ms > 0
 
     def _read(self) -> dict[str, int]:
         path = self._data_dir / AGES_NAME
@@ -95,7 +96,7 @@ class KeptDeletions:
         """Go on with a folder that was kept before this start."""
         if folder in self._began_ms:
             return
-        counted_ms = min(max(self._saved.get(self._name(folder), 0), 0), self._kept_ms)
+        counted_ms = min(max(self._saved.get(self._name(folder), 0), 0), self.kept_ms)
         self._began_ms[folder] = self._clock.monotonic_ms() - counted_ms
 
     def take(self, folder: Path) -> None:
@@ -108,7 +109,7 @@ class KeptDeletions:
         """Return what was kept long enough; forget what somebody else has removed."""
         for folder in [each for each in self._began_ms if not self._disk.exists(each)]:
             self.gone(folder)
-        return [folder for folder in self._began_ms if self._age_ms(folder) >= self._kept_ms]
+        return [folder for folder in self._began_ms if self._age_ms(folder) >= self.kept_ms]
 
     def gone(self, folder: Path) -> None:
         """Forget a folder that is removed."""
@@ -179,7 +180,7 @@ class KeptDeletions:
                 note=note_of(self._disk, folder),
                 folder=str(folder),
                 size_bytes=size_bytes,
-                left_ms=max(0, began_ms[folder] + self._kept_ms - self._clock.monotonic_ms()),
+                left_ms=max(0, began_ms[folder] + self.kept_ms - self._clock.monotonic_ms()),
             )
             for folder, size_bytes in self.measured(list(began_ms)).items()
         ]

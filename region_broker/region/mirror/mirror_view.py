@@ -45,7 +45,8 @@ class MirrorView:
         """Nothing is shown yet."""
         self._partitions = partitions
         self._clock = clock
-        self._whole_wait_ms = whole_wait_ms
+        self.whole_wait_ms = whole_wait_ms
+        """May be changed at any time: what is held is looked at again by the new one."""
         # D of each log at the last tidemark. Readers may have been shown more of some: where a lineage begins at a base
         # that this mirror does not hold yet, that is no cut, and a transaction has halves which are not here.
         self._cuts: dict[LogKey, int] = {}
@@ -166,7 +167,7 @@ class MirrorView:
             if end > at:
                 since_ms = now_ms
             self._held[key] = end, since_ms
-            if 0 <= self._whole_wait_ms <= now_ms - since_ms:
+            if 0 <= self.whole_wait_ms <= now_ms - since_ms:
                 ends[key] = stable_offset
                 self._split_count += 1
         self._warn(now_ms)

@@ -36,6 +36,7 @@ from geo_replicator.effects import (
     RoundEffect,
 )
 from geo_replicator.events import (
+    IntervalChanged,
     PositionsCollected,
     RoundEvent,
     ShardEntered,
@@ -185,6 +186,11 @@ class CutLeader:
     def published_vector(self) -> Vector | None:
         """Return the last tidemark with where its logs start, too; None where it is not known."""
         return None if self._unreadable else self._writer.book.vector(self.published)
+
+    def change_interval(self, interval_ms: int) -> None:
+        """Let rounds start no sooner after each other than that, from the last one on."""
+        if not self._failed:
+            self._events.put_nowait(IntervalChanged(interval_ms))
 
     def notice_topics(self) -> None:
         """Say that topics were created, changed or deleted."""

@@ -105,6 +105,7 @@ class TidemarkService:
     def __init__(self, parts: TidemarkParts) -> None:
         """Nothing runs yet."""
         self._parts = parts
+        self._interval_ms, self._whole_wait_ms = parts.interval_ms, parts.whole_wait_ms
         self.cut_leader: CutLeader | None = None
         self.link: Link | None = None
         self.view: MirrorView | None = None
@@ -128,7 +129,7 @@ class TidemarkService:
             rounds=parts.rounds,
             ledgers=ledgers_of(parts.metadata.image),
             clock=parts.clock,
-            interval_ms=parts.interval_ms,
+            interval_ms=self._interval_ms,
             on_published=parts.source.note_published,
         )
         self.link = None
@@ -141,7 +142,7 @@ class TidemarkService:
         """Return the link that follows `term`; what was reached before is shown at once (T16)."""
         parts = self._parts
         ledgers = ledgers_of(parts.metadata.image)
-        self.view = MirrorView(parts.partitions, parts.clock, parts.whole_wait_ms)
+        self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
 
         def address() -> tuple[str, int]:
@@ -182,6 +183,14 @@ class TidemarkService:
             self._heard_at_ms = self.link.lag.heard_at_ms
             self._changes_at_primary = tuple(self.link.waiting_topic_changes())
         self._copies_donor = term.from_donor
+
+    def change_pace(self, *, interval_ms: int, whole_wait_ms: int) -> None:
+        """Publish, and wait at a mirror for whole transactions, as often and as long as that from now on."""
+        if interval_ms != self._interval_ms and self.cut_leader is not None:
+            self.cut_leader.change_interval(interval_ms)
+        self._interval_ms, self._whole_wait_ms = interval_ms, whole_wait_ms
+        if self.view is not None:
+            self.view.whole_wait_ms = whole_wait_ms
 
     def notice_topics(self) -> None:
         """Say that topics were created, changed or deleted: cut leader and mirrors look again."""

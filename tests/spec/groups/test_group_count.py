@@ -99,6 +99,46 @@ async def test_INV_GN1_what_was_loaded_counts() -> None:
         assert (await again.groups.commit_offsets(commit("g1"))).verdict is V.OK
 
 
+async def test_INV_GN1_a_limit_that_changes_counts_what_is_there() -> None:
+    """A limit that is raised to a number that is reached already lets nobody in."""
+    first = Fixture(group_count_max=3)
+    async with running(first):
+        for n in range(3):
+            await first.groups.commit_offsets(commit(f"g{n}"))
+    again = Fixture(first.ledger, group_count_max=1)
+    async with running(again):
+        again.groups._settings.group_count_max = 3
+        assert (await again.groups.commit_offsets(commit("g3"))).verdict is V.TOO_MANY_GROUPS
+        again.groups._settings.group_count_max = 4
+        await again.clock.advance(1_000)
+        assert (await again.groups.commit_offsets(commit("g3"))).verdict is V.OK
+        again.groups._settings.group_count_max = 2
+        assert (await again.groups.commit_offsets(commit("g4"))).verdict is V.TOO_MANY_GROUPS
+        assert (await again.groups.commit_offsets(commit("g0"))).verdict is V.OK
+
+
+async def test_C24_limits_of_transactions_that_change_count_for_what_comes_from_then_on() -> None:
+    fixture = TxnFixture()
+    ports: dict[str, Any] = {"ledger": fixture.ledger, "markers": fixture.markers}
+    txn = TransactionCoordinator(**ports, id_blocks=fixture.ids, clock=fixture.clock)
+    async with asyncio.TaskGroup() as tasks:
+        running_task = tasks.create_task(txn.run())
+
+        async def init(name: str, timeout_ms: int) -> TxnVerdict:
+            return (await txn.clients.init_producer_id(name, timeout_ms)).verdict
+
+        for reloaded in range(2):
+            txn.limit(timeout_max_ms=900_000, id_count_max=50, connection_order=True)
+            await txn.load(LeaderEpoch(fixture.ledger.leader_epoch), REGION_EPOCH)
+            assert await init(f"a{reloaded}", 60_000) is TxnVerdict.OK
+            count = 1 + reloaded
+            txn.limit(timeout_max_ms=50_000, id_count_max=count, connection_order=True)
+            assert await init(f"a{reloaded}", 60_000) is TxnVerdict.INVALID_TIMEOUT
+            assert await init(f"a{reloaded}", 50_000) is TxnVerdict.OK
+            assert await init(f"b{reloaded}", 50_000) is TxnVerdict.INVALID_REQUEST
+        running_task.cancel()
+
+
 async def test_transactional_ids_without_end_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     fixture = TxnFixture()
     ports: dict[str, Any] = {"ledger": fixture.ledger, "markers": fixture.markers}

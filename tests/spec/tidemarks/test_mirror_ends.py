@@ -141,7 +141,7 @@ async def test_T16_an_end_that_an_open_transaction_holds_is_told_though_the_prim
     await pair.eu.until(Phase.MIRRORING)
     await until(lambda: pair.eu.tidemarks.view is not None, "it shows what it had shown")
     assert pair.eu.tidemarks.view is not None
-    pair.eu.tidemarks.view._whole_wait_ms = 0
+    pair.eu.tidemarks.view.whole_wait_ms = 0
     await pair.us.kill()
     await until(lambda: ends(pair.eu) == [1, 0], "it has waited as long as it may")
     assert pair.eu.partition(0).state.forgotten_below == 3

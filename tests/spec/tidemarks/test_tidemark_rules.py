@@ -21,6 +21,7 @@ from geo_replicator.effects import (
     ReleaseRound,
 )
 from geo_replicator.events import (
+    IntervalChanged,
     PositionsCollected,
     ShardEntered,
     SomethingChanged,
@@ -245,6 +246,35 @@ def test_T4_who_waits_does_not_wait_for_the_interval() -> None:
     made.step(TermRecorded(), now_ms=0)
     publish(made, 1, now_ms=20)
     assert made.step(SomethingChanged(urgent=True), now_ms=21) == [EnterRound(round_of(TERM, 2))]
+
+
+# Holds INV-RD6.
+@pytest.mark.parametrize(("interval_ms", "due_ms"), [(500, 500), (30, 30), (1, 2)])
+def test_T4_a_changed_interval_counts_from_the_last_round_on(interval_ms: int, due_ms: int) -> None:
+    made = core()
+    made.step(TermRecorded(), now_ms=0)
+    publish(made, 1, now_ms=2)  # 10 times an eighth of 2 ms is what the disk needs
+    assert made.step(SomethingChanged(), now_ms=2) == []
+    assert made.wake_at_ms == 50
+    made.step(IntervalChanged(interval_ms), now_ms=2)
+    if due_ms > 2:
+        assert made.wake_at_ms == due_ms
+        assert made.step(TimePassed(), now_ms=due_ms - 1) == []
+        made.step(TimePassed(), now_ms=due_ms)
+    assert made.round == round_of(TERM, 2)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_T4_an_interval_may_change_in_every_phase(begun: bool) -> None:
+    made = core()
+    made.step(IntervalChanged(10), now_ms=0)
+    made.step(TermRecorded(), now_ms=0)
+    assert made.phase is RoundPhase.ENTERING, "the first round waits for nothing"
+    if begun:
+        made.step(IntervalChanged(70), now_ms=0)
+    publish(made, 1, now_ms=1)
+    made.step(SomethingChanged(), now_ms=1)
+    assert made.wake_at_ms == (70 if begun else 10)
 
 
 # T2, T3, T5, T8: with the real coordinator.

@@ -187,8 +187,8 @@ async def test_AlterConfigs_sets_back_what_it_does_not_name(tmp_path: Path, vers
         (resource("nope", op(SET, "retention.ms", "5")), UNKNOWN_TOPIC, "nope"),
         (resource("a/b", op(SET, "retention.ms", "5")), INVALID_TOPIC, "characters"),
         (resource("", op(SET, "retention.ms", "5")), INVALID_REQUEST, "name one"),
-        (resource("1", op(SET, "x", "5"), kind=BROKER), INVALID_REQUEST, "configuration file"),
-        (resource("", op(SET, "x", "5"), kind=BROKER), INVALID_REQUEST, "configuration file"),
+        (resource("1", op(SET, "x", "5"), kind=BROKER), INVALID_CONFIG, "no such key"),
+        (resource("", op(SET, "x", "5"), kind=BROKER), INVALID_CONFIG, "no such key"),
         (resource("g", op(SET, "x", "5"), kind=32), INVALID_REQUEST, "type 32"),
     ],
 )
@@ -285,18 +285,6 @@ async def test_one_request_names_a_bounded_number_of_keys(tmp_path: Path) -> Non
         answer = await client.call(32, 4, {"resources": [asked] * 2_001, "include_synonyms": False,
                                            "include_documentation": False})  # fmt: skip
         assert {row.error_code for row in answer.results} == {INVALID_REQUEST}
-
-
-async def test_broker_without_a_name_has_no_defaults_of_its_own(tmp_path: Path) -> None:
-    async with wire_fixture(tmp_path) as fixture:
-        client = await fixture.connect()
-        asked = [{"resource_type": BROKER, "resource_name": name, "configuration_keys": None}
-                 for name in ("", "1")]  # fmt: skip
-        both = (await client.call(32, 4, {"resources": asked, "include_synonyms": False,
-                                          "include_documentation": False})).results  # fmt: skip
-        assert [row.error_code for row in both] == [NONE, NONE]
-        assert both[0].configs == ()
-        assert all(row.read_only for row in both[1].configs)
 
 
 async def test_KIP1142_resources_with_configs_are_listed(tmp_path: Path) -> None:

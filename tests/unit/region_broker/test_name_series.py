@@ -74,3 +74,17 @@ def test_INV_NSR1_a_name_keeps_its_place() -> None:
     places.settle(["a", "n", "o"])
     assert [name in places for name in ("a", "n", "o")] == [True, True, False]
     assert places.label("o") == OTHERS
+
+
+def test_INV_NSR1_with_fewer_places_who_came_last_loses_its_own() -> None:
+    places = Named(2)
+    places.settle(["m", "n"])
+    places.names_max = 1
+    places.settle(["a", "m", "n"])
+    assert [name in places for name in ("a", "m", "n")] == [False, True, False]
+    places.names_max = 0
+    places.settle(["a", "m", "n"])
+    assert "m" not in places
+    places.names_max = 3
+    places.settle(["a", "m", "n", "o"])
+    assert [name in places for name in ("a", "m", "n", "o")] == [True, True, True, False]

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import aiosqlite
+import msgspec
 import pytest
 from msgspec import structs
 from sqlalchemy import create_engine
@@ -41,10 +42,12 @@ from region_broker.controller.metadata_commands import (
     PutDomain,
     PutRegion,
     RecordLineage,
+    SetNodeConfigs,
     SetTopicConfigs,
     TakeLeaderEpoch,
 )
 from region_broker.controller.metadata_image import (
+    ALL_NODES,
     DeletedTopic,
     DomainImage,
     LineageEntry,
@@ -52,10 +55,11 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
+from region_broker.controller.metadata_machine import decode_state
 from region_broker.controller.metadata_tables import metadata
 from tests.fixtures.cluster_images import leader_epoch, let_in, life, main_domain, member, node
 from tests.fixtures.metadata_stores import open_metadata
-from tests.fixtures.older_metadata import forget_cluster, forget_deletions
+from tests.fixtures.older_metadata import forget_cluster, forget_deletions, forget_node_configs
 
 ORDERS = TopicImage(topic_id=UUID(int=7), name="orders", partition_count=3, configs={"a": "1"})
 EU = RegionImage(
@@ -77,6 +81,11 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
     commands: list[Command] = [
         CreateTopic(ORDERS),
         SetTopicConfigs(ORDERS.topic_id, {"retention.ms": "5"}),
+        SetNodeConfigs(1, {"log_level": "debug"}),
+        SetNodeConfigs(ALL_NODES, {"group_count_max": "7"}),
+        SetNodeConfigs(1, {"log_level": "error", "metrics_names_max": "5"}),
+        SetNodeConfigs(2, {"log_level": "error"}),
+        SetNodeConfigs(2, {}),
         PutRegion(EU),
         PutDomain(MAIN),
         RecordLineage("main", TAKEOVER),
@@ -88,13 +97,69 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         await store.apply(command)
     live = store.image
     await store.close()
+    stored = read_stored(tmp_path / "m.db")
+    assert stored is not None
+    assert stored.image == live
     again = await open_metadata(tmp_path / "m.db", new_cluster_id="other")
     assert again.image == live
     assert live.version == len(commands)
     assert live.main_domain.acting_region == "us"
+    assert live.node_configs == {
+        1: {"log_level": "error", "metrics_names_max": "5"},
+        ALL_NODES: {"group_count_max": "7"},
+    }
     await again.apply(DeleteTopic(ORDERS.topic_id))
     assert "orders" not in again.image.topics
     await again.close()
+
+
+async def test_configs_of_a_node_are_set_only_where_they_are_as_expected(tmp_path: Path) -> None:
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    await store.apply(SetNodeConfigs(1, {"a": "1"}, expected={}))
+    for asked, expected in ((1, {}), (1, {"a": "2"}), (ALL_NODES, {"a": "1"})):
+        with pytest.raises(CommandRefused) as told:
+            await store.apply(SetNodeConfigs(asked, {"b": "1"}, expected))
+        assert told.value.code == "node-configs-changed"
+    assert store.image.node_configs == {1: {"a": "1"}}
+    await store.apply(SetNodeConfigs(1, {}, expected={"a": "1"}))
+    assert store.image.node_configs == {}
+    await store.close()
+
+
+async def test_INV_M14_who_follows_the_image_hears_of_a_change_whose_caller_has_gone(
+    tmp_path: Path,
+) -> None:
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    heard: list[MetadataImage] = []
+    asking: list[asyncio.Task[MetadataImage]] = []
+
+    def hear(image: MetadataImage) -> None:
+        heard.append(image)
+        for each in asking:
+            each.cancel()  # behind its commit: whoever asked does not go on
+
+    store.follow(hear)
+    assert heard == [store.image]
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(store.apply(SetNodeConfigs(1, {"a": "1"})))
+        asking.append(asked)
+    assert asked.cancelled()
+    assert heard[-1].node_configs == {1: {"a": "1"}}
+    await store.close()
+
+
+async def test_what_older_versions_wrote_has_no_configs_of_nodes(tmp_path: Path) -> None:
+    store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    await store.apply(CreateTopic(ORDERS))
+    await store.close()
+    forget_cluster(tmp_path / "m.db")
+    forget_node_configs(tmp_path / "m.db")
+    again = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
+    assert (list(again.image.topics), again.image.node_configs) == (["orders"], {})
+    await again.apply(SetNodeConfigs(1, {"a": "1"}))
+    await again.close()
+    older = msgspec.msgpack.encode([{"version": 3, "cluster_id": "c"}])
+    assert decode_state(older).image.node_configs == {}
 
 
 # Holds INV-M8.

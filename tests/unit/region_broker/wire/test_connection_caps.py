@@ -31,6 +31,19 @@ def test_INV_CN1_no_rate_is_no_limit() -> None:
     assert admitted(Admission(ConnectionCaps(rate=0)), "a", 0, 5_000) == 5_000
 
 
+def test_caps_that_change_count_for_who_comes_from_then_on() -> None:
+    admission = Admission(ConnectionCaps(in_all=10, per_address=4, rate=100))
+    assert [admission.admit("a", 0) for _ in range(4)] == [None] * 4
+    admission.caps = admission.caps.for_addresses(2, 0)
+    assert admission.admit("a", 0) is Refused.ADDRESS
+    for _ in range(3):
+        admission.left("a")
+    assert admission.admit("a", 0) is None
+    admission.caps = admission.caps.for_addresses(99, 0)
+    assert (admission.caps.per_address, admission.caps.in_all) == (10, 10)
+    assert admission.admit("a", 0) is None
+
+
 def test_INV_CN2_addresses_are_forgotten() -> None:
     admission = Admission(ConnectionCaps(rate=1_000))
     for number in range(3 * CONNECTIONS_MAX):

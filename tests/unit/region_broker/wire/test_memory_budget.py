@@ -57,6 +57,29 @@ def test_small_holdings_do_not_count() -> None:
     assert budget.held_bytes == 0
 
 
+async def test_a_budget_that_is_made_larger_is_read_on_at_once() -> None:
+    budget, mine, other = MemoryBudget(MIB), Share(), Share()
+    budget.hold(mine, MIB)
+    assert not budget.may_read(mine, 0, unfinished=False)
+    assert budget.may_read(other, 0, unfinished=True)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(budget.changed())
+        await asyncio.sleep(0)
+        budget.resize(2 * MIB)
+        await waiting
+    assert budget.may_read(mine, 0, unfinished=False)
+    assert budget.left_bytes == MIB
+
+
+def test_INV_MB3_a_budget_that_is_made_smaller_takes_nothing_away() -> None:
+    budget, mine = MemoryBudget(4 * MIB), Share()
+    budget.hold(mine, 3 * MIB)
+    budget.resize(MIB)
+    assert (budget.full, budget.left_bytes, budget.held_bytes) == (True, 0, 3 * MIB)
+    budget.hold(mine, 0)
+    assert (budget.full, budget.left_bytes) == (False, MIB)
+
+
 def test_INV_MB1_in_a_full_budget_one_unfinished_frame_goes_on() -> None:
     budget = MemoryBudget(MIB)
     first, second, answered, small = Share(), Share(), Share(), Share()

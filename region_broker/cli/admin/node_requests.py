@@ -1,0 +1,168 @@
+"""One node asked directly, over a connection of its own: what Kafka's client libraries for Python do not ask.
+
+They send configs of brokers only where a broker is named, and none knows the resource that stands for all of them (KIP-226); and
+of two regions they meet one, which nobody can choose. Requests and answers are written and read by kio's schemas.
+Not here: what is asked for and how it is shown (`node`).
+"""
+
+import io
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
+
+if TYPE_CHECKING:
+    from kio.static.protocol import Entity
+
+BROKER: Final = 4
+SET: Final = 0
+DELETE: Final = 1
+_LENGTH: Final = struct.Struct(">i")
+_ANSWER_BYTES_MAX: Final = 16 << 20
+
+
+class NodeError(Exception):
+    """A node did not do what it was asked; `error_code`: Kafka's number, None where no answer came or it makes no sense."""
+
+    def __init__(self, text: str, error_code: int | None = None) -> None:
+        """Keep the number beside the text."""
+        super().__init__(text)
+        self.error_code = error_code
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfigEntry:
+    """A config as a node tells it; `synonyms`: (value, source) of all places that say something, the one that counts first."""
+
+    name: str
+    value: str
+    read_only: bool
+    synonyms: tuple[tuple[str, int], ...]
+
+
+class NodeConnection:
+    """A connection to one node; raises `OSError` where nobody listens, `NodeError` where something else does."""
+
+    def __init__(self, address: str) -> None:
+        """Connect, and ask which node answers there."""
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise NodeError(f"{address!r} is not host:port")
+        self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S)
+        self._socket.settimeout(TIMEOUT_S)
+        self._correlation_id = 0
+        self.address = address
+        try:
+            self.node_id = self._node_id()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _node_id(self) -> int:
+        from kio.schema.describe_cluster.v0 import request, response
+
+        asked = request.DescribeClusterRequest(include_cluster_authorized_operations=False)
+        answer = self._ask(asked, response.DescribeClusterResponse)
+        if answer.error_code.value:
+            raise NodeError(str(answer.error_message), answer.error_code.value)
+        return int(answer.controller_id)
+
+    def configs(self, name: str) -> dict[str, NodeConfigEntry]:
+        """Return the configs of the resource `name`, which is the node's number, or empty for all nodes."""
+        from kio.schema.describe_configs.v4 import request, response
+        from kio.static.primitive import i8
+
+        resource = request.DescribeConfigsResource(
+            resource_type=i8(BROKER), resource_name=name, configuration_keys=None
+        )
+        asked = request.DescribeConfigsRequest(
+            resources=(resource,), include_synonyms=True, include_documentation=False
+        )
+        [result] = self._ask(asked, response.DescribeConfigsResponse).results
+        if result.error_code.value:
+            raise NodeError(str(result.error_message), result.error_code.value)
+        return {
+            row.name: NodeConfigEntry(
+                row.name, str(row.value), bool(row.read_only),
+                tuple((str(each.value), int(each.source)) for each in row.synonyms),
+            )
+            for row in result.configs
+        }  # fmt: skip
+
+    def change(
+        self, name: str, values: Mapping[str, str], gone: Sequence[str], *, dry: bool
+    ) -> None:
+        """Set `values` and remove `gone`, or only have it checked; raises `NodeError` where that is refused."""
+        from kio.schema.incremental_alter_configs.v1 import request, response
+        from kio.static.primitive import i8
+
+        orders = [(key, SET, value) for key, value in values.items()]
+        orders += [(key, DELETE, None) for key in gone]  # type: ignore[misc]
+        configs = tuple(
+            request.AlterableConfig(name=key, config_operation=i8(how), value=value)
+            for key, how, value in orders
+        )
+        resource = request.AlterConfigsResource(
+            resource_type=i8(BROKER), resource_name=name, configs=configs
+        )
+        asked = request.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry)
+        [result] = self._ask(asked, response.IncrementalAlterConfigsResponse).responses
+        if result.error_code.value:
+            raise NodeError(str(result.error_message), result.error_code.value)
+
+    def _ask(self, request: "Entity", answer_type: Any) -> Any:
+        from kio.schema.request_header.v2.header import RequestHeader
+        from kio.serial import entity_reader, entity_writer
+        from kio.static.primitive import i16, i32
+
+        self._correlation_id += 1
+        out = io.BytesIO()
+        header = RequestHeader(
+            request_api_key=i16(request.__api_key__),  # type: ignore[attr-defined]
+            request_api_version=i16(request.__version__),
+            correlation_id=i32(self._correlation_id), client_id="tidemark",
+        )  # fmt: skip
+        entity_writer(RequestHeader)(out, header)
+        entity_writer(type(request))(out, request)
+        self._socket.sendall(_LENGTH.pack(len(out.getvalue())) + out.getvalue())
+        frame = self._frame()
+        try:
+            told, used = entity_reader(answer_type.__header_schema__)(frame, 0)
+            answer, _ = entity_reader(answer_type)(frame, used)
+        except Exception as error:
+            raise NodeError(f"{self.address} does not answer as Kafka does ({error!r})") from error
+        if int(told.correlation_id) != self._correlation_id:
+            raise NodeError(f"{self.address} answers something else than was asked")
+        return answer
+
+    def _frame(self) -> bytes:
+        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if not 0 < size <= _ANSWER_BYTES_MAX:
+            raise NodeError(
+                f"{self.address} does not speak Kafka; is it the HTTP or the peer port?"
+            )
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            more = self._socket.recv(size - len(found))
+            if not more:
+                raise NodeError(f"{self.address} closed the connection: does a node listen there?")
+            found += more
+        return bytes(found)

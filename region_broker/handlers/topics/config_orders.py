@@ -1,0 +1,35 @@
+"""What orders to change configs have in common, whatever has the configs: the types of resources, and how one is refused.
+
+Not here: topics (`config_resources`), nodes (`broker_configs`).
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+ATTEMPTS: Final = 8
+"""How often a change is made anew because another one came between."""
+NewConfigs: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
+"""Gives the new configs of a resource from those that it has; raises `ChangeRefused`."""
+
+
+class ResourceType(IntEnum):
+    """The types of resources that have configs in Kafka."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Refused(Exception):
+    """A resource that stays as it is: Kafka's error and the text."""
+
+    def __init__(self, error: ErrorCode, text: str) -> None:
+        """Keep both."""
+        super().__init__(text)
+        self.error = error
+        self.text = text
