@@ -181,8 +181,7 @@ class LocalCluster:
     def start(self, names: Sequence[str] | None = None) -> None:
         """Start these (all, when None) and return when each has said that it is up."""
         wanted = self._each(names)
-        for name in wanted:
-            self._spawn(name)
+        self._spawn_all(wanted)
         for name in wanted:
             self._await_ready(name)
 
@@ -194,8 +193,7 @@ class LocalCluster:
 
     def launch(self, name: str) -> None:
         """Start a node or a region and return at once: what waits for a peer or an operator is never up."""
-        for node in self._meant(name):
-            self._spawn(node)
+        self._spawn_all(self._meant(name))
 
     def why_ended(self, name: str) -> str | None:
         """Return the last word of a node that was launched and has ended, None while it runs."""
@@ -264,11 +262,17 @@ class LocalCluster:
             else:
                 self._started.pop(name).let_go()
 
+    def _spawn_all(self, names: Sequence[str]) -> None:
+        """Start nodes, or none of them where one runs."""
+        for name in names:
+            if self.pids(name):
+                raise ClusterError(
+                    f"{self.node(name).title} runs already: stop it before it is started again"
+                )
+        for name in names:
+            self._spawn(name)
+
     def _spawn(self, name: str) -> None:
-        if self.pids(name):
-            raise ClusterError(
-                f"{self.node(name).title} runs already: stop it before it is started again"
-            )
         if name in self._started:
             self._started.pop(name).let_go()
         folder = self.data_dir(name)
