@@ -1,4 +1,4 @@
-"""What only this machine can tell of a configuration: of its folder and its addresses.
+"""What only this machine can tell of a configuration: of its folder and its addresses. And what no node can do yet.
 
 `tidemark broker`, with and without `--check`, looks before anything is opened.
 

@@ -14,7 +14,7 @@ from typing import Final, get_type_hints
 
 import msgspec
 
-from region_broker.config.node_config import NodeConfig, RegionConfig
+from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
@@ -182,6 +182,10 @@ def _region_keys(old: str) -> str:
     return _keys_of(RegionConfig, old)
 
 
+def _node_keys(old: str) -> str:
+    return _keys_of(RegionNode, old)
+
+
 def _keys_of(kind: type[msgspec.Struct], old: str) -> str:
     """Return the keys with what they may be; what a row says of the meaning is kept."""
     meanings = {
@@ -263,6 +267,7 @@ def _model_instances(_old: str) -> str:
 MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "config-keys": _config_keys,
     "region-keys": _region_keys,
+    "node-keys": _node_keys,
     "apis": _apis,
     "unserved-apis": _unserved_apis,
     "topic-configs": _topic_configs,

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import DOCS, ROOT
 
 NEVER = object()
 
@@ -218,7 +219,8 @@ def test_a_region_of_one_node_is_the_same_in_either_form() -> None:
     ]  # fmt: skip
     config = NodeConfig.build(whole(), "node.toml")
     assert config == NodeConfig.build(whole(regions=listed), "node.toml")
-    assert (config.own_node.node_id, config.siblings, config.node_ids) == (1, [], {1, 2})
+    assert (config.own_node.node_id, config.siblings) == (1, [])
+    assert config.node_ids == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,21 @@ def test_INV_CF1_a_file_that_is_no_configuration_is_said_to_be_none(
     with pytest.raises(ConfigError) as found:
         NodeConfig.load(tmp_path / name, {})
     assert str(found.value).removeprefix(f"{tmp_path}/").startswith(said)
+
+
+def test_the_examples_of_the_reference_are_configurations() -> None:
+    text = (DOCS / "reference" / "config.md").read_text("utf-8")
+    [two_regions, three_nodes] = [
+        NodeConfig.build(tomllib.loads(example), "config.md")
+        for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    ]
+    assert [each.name for each in two_regions.regions] == ["eu", "us"]
+    assert [(each.node_id, each.rack) for each in three_nodes.own.nodes] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "c"),
+    ]
+    assert three_nodes.own_node.node_id == 2
 
 
 def loaded(tmp_path: Path, **environment: str) -> NodeConfig:
