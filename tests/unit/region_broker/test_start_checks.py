@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from region_broker.cli.broker import broker
+from region_broker.cli.init import init
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.node import Node, NodeRefused, Ports
@@ -21,6 +22,7 @@ from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.folder.identity_file import read_identity
 
 PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
 
@@ -192,23 +194,23 @@ def of_several_nodes(folder: Path, ports: list[int], **changed: Any) -> dict[str
             "regions": [{"name": "eu", "ordinal": 0, "nodes": nodes}], **changed}  # fmt: skip
 
 
-def test_several_nodes_in_a_region_are_refused_by_a_start_and_by_a_check(
+def test_several_nodes_in_a_region_are_not_served_yet_here_or_elsewhere(
     tmp_path: Path, free: list[int]
 ) -> None:
-    said = "are 3: several nodes in a region are not served yet: give each region one (docs/ROADMAP.md)"
+    """A start says the same: tests/process/test_cli.py."""
     raw = of_several_nodes(tmp_path / "data", free)
     us = config_of(tmp_path, [port + 1 for port in free], region="us", ordinal=1, node_id=2).own
-    elsewhere = {**raw, "region": "us", "node_id": -1, "data_dir": str(tmp_path / "data"),
+    elsewhere = {**raw, "region": "us", "node_id": 2,
                  "regions": [*raw["regions"], msgspec.to_builtins(us)]}  # fmt: skip
     path = tmp_path / "node.json"
     for each in (raw, elsewhere):
         path.write_text(json.dumps(each))
-        for more in ([], ["--check"]):
-            refused = CliRunner().invoke(broker, ["--config", str(path), *more])
-            assert refused.exit_code == 1, refused.output
-            assert f"node.json: one problem (docs/reference/config.md lists every key)\n  regions[0].nodes {said}" in (
-                refused.stderr
-            )  # fmt: skip
+        refused = CliRunner().invoke(broker, ["--config", str(path), "--check"])
+        assert refused.exit_code == 1, refused.output
+        assert refused.stderr == (
+            f"tidemark: {path}: one problem (docs/reference/config.md lists every key)\n  regions[0].nodes are 3:"
+            " several nodes in a region are not served yet: give each region one (docs/ROADMAP.md)\n"
+        )
     assert not (tmp_path / "data").exists()
 
 
@@ -219,6 +221,21 @@ async def test_a_folder_belongs_to_one_node_of_its_region(tmp_path: Path, free: 
     other = NodeConfig.build({**raw, "node_id": 13}, "node.toml")
     with pytest.raises(NodeRefused, match=r"belongs to node 12 of region eu, .* says node_id = 13"):
         await Storage.open(other, PORTS)
+
+
+def test_T32_of_a_region_of_several_nodes_one_is_born(tmp_path: Path, free: list[int]) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(of_several_nodes(tmp_path / "12", free)))
+    born = CliRunner().invoke(init, ["--config", str(path), "--no-history-elsewhere"])
+    assert born.exit_code == 0, born.output
+    assert born.stdout == (
+        f"cluster c1 in {tmp_path / '12'} is born: start node 12 of region eu, and the others, which join it\n"
+    )
+    identity = read_identity(PORTS.disk, tmp_path / "12")
+    assert identity is not None
+    assert identity.born is not None
+    assert (identity.region, identity.node_id) == ("eu", 12)
+    assert "at one node of its primary region" in CliRunner().invoke(init, ["--help"]).output
 
 
 async def test_T32_no_birth_where_another_node_of_the_region_has_history(

@@ -219,8 +219,10 @@ def test_INV_LC1_nodes_are_killed_and_started_one_by_one_or_with_their_region(
 def test_a_cluster_is_born_at_one_node(tmp_path: Path) -> None:
     died = "import sys; sys.exit('tidemark: born twice')"
     with played(tmp_path, birth=UP.replace("sys.stdin.read()", "0"), nodes=3) as cluster:
-        cluster.start()
-        assert cluster.plan.born
+        cluster.start(["eu/2"])
+        born = [cluster.plan.born]
+        cluster.start(["eu/1", "eu/3"])
+        assert [*born, cluster.plan.born] == [False, True]
     with played(tmp_path, birth=died, nodes=3) as cluster:
         cluster.start()  # nobody is born again
         assert cluster.running == ["eu/1", "eu/2", "eu/3"]
