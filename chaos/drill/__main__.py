@@ -21,7 +21,7 @@ from chaos.drill.clients import DrillClients
 from chaos.drill.gaps import gaps_s
 from chaos.drill.play import Drill, Third
 from region_broker.client import ACROSS_REGIONS
-from region_broker.workbench.local_cluster import ClusterError
+from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.stage import StageError
 
 _DRILL_S: Final = 600.0

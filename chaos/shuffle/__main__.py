@@ -22,7 +22,7 @@ import click
 from chaos.shuffle.plan import draw
 from chaos.shuffle.play import play
 from chaos.starting.starter import Starter, start_by
-from region_broker.workbench.local_cluster import REGION_NAMES
+from region_broker.workbench.cluster_plan import REGION_NAMES
 
 SEQUENCE_S: Final = 300.0
 _MEMORY_ERRORS: Final = (-signal.SIGABRT, -signal.SIGSEGV)

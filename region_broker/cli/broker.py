@@ -119,8 +119,8 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
             loop.add_signal_handler(number, node.stop)
         if stop_with_stdin:
             await loop.connect_read_pipe(lambda: _StopAtEnd(node.stop), sys.stdin)
-        own = config.own
-        ready = f"ready region={own.name} kafka={own.kafka} http={own.http} peer={own.peer}"
+        own = config.own_node
+        ready = f"ready region={config.region} kafka={own.kafka} http={own.http} peer={own.peer}"
         await node.run(lambda: _settle(ready))
     except (ConfigError, *START_REFUSALS, OSError) as error:
         click.echo(f"tidemark: {error}", err=True)

@@ -1,7 +1,7 @@
-"""`tidemark dev`: regions as separate processes on loopback, until Ctrl-C or SIGTERM.
+"""`tidemark dev`: nodes of regions as separate processes on loopback, until Ctrl-C or SIGTERM.
 
 Standard output holds the announcement and nothing else; what happens later goes to standard error. The command's end
-ends its regions: a signal stops them cleanly, its sudden death closes their stdin.
+ends its nodes: a signal stops them cleanly, its sudden death closes their stdin.
 """
 
 import json
@@ -9,12 +9,15 @@ import signal
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
 from region_broker.cli.output import EXIT_USAGE, fail
+from region_broker.config.relations import NODE_COUNT_MAX
 from region_broker.ports.system.chance import SystemChance
-from region_broker.workbench.local_cluster import ClusterError, LocalCluster
+from region_broker.workbench.cluster_plan import ClusterError, RegionPlace
+from region_broker.workbench.local_cluster import LocalCluster
 
 _WATCH_INTERVAL_S = 0.2
 
@@ -29,9 +32,11 @@ Examples:
 )
 @click.option("--regions", "region_count", default=2, show_default=True, type=click.IntRange(1, 8),
               help="How many regions.")  # fmt: skip
+@click.option("--nodes", "node_count", default=1, show_default=True, type=click.IntRange(1, NODE_COUNT_MAX),
+              help="How many nodes in each region. Several are not served yet: the command says so, and ends.")  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65_535),
-    help="Kafka port of the first region (HTTP is the next one, each region ten further); 0: free ports."
+    help="Kafka port of the first node (HTTP is the next one, each further node is ten further); 0: free ports."
     " Default: those that the data folder had before, else from 9092 on.",
 )  # fmt: skip
 @click.option(
@@ -40,12 +45,14 @@ Examples:
 )  # fmt: skip
 @click.option("-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
               show_default=True, help="How to announce the regions.")  # fmt: skip
-def dev(region_count: int, port: int | None, data_dir: Path | None, output: str) -> None:
-    """Run a local cluster of N regions, each a process of its own, for development.
+def dev(
+    region_count: int, node_count: int, port: int | None, data_dir: Path | None, output: str
+) -> None:
+    """Run a local cluster of regions, each node a process of its own, for development.
 
     Topics that clients ask for are made, as Kafka does where nobody told it otherwise.
 
-    A region that is killed stays dead and is reported; the others go on.
+    What is killed stays dead and is reported; the others go on.
     """
     stopping = {signal.SIGINT, signal.SIGTERM}
     for number in stopping:
@@ -55,32 +62,34 @@ def dev(region_count: int, port: int | None, data_dir: Path | None, output: str)
             folder = data_dir or Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-dev-"))
             )
-            cluster = stack.enter_context(_open(folder, region_count, port))
+            cluster = stack.enter_context(_open(folder, (region_count, node_count), port))
             cluster.start()
             # From here on only `sigtimedwait` receives them. (A blocked signal would be inherited by
-            # the regions, so not earlier.)
+            # the nodes, so not earlier.)
             signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
             _announce(cluster, output)
             _watch(cluster, stopping)
     except ClusterError as error:
         fail(str(error))
     except _Stopped:
-        click.echo("stopped before all regions were up", err=True)
+        click.echo("stopped before all nodes were up", err=True)
 
 
 class _Stopped(BaseException):
-    """A stop signal arrived while the regions were starting."""
+    """A stop signal arrived while the nodes were starting."""
 
 
 def _stop(_number: int, _frame: object) -> None:
     raise _Stopped
 
 
-def _open(folder: Path, region_count: int, port: int | None) -> LocalCluster:
+def _open(folder: Path, counts: tuple[int, int], port: int | None) -> LocalCluster:
+    region_count, node_count = counts
     try:
         return LocalCluster.open(
             folder.resolve(),
             region_count=region_count,
+            node_count=node_count,
             port=port,
             new_cluster_id=SystemChance().uuid(),
             settings={"auto_create_topics": True},
@@ -92,28 +101,44 @@ def _open(folder: Path, region_count: int, port: int | None) -> LocalCluster:
 
 
 def _announce(cluster: LocalCluster, output: str) -> None:
-    rows = [
-        {"name": place.name, "bootstrap": place.bootstrap, "http": place.http,
-         "pids": cluster.pids(place.name)}
-        for place in cluster.plan.regions
-    ]  # fmt: skip
     if output == "json":
-        click.echo(json.dumps({"regions": rows}))
+        click.echo(
+            json.dumps({"regions": [_row(cluster, place) for place in cluster.plan.regions]})
+        )
         return
-    for row in rows:
-        pids = ",".join(str(pid) for pid in cluster.pids(str(row["name"])))
-        click.echo(f"{row['name']}  kafka {row['bootstrap']}  http {row['http']}  pid {pids}")
+    for node in cluster.plan.nodes:
+        pids = ",".join(map(str, cluster.pids(node.name)))
+        click.echo(f"{node.name}  kafka {node.bootstrap}  http {node.http}  pid {pids}")
     click.echo("ready")
 
 
+def _row(cluster: LocalCluster, place: RegionPlace) -> dict[str, Any]:
+    """Return what is said of a region: as of one node where it has one, `http` of its first; then each node."""
+    nodes = [
+        {"id": node.node_id, "kafka": node.bootstrap, "http": node.http,
+         "pid": next(iter(cluster.pids(node.name)), None)}
+        for node in place.nodes
+    ]  # fmt: skip
+    return {
+        "name": place.name,
+        "bootstrap": place.bootstrap,
+        "http": place.http,
+        "pids": cluster.pids(place.name),
+        "nodes": nodes,
+    }
+
+
 def _watch(cluster: LocalCluster, stopping: set[signal.Signals]) -> None:
+    several = any(place.siblings for place in cluster.plan.regions)
+    none_left = f"No {'node' if several else 'region'} is left."
     while signal.sigtimedwait(stopping, _WATCH_INTERVAL_S) is None:
         for name, code in cluster.dead().items():
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            rest = "The others go on." if cluster.running else "No region is left."
+            rest = "The others go on." if cluster.running else none_left
+            folder = cluster.data_dir(name)
             click.echo(
-                f"region {name} {how}; see {cluster.data_dir(name) / 'node.log'}. {rest}"
-                f" To start it again: tidemark broker --config {cluster.data_dir(name) / 'node.json'}",
+                f"{cluster.node(name).title} {how}; see {folder / 'node.log'}. {rest}"
+                f" To start it again: tidemark broker --config {folder / 'node.json'}",
                 err=True,
             )
     click.echo("stopping", err=True)

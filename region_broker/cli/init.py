@@ -20,16 +20,17 @@ Examples:
 )
 @click.option(
     "--config", "config_path", required=True, type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration of the primary region's node, which must not be running.",
+    help="The configuration of the primary region's node, or of one of its nodes, which must not be running.",
 )  # fmt: skip
 @click.option("--no-history-elsewhere", is_flag=True,
-              help="Regions that cannot be asked hold no data of this cluster: you know it.")  # fmt: skip
+              help="Nodes that cannot be asked hold no data of this cluster: you know it.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 def init(config_path: Path, no_history_elsewhere: bool, dry_run: bool) -> None:
-    """Give birth to a cluster: once, at its primary region, before its first start.
+    """Give birth to a cluster: once, at one node of its primary region, before its first start.
 
     A node whose data folder has no history never acts: it joins the region that acts, or waits. So an empty disk
-    in the place of a full one does no harm. The first region must be told that there is nothing to join.
+    in the place of a full one does no harm. The first node must be told that there is nothing to join. Where
+    its region has several nodes, only one of them is told: the others join it, as those of other regions do.
     """
     try:
         config = NodeConfig.load(config_path)
@@ -58,7 +59,10 @@ async def _init(config: NodeConfig, *, no_history_elsewhere: bool, dry_run: bool
     cluster = f"cluster {config.cluster_id} in {config.data_dir}"
     match outcome:
         case BirthOutcome.BORN:
-            click.echo(f"{cluster} is born: start the node of region {config.region}")
+            started = f"the node of region {config.region}"
+            if config.siblings:
+                started = f"node {config.own_node.node_id} of region {config.region}, and the others, which join it"
+            click.echo(f"{cluster} is born: start {started}")
         case BirthOutcome.BORN_ALREADY:
             click.echo(f"{cluster} is born already: nothing was changed")
         case BirthOutcome.WOULD_BE_BORN:

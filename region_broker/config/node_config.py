@@ -6,7 +6,8 @@ A key says beside its type what it may be and why (`config.rules`): checks, text
 docs/reference/config.md come from there.
 
 `TIDEMARK_<KEY>` (upper case) overlays a top-level key of the file. Every region of the cluster is listed in
-`[[regions]]` in every node's file, itself included: ordinals are part of producer ids and never change.
+`[[regions]]` in every node's file, itself included: ordinals are part of producer ids and never change. A region lists
+its nodes in `nodes`; one that has a single node may say what is that node's in its own table.
 Not here: what only the machine can tell (folders, ports), which a start and `tidemark broker --check` look at.
 """
 
@@ -19,11 +20,19 @@ from typing import Annotated, Any, Final, Literal, Self, get_type_hints
 
 import msgspec
 
-from region_broker.config.relations import PORTS, REGION_COUNT_MAX, problems_together
+from region_broker.config.relations import (
+    ANY_NODE,
+    PORTS,
+    REGION_COUNT_MAX,
+    NodeTable,
+    RegionTable,
+    problems_together,
+)
 from region_broker.config.rules import (
     Folder,
     Host,
     Name,
+    NameOrNone,
     Problem,
     ReachableAddress,
     Within,
@@ -55,6 +64,8 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 TIB: Final = 1 << 40
 OVERLAY_PREFIX: Final = "TIDEMARK_"
+TABLES: Final = frozenset({"regions", "nodes"})
+"""Keys that hold tables: what stands in those is checked table by table, and no variable overlays it."""
 OF_OTHER_COMMANDS: Final = frozenset(
     {"TIDEMARK_BOOTSTRAP", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_URL"}
 )
@@ -72,26 +83,37 @@ class ConfigError(Exception):
         self.problems = tuple(problems)
 
 
+class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node of a region: addresses are `host:port` as the others (and clients) reach them.
+
+    `rack`: where it stands, for placement and for reads from followers; "" where that is not said.
+    """
+
+    node_id: Annotated[int, Within(0, INT32_MAX, "Kafka clients know nodes by 31 bits")]
+    kafka: ReachableAddress
+    peer: ReachableAddress
+    http: ReachableAddress
+    rack: Annotated[str, NameOrNone()] = ""
+
+
 class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One region: addresses are `host:port` as the others (and clients) reach them."""
+    """One region, and its nodes in the order of the file: one at least."""
 
     name: Name
     ordinal: Annotated[
         int,
         Within(0, REGION_COUNT_MAX - 1, "three bits of each producer id and leader epoch hold it"),
     ]
-    node_id: Annotated[int, Within(0, INT32_MAX, "Kafka clients know nodes by 31 bits")]
-    kafka: ReachableAddress
-    peer: ReachableAddress
-    http: ReachableAddress
+    nodes: list[RegionNode]
 
     def image(self) -> RegionImage:
-        """Return the region as the metadata keeps it."""
-        addresses = {key: split(getattr(self, key)) for key in PORTS}
+        """Return the region as the metadata keeps it: met at one address, that of its first node."""
+        met = self.nodes[0]
+        addresses = {key: split(getattr(met, key)) for key in PORTS}
         return RegionImage(
             name=self.name,
             ordinal=self.ordinal,
-            node_id=self.node_id,
+            node_id=met.node_id,
             kafka_host=addresses["kafka"][0],
             kafka_port=addresses["kafka"][1],
             peer_host=addresses["peer"][0],
@@ -109,6 +131,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     data_dir: Annotated[str, Folder()]
     initial_primary_region: Name
     regions: list[RegionConfig]
+    node_id: Annotated[
+        int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
+    ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: Annotated[
@@ -196,7 +221,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError(str(path), [_no_table("the file")])
         for key in cls.__struct_fields__:
             value = environment.get(overlay_of(key))
-            if value is not None and key != "regions":
+            if value is not None and key not in TABLES:
                 raw[key] = value
         for former, key in CONFIG_KEYS.items():
             value = environment.get(overlay_of(key), environment.get(overlay_of(former)))
@@ -213,13 +238,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         raw = _under_present_keys(raw, problems)
         values = _checked_table("", cls, raw, problems)
         regions = [
-            _checked_table(f"regions[{at}].", RegionConfig, region, problems)
-            for at, region in _region_tables(raw, problems)
+            _region_table(path, table, problems)
+            for path, table in _tables("regions", raw.get("regions"), problems)
         ]
         problems += problems_together(values, regions)
         if problems:
             raise ConfigError(origin, problems)
-        return cls(**values, regions=[RegionConfig(**region) for region in regions])
+        return cls(**values, regions=[_region(region) for region in regions])
 
     @property
     def own(self) -> RegionConfig:
@@ -227,9 +252,23 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return next(region for region in self.regions if region.name == self.region)
 
     @property
+    def own_node(self) -> RegionNode:
+        """What is said of this node."""
+        nodes = self.own.nodes
+        if self.node_id == ANY_NODE:
+            return nodes[0]
+        return next(node for node in nodes if node.node_id == self.node_id)
+
+    @property
+    def siblings(self) -> list[RegionNode]:
+        """The other nodes of this node's region."""
+        own = self.own_node
+        return [node for node in self.own.nodes if node is not own]
+
+    @property
     def node_ids(self) -> frozenset[int]:
         """The nodes of all regions."""
-        return frozenset(region.node_id for region in self.regions)
+        return frozenset(node.node_id for region in self.regions for node in region.nodes)
 
     @property
     def others(self) -> list[RegionConfig]:
@@ -255,7 +294,7 @@ def unknown_overlays(environment: Mapping[str, str]) -> list[Overlay]:
     What is near to a key is a mistake. What is not may be none of ours: Kubernetes sets TIDEMARK_SERVICE_HOST and
     others for a service of that name.
     """
-    known = {overlay_of(key): key for key in NodeConfig.__struct_fields__ if key != "regions"}
+    known = {overlay_of(key): key for key in NodeConfig.__struct_fields__ if key not in TABLES}
     known |= {overlay_of(former): key for former, key in CONFIG_KEYS.items()}
     found = []
     for name in sorted(environment):
@@ -289,11 +328,17 @@ def _under_present_keys(raw: Mapping[str, Any], problems: list[Problem]) -> dict
 def _checked_table(
     prefix: str, kind: type[msgspec.Struct], raw: Mapping[str, Any], problems: list[Problem]
 ) -> dict[str, Any]:
-    """Return the values that are right by themselves; tell what is unknown, missing or wrong."""
+    """Return the values that are right by themselves; tell what is unknown, missing or wrong.
+
+    What holds tables is left to who reads those.
+    """
     types = get_type_hints(kind, include_extras=True)
-    fields = [field for field in msgspec.structs.fields(kind) if field.name != "regions"]
+    beside = _OF_ITS_NODE if kind is RegionConfig else frozenset()
+    fields = [field for field in msgspec.structs.fields(kind) if field.name not in TABLES]
     values: dict[str, Any] = {}
-    problems += [_unknown(prefix, key, kind) for key in raw if key not in types]
+    problems += [
+        _unknown(prefix, key, kind) for key in raw if key not in types and key not in beside
+    ]
     for field in fields:
         key = prefix + field.name
         if field.name in raw:
@@ -309,34 +354,65 @@ def _checked_table(
     return values
 
 
+_OF_ITS_NODE: Final = frozenset(RegionNode.__struct_fields__)
+_PLACES: Final[Mapping[type[msgspec.Struct], str]] = {
+    NodeConfig: "it is a key of the node: write it above the first [[regions]]",
+    RegionConfig: "it is a key of a region: write it below [[regions]]",
+    RegionNode: "it is a key of a region's node: write it below [[regions]], or below [[regions.nodes]]",
+}
+
+
 def _unknown(prefix: str, key: str, kind: type[msgspec.Struct]) -> Problem:
-    other = NodeConfig if kind is RegionConfig else RegionConfig
-    if key in other.__struct_fields__:
-        right = (
-            "it is a key of the node: write it above the first [[regions]]"
-            if kind is RegionConfig
-            else "it is a key of a region: write it below [[regions]]"
-        )
-    else:
-        right = "there is no such key" + nearest(key, kind.__struct_fields__)
-    return Problem(prefix + key, "is unknown", right)
+    for other, place in _PLACES.items():
+        if other is not kind and key in other.__struct_fields__:
+            return Problem(prefix + key, "is unknown", place)
+    keys = (*kind.__struct_fields__, *(_OF_ITS_NODE if kind is RegionConfig else ()))
+    return Problem(prefix + key, "is unknown", "there is no such key" + nearest(key, keys))
 
 
-def _region_tables(
-    raw: Mapping[str, Any], problems: list[Problem]
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    regions = raw.get("regions")
-    if not isinstance(regions, list) or not regions:
-        wrong = "is missing" if regions is None or regions == [] else "is no list of tables"
-        problems.append(
-            Problem("regions", wrong, "one [[regions]] for every region, this one included")
-        )
+def _region_table(path: str, raw: Mapping[str, Any], problems: list[Problem]) -> RegionTable:
+    """Return a region with its nodes: those of its list, or the one whose keys stand in its own table."""
+    values = _checked_table(f"{path}.", RegionConfig, raw, problems)
+    of_its_node = {key: value for key, value in raw.items() if key in _OF_ITS_NODE}
+    if "nodes" not in raw:
+        only = _checked_table(f"{path}.", RegionNode, of_its_node, problems)
+        return RegionTable(path, values, [NodeTable(path, only)])
+    right = "each node has its own, below [[regions.nodes]]"
+    problems += [
+        Problem(f"{path}.{key}", f"stands beside {path}.nodes", right) for key in of_its_node
+    ]
+    nodes = [
+        NodeTable(of_node, _checked_table(f"{of_node}.", RegionNode, table, problems))
+        for of_node, table in _tables(f"{path}.nodes", raw["nodes"], problems)
+    ]
+    return RegionTable(path, values, nodes)
+
+
+def _region(table: RegionTable) -> RegionConfig:
+    """Return the region of a table in which nothing is wrong."""
+    nodes = [RegionNode(**node.values) for node in table.nodes]
+    return RegionConfig(**table.values, nodes=nodes)
+
+
+_ONE_AT_LEAST: Final[Mapping[str, str]] = {
+    "regions": "one [[regions]] for every region, this one included",
+    "nodes": "one [[regions.nodes]] for every node of the region",
+}
+
+
+def _tables(
+    key: str, tables: object, problems: list[Problem]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tables of a list that holds one at least, each with where it stands."""
+    if not isinstance(tables, list) or not tables:
+        wrong = "is missing" if tables is None or tables == [] else "is no list of tables"
+        problems.append(Problem(key, wrong, _ONE_AT_LEAST[key.rpartition(".")[2]]))
         return
-    for at, region in enumerate(regions):
-        if isinstance(region, Mapping):
-            yield at, region
+    for at, table in enumerate(tables):
+        if isinstance(table, Mapping):
+            yield f"{key}[{at}]", table
         else:
-            problems.append(_no_table(f"regions[{at}]"))
+            problems.append(_no_table(f"{key}[{at}]"))
 
 
 def _no_table(key: str) -> Problem:

@@ -8,29 +8,57 @@ Not here: what one value may be (`config.rules`), which keys there are (`config`
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from region_broker.config.rules import Problem, split
 from region_broker.controller.near_words import nearest
 
 REGION_COUNT_MAX: Final = 8
+NODE_COUNT_MAX: Final = 7
+"""Nodes of one region: their quorum goes on without three of seven, and each further node is one more to wait for."""
+ANY_NODE: Final = -1
+"""The node of a file that names none: its region has only one."""
 PORTS: Final = ("kafka", "peer", "http")
 
 Values = Mapping[str, Any]
-Regions = Sequence[Values]
-"""The keys of each region that are right by themselves."""
+
+
+class NodeTable(NamedTuple):
+    """What is right by itself of a node's keys, and where they stand (`regions[0].nodes[1]`)."""
+
+    path: str
+    values: Values
+
+
+class RegionTable(NamedTuple):
+    """The same of a region's own keys, and its nodes."""
+
+    path: str
+    values: Values
+    nodes: Sequence[NodeTable]
+
+
+Tables = Sequence[NodeTable | RegionTable]
+Regions = Sequence[RegionTable]
 
 
 def problems_together(values: Values, regions: Regions) -> Iterator[Problem]:
     """Yield what contradicts another key."""
     for relation in _OF_NODE:
         yield from relation(values)
-    if regions:
-        yield from _regions_told(values, regions)
-        for key in ("name", "ordinal", "node_id"):
-            yield from _unique(regions, key)
-        yield from _addresses(regions)
-        yield from _own_ports(values, regions)
+    if not regions:
+        return
+    nodes = [node for region in regions for node in region.nodes]
+    yield from _regions_told(values, regions)
+    yield from _node_counts(regions)
+    for key in ("name", "ordinal"):
+        yield from _unique(regions, key, "each region has its own")
+    yield from _unique(nodes, "node_id", "each node has its own")
+    yield from _addresses(nodes)
+    own = _own(values, regions)
+    if own is not None:
+        yield from _own_node(values, own)
+        yield from _own_ports(values, own)
 
 
 def _heartbeat(values: Values) -> Iterator[Problem]:
@@ -64,9 +92,9 @@ def _regions_told(values: Values, regions: Regions) -> Iterator[Problem]:
             f"are {len(regions)}",
             f"at most {REGION_COUNT_MAX}, as many as there are ordinals",
         )
-    if not all("name" in region for region in regions):
+    if not all("name" in region.values for region in regions):
         return
-    names = [region["name"] for region in regions]
+    names = [region.values["name"] for region in regions]
     for key in ("region", "initial_primary_region"):
         value = values.get(key)
         if value is not None and value not in names:
@@ -77,39 +105,43 @@ def _regions_told(values: Values, regions: Regions) -> Iterator[Problem]:
             )
 
 
-def _unique(regions: Regions, key: str) -> Iterator[Problem]:
-    first: dict[Any, int] = {}
-    for at, region in enumerate(regions):
-        if key not in region:
-            continue
-        value = region[key]
-        same = value.lower() if isinstance(value, str) else value  # some file systems know no case
-        if same in first:
+def _node_counts(regions: Regions) -> Iterator[Problem]:
+    for region in regions:
+        if len(region.nodes) > NODE_COUNT_MAX:
             yield Problem(
-                f"regions[{at}].{key} = {value!r}",
-                f"is that of regions[{first[same]}], too",
-                "each region has its own",
+                f"{region.path}.nodes",
+                f"are {len(region.nodes)}",
+                f"at most {NODE_COUNT_MAX}: three or five are usual",
             )
-        else:
-            first[same] = at
 
 
-def _addresses(regions: Regions) -> Iterator[Problem]:
+def _unique(tables: Tables, key: str, right: str) -> Iterator[Problem]:
+    first: dict[Any, str] = {}
+    for table in tables:
+        if key not in table.values:
+            continue
+        value = table.values[key]
+        same = value.lower() if isinstance(value, str) else value  # some file systems know no case
+        other = first.setdefault(same, table.path)
+        if other != table.path:
+            yield Problem(f"{table.path}.{key} = {value!r}", f"is that of {other}, too", right)
+
+
+def _addresses(nodes: Sequence[NodeTable]) -> Iterator[Problem]:
     first: dict[tuple[str, int], str] = {}
-    for at, region in enumerate(regions):
+    for node in nodes:
         for key in PORTS:
-            if key not in region:
+            if key not in node.values:
                 continue
-            host, port = split(region[key])
-            place, name = (_same(host), port), f"regions[{at}].{key}"
-            if place in first:
+            host, port = split(node.values[key])
+            name = f"{node.path}.{key}"
+            other = first.setdefault((_same(host), port), name)
+            if other != name:
                 yield Problem(
-                    f"{name} = {region[key]!r}",
-                    f"is the address of {first[place]}, too",
-                    "each port of each region has an address of its own",
+                    f"{name} = {node.values[key]!r}",
+                    f"is the address of {other}, too",
+                    "each port of each node has an address of its own",
                 )
-            else:
-                first[place] = name
 
 
 def _same(host: str) -> str:
@@ -122,20 +154,46 @@ def _same(host: str) -> str:
         return host.lower().rstrip(".")
 
 
-def _own_ports(values: Values, regions: Regions) -> Iterator[Problem]:
-    """Where one host is bound for all, the three ports of this region must differ by themselves."""
+def _own(values: Values, regions: Regions) -> RegionTable | None:
+    """Return this node's region, None where the file does not tell which one that is."""
+    told = (region for region in regions if "name" in region.values)
+    return next((each for each in told if each.values["name"] == values.get("region")), None)
+
+
+def _own_node(values: Values, own: RegionTable) -> Iterator[Problem]:
+    """Yield where `node_id` names no node of this region, or names none though there are several."""
+    node_id, region = values.get("node_id"), own.values["name"]
+    if node_id is None or not own.nodes or not all("node_id" in node.values for node in own.nodes):
+        return
+    known = [node.values["node_id"] for node in own.nodes]
+    listed = ", ".join(map(str, known))
+    if node_id == ANY_NODE and len(known) > 1:
+        right = f"which of the nodes of region {region} this file is for: one of {listed}"
+        yield Problem("node_id", "is missing", right)
+    elif node_id != ANY_NODE and node_id not in known:
+        right = f"one of {listed}" if len(known) > 1 else f"{listed}, or leave it out"
+        yield Problem(f"node_id = {node_id}", f"is that of no node of region {region}", right)
+
+
+def _own_ports(values: Values, own: RegionTable) -> Iterator[Problem]:
+    """Where one host is bound for all, the three ports of this node must differ by themselves."""
     if not values.get("listen_host"):
         return
-    own = next((region for region in regions if region.get("name") == values.get("region")), None)
+    node_id = values.get("node_id")
+    is_told = node_id is not None and node_id != ANY_NODE
+    meant = [n for n in own.nodes if not is_told or n.values.get("node_id") == node_id]
+    if len(meant) != 1:
+        return
+    [node] = meant
     first: dict[int, tuple[str, str]] = {}
-    for key in PORTS if own is not None else ():
-        if own is None or key not in own:
+    for key in PORTS:
+        if key not in node.values:
             continue
-        host, port = split(own[key])
+        host, port = split(node.values[key])
         other_key, other_host = first.setdefault(port, (key, host))
         if other_key != key and _same(other_host) != _same(host):  # else `_addresses` has told it
             yield Problem(
-                f"{key} of region {own['name']}",
+                f"{key} of region {own.values['name']}",
                 f"has port {port}, as {other_key} has",
                 f"another port: all three are bound on listen_host = {values['listen_host']!r}",
             )

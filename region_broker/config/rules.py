@@ -98,6 +98,22 @@ class SafeName:
         return "a name"
 
 
+class NameOrNone(SafeName):
+    """Such a name, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'{super().right()}; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a name; `""`: none'
+
+
 class Folder:
     """The path of a folder."""
 

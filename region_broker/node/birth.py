@@ -1,9 +1,9 @@
 """`tidemark init`: the birth of a cluster, once, at its primary region (T32).
 
 INV-BI3  a birth that is refused leaves no folder that was not there
-A folder that has a history keeps it: a second birth changes nothing. No birth where another region of the configuration
-answers that it has history of this cluster, whatever the operator says; nor where one cannot be asked, unless the
-operator says that there is none.
+A folder that has a history keeps it: a second birth changes nothing. No birth where another node of the configuration, of
+this region or another one, answers that it has history of this cluster, whatever the operator says; nor where one cannot be
+asked, unless the operator says that there is none. Of a region of several nodes one is born; the others join it.
 
 Not here: what a born folder does at its start (`storage`, `failover.driver`).
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import RegionEpoch
-from region_broker.config.node_config import NodeConfig, RegionConfig
+from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import split
 from region_broker.node.storage import (
     METADATA_FILE,
@@ -90,7 +90,7 @@ async def give_birth(
 
 
 def _fresh(config: NodeConfig, ports: Ports) -> FolderIdentity:
-    return new_identity(config.cluster_id, config.region, config.own.node_id, ports.chance)
+    return new_identity(config.cluster_id, config.region, config.own_node.node_id, ports.chance)
 
 
 def _check_primary(config: NodeConfig) -> None:
@@ -120,29 +120,36 @@ def _check_empty(identity: FolderIdentity | None, config: NodeConfig, ports: Por
 async def _check_others(
     config: NodeConfig, identity: FolderIdentity, ports: Ports, no_history_elsewhere: bool
 ) -> None:
-    others = [region for region in config.regions if region.name != config.region]
-    answers = await asyncio.gather(*(_ask(region, identity, ports) for region in others))
+    others = [(region, node) for region in config.others for node in region.nodes]
+    others += [(config.own, node) for node in config.siblings]
+    answers = await asyncio.gather(*(_ask(node, identity, ports) for _, node in others))
     silent = []
-    for region, answer in zip(others, answers, strict=True):
+    for (region, node), answer in zip(others, answers, strict=True):
+        who = _named(region, node)
         if isinstance(answer, str):
-            silent.append(f"region {region.name} ({answer})")
+            silent.append(f"{who} ({answer})")
         elif not answer.without_history:
             raise NodeRefused(
-                f"region {region.name} has history of cluster {config.cluster_id}: it is born already, and a second"
+                f"{who} has history of cluster {config.cluster_id}: it is born already, and a second"
                 f" birth would part it. Start this node with its empty folder: it joins the region that acts. If none"
                 f" acts: tidemark region failover --to {region.name}"
             )
     if silent and not no_history_elsewhere:
         raise NodeRefused(
-            f"{', '.join(silent)} cannot be asked for history of cluster {config.cluster_id}. Start every region's"
-            " node (they wait for the birth), or, if you know that this cluster is new and no other region holds"
+            f"{', '.join(silent)} cannot be asked for history of cluster {config.cluster_id}. Start every other"
+            " node (they wait for the birth), or, if you know that this cluster is new and no other node holds"
             " data of it, say so: --no-history-elsewhere"
         )
 
 
-async def _ask(region: RegionConfig, identity: FolderIdentity, ports: Ports) -> Hello | str:
-    """Return the hello of a region, or why there is none."""
-    address = split(region.peer)
+def _named(region: RegionConfig, node: RegionNode) -> str:
+    several = len(region.nodes) > 1
+    return f"node {node.node_id} of region {region.name}" if several else f"region {region.name}"
+
+
+async def _ask(node: RegionNode, identity: FolderIdentity, ports: Ports) -> Hello | str:
+    """Return the hello of a node, or why there is none."""
+    address = split(node.peer)
     try:
         async with (
             asyncio.timeout(ASK_TIMEOUT_S),
@@ -150,6 +157,6 @@ async def _ask(region: RegionConfig, identity: FolderIdentity, ports: Ports) -> 
         ):
             return hello
     except TimeoutError:
-        return f"no answer from {region.peer} within {ASK_TIMEOUT_S:.0f} s"
+        return f"no answer from {node.peer} within {ASK_TIMEOUT_S:.0f} s"
     except (PeerRefused, PeerUnreachable) as error:
         return str(error)

@@ -153,11 +153,9 @@ class Node:
             storage.partitions, storage.metadata, self._handshake, ports.clock
         )
         self.tidemarks = TidemarkService(self._tidemark_parts())
-        own = config.own.image()
+        own = config.own_node
         self.role = RegionRole(
-            NodeIdentity(
-                config.cluster_id, config.region, own.node_id, own.kafka_host, own.kafka_port
-            ),
+            NodeIdentity(config.cluster_id, config.region, own.node_id, *split(own.kafka)),
             RoleServices(
                 logs=lambda: storage.partitions,
                 settle_logs=lambda: settle_partitions(storage.metadata, storage.partitions),
@@ -436,7 +434,7 @@ class Node:
         await self.kafka.run()
 
     async def _bind(self) -> None:
-        own = self.config.own
+        own = self.config.own_node
         for what, address, bind in (
             ("Kafka", own.kafka, self.kafka.start),
             ("peer", own.peer, self.peers.start),

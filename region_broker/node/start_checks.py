@@ -1,4 +1,4 @@
-"""What only this machine can tell of a configuration: of its folder and its addresses.
+"""What only this machine can tell of a configuration: of its folder and its addresses. And what no node can do yet.
 
 `tidemark broker`, with and without `--check`, looks before anything is opened.
 
@@ -51,6 +51,9 @@ class Findings:
 
 async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     """Return everything that would refuse a start now."""
+    unserved = list(_not_served_yet(config))
+    if unserved:
+        return Findings(unserved)
     folder = Path(config.data_dir)
     try:
         found = Findings(in_use=is_in_use(folder))
@@ -65,6 +68,17 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         if problem is not None:
             found.problems.append(problem)
     return found
+
+
+def _not_served_yet(config: NodeConfig) -> Iterator[Problem]:
+    """Yield what a configuration may say, and no node can do."""
+    for at, region in enumerate(config.regions):
+        if len(region.nodes) > 1:
+            yield Problem(
+                f"regions[{at}].nodes",
+                f"are {len(region.nodes)}",
+                "several nodes in a region are not served yet: give each region one (docs/ROADMAP.md)",
+            )
 
 
 def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
@@ -126,7 +140,7 @@ def _unusable(config: NodeConfig, place: Path, error: OSError) -> Problem:
 
 
 async def _port_problem(config: NodeConfig, key: str, network: Network) -> Problem | None:
-    address = getattr(config.own, key)
+    address = getattr(config.own_node, key)
     host, port = split(address)
     host = config.listen_host.removeprefix("[").removesuffix("]") or host
     try:

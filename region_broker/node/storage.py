@@ -194,7 +194,7 @@ class Storage:
 
 def counting_of(config: NodeConfig, image: MetadataImage) -> Counting:
     """Return the configuration that counts for a node with that file: what a start deletes must not go by the file alone."""
-    own, common = (image.node_configs.get(each, {}) for each in (config.own.node_id, ALL_NODES))
+    own, common = (image.node_configs.get(each, {}) for each in (config.own_node.node_id, ALL_NODES))
     return counting(config, own, common)
 
 
@@ -231,7 +231,7 @@ async def _open_identified(
     if not ports.disk.exists(folder / METADATA_FILE):
         _check_whole(folder, found, None, ports.disk)
     identity = found or _new_identity(config, folder, ports)
-    member = Member(config.own.node_id, UUID(hex=identity.folder_id))
+    member = Member(config.own_node.node_id, UUID(hex=identity.folder_id))
     store = await MetadataStore.open(
         folder / METADATA_FILE,
         Life(member, ports.disk, ports.clock, ports.chance),
@@ -260,7 +260,7 @@ async def _open_identified(
 
 def _new_identity(config: NodeConfig, folder: Path, ports: Ports) -> FolderIdentity:
     """Return the identity of a folder that has none: what a start began that ended before it was written has its id already."""
-    identity = new_identity(config.cluster_id, config.region, config.own.node_id, ports.chance)
+    identity = new_identity(config.cluster_id, config.region, config.own_node.node_id, ports.chance)
     begun = incarnation_of(folder / METADATA_FILE, ports.disk)
     return identity if begun is None else msgspec.structs.replace(identity, folder_id=begun.hex)
 
@@ -274,10 +274,10 @@ def check_owner(identity: FolderIdentity, config: NodeConfig, folder: Path) -> N
             f" {config.region}: give this node the data_dir of its own region. An empty one will do: it joins the"
             " region that acts and copies all from there"
         )
-    if identity.node_id != config.own.node_id:
+    if identity.node_id != config.own_node.node_id:
         raise NodeRefused(
             f"{folder} belongs to node {identity.node_id} of region {identity.region}, the configuration says"
-            f" node_id = {config.own.node_id}: give this node its own data_dir, or the node_id that it had"
+            f" node_id = {config.own_node.node_id}: give this node its own data_dir, or the node_id that it had"
         )
 
 

@@ -6,6 +6,7 @@
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from region_broker.config.node_config import ConfigError, NodeConfig, RegionConfig
+from region_broker.config.node_config import ConfigError, NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import Within, choices_of, plain_type, rule_of
 from region_broker.node import Node, Ports
 from region_broker.ports.system.chance import SystemChance
@@ -24,7 +25,13 @@ from tests.simulation.disk import SimulatedDisk
 
 KINDS = get_type_hints(NodeConfig, include_extras=True)
 REGION_KINDS = get_type_hints(RegionConfig, include_extras=True)
-OPTIONAL = [field.name for field in msgspec.structs.fields(NodeConfig) if not field.required]
+NODE_KINDS = get_type_hints(RegionNode, include_extras=True)
+OPTIONAL = [
+    field.name
+    for field in msgspec.structs.fields(NodeConfig)
+    if not field.required and field.name != "node_id"
+]
+NODES = 12
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", fullmatch=True)
 HOSTS = st.sampled_from(["eu", "eu.example.org", "10.1.2.3", "[2001:db8::1]", "localhost"])
 JUNK = st.recursive(
@@ -51,20 +58,42 @@ def contradicts(raw: dict[str, Any]) -> bool:
     return heartbeat_ms >= session_ms or 0 < wait_ms < int(raw.get("tidemark_interval_ms", 20))
 
 
+def nodes_of(region: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tables that hold the keys of a region's nodes."""
+    return region.get("nodes") or [region]
+
+
 @st.composite
 def right_configurations(draw: st.DrawFn) -> dict[str, Any]:
     names = draw(st.lists(NAMES, min_size=1, max_size=4, unique_by=str.lower))
     ordinals = draw(st.permutations(range(8)))
-    node_ids = draw(st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4, unique=True))
-    ports = iter(draw(st.lists(st.integers(1, 65_535), min_size=12, max_size=12, unique=True)))
-    regions = [
-        {"name": name, "ordinal": ordinals[at], "node_id": node_ids[at],
-         **{key: f"{draw(HOSTS)}:{next(ports)}" for key in ("kafka", "peer", "http")}}
-        for at, name in enumerate(names)
-    ]  # fmt: skip
+    node_ids = iter(
+        draw(st.lists(st.integers(0, 2**31 - 1), min_size=NODES, max_size=NODES, unique=True))
+    )
+    ports = iter(
+        draw(st.lists(st.integers(1, 65_535), min_size=3 * NODES, max_size=3 * NODES, unique=True))
+    )
+
+    def node() -> dict[str, Any]:
+        rack = draw(st.sampled_from([{}, {"rack": ""}, {"rack": "a-1"}]))
+        addresses = {key: f"{draw(HOSTS)}:{next(ports)}" for key in ("kafka", "peer", "http")}
+        return {"node_id": next(node_ids), **addresses, **rack}
+
+    regions: list[dict[str, Any]] = []
+    for at, name in enumerate(names):
+        count = draw(
+            st.integers(0, 3)
+        )  # 0: the keys of the only node stand in the region's own table
+        nodes = {"nodes": [node() for _ in range(count)]} if count else node()
+        regions.append({"name": name, "ordinal": ordinals[at], **nodes})
     keys = draw(st.lists(st.sampled_from(OPTIONAL), unique=True))
+    own = draw(st.sampled_from(regions))
+    own_ids = [each["node_id"] for each in nodes_of(own)]
+    own_id = draw(st.sampled_from(own_ids))
+    is_told = len(own_ids) > 1 or draw(st.booleans())
     return {
-        "region": draw(st.sampled_from(names)), "initial_primary_region": draw(st.sampled_from(names)),
+        **({"node_id": own_id} if is_told else {}),
+        "region": own["name"], "initial_primary_region": draw(st.sampled_from(names)),
         "cluster_id": draw(NAMES), "data_dir": "/srv/tidemark", "regions": regions,
         **{key: draw(right_value(key)) for key in keys},
     }  # fmt: skip
@@ -92,7 +121,26 @@ def test_INV_CF1_a_right_configuration_is_taken(raw: dict[str, Any]) -> None:
     for key, value in raw.items():
         if plain_type(KINDS[key]) is int:
             assert getattr(config, key) == int(value)
+    own = next(region for region in raw["regions"] if region["name"] == raw["region"])
     assert config.own.name == raw["region"]
+    assert [node.node_id for node in config.own.nodes] == [
+        node["node_id"] for node in nodes_of(own)
+    ]
+    assert config.own_node.node_id == raw.get("node_id", config.own.nodes[0].node_id)
+    assert config.own_node not in config.siblings
+    assert len(config.siblings) == len(config.own.nodes) - 1
+
+
+def tables_of(raw: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """Yield each table of a configuration with its keys, and what these begin with."""
+    yield raw, KINDS, ""
+    for at, region in enumerate(raw["regions"]):
+        path = f"regions[{at}]"
+        yield region, REGION_KINDS, f"{path}."
+        if "nodes" not in region:
+            yield region, NODE_KINDS, f"{path}."
+        for number, node in enumerate(region.get("nodes", [])):
+            yield node, NODE_KINDS, f"{path}.nodes[{number}]."
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,21 +148,18 @@ def test_INV_CF1_a_right_configuration_is_taken(raw: dict[str, Any]) -> None:
 def test_INV_CF1_a_broken_configuration_is_refused_by_its_key(
     raw: dict[str, Any], data: st.DataObject
 ) -> None:
-    at = data.draw(st.integers(-1, len(raw["regions"]) - 1))
-    table, kinds, prefix = (
-        (raw, KINDS, "") if at < 0 else (raw["regions"][at], REGION_KINDS, f"regions[{at}].")
-    )
+    table, kinds, prefix = data.draw(st.sampled_from(list(tables_of(raw))))
     key = data.draw(st.sampled_from(sorted(kinds)))
     how = data.draw(st.sampled_from(["wrong", "gone", "misspelt"]))
     if how == "misspelt":
         key = key[:-1] + ("y" if key.endswith("x") else "x")
         table[key] = 1
-    elif how == "gone" and key in table and (at >= 0 or key not in OPTIONAL):
+    elif how == "gone" and key in table and key not in (*OPTIONAL, "node_id", "rack", "nodes"):
         del table[key]
     else:
         long = key in ("data_dir", "listen_host")
         wrong = [value for value in wrong_values(kinds[key]) if not (long and value == "x" * 5_000)]
-        table[key] = data.draw(st.sampled_from([7, None] if key == "regions" else wrong))
+        table[key] = data.draw(st.sampled_from([7, None] if key in ("regions", "nodes") else wrong))
         if key in ("data_dir", "listen_host") and table[key] == "a b:1":
             table[key] = "\x01"
     with pytest.raises(ConfigError) as found:

@@ -15,7 +15,7 @@ from typing import Final, get_type_hints
 import msgspec
 
 from region_broker.config.changeable import CHANGEABLE, KAFKA_NAMES
-from region_broker.config.node_config import NodeConfig, RegionConfig
+from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
@@ -201,6 +201,12 @@ def _region_keys(old: str) -> str:
     )
 
 
+def _node_keys(old: str) -> str:
+    return _table(
+        "| key | default | may be | meaning |", _keys_of(RegionNode, old, lambda _key: "")
+    )
+
+
 def _keys_of(kind: type[msgspec.Struct], old: str, more: Callable[[str], str]) -> list[str]:
     """Return the keys with what they may be; what a row says of the meaning is kept."""
     meanings = {
@@ -281,6 +287,7 @@ def _model_instances(_old: str) -> str:
 MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "config-keys": _config_keys,
     "region-keys": _region_keys,
+    "node-keys": _node_keys,
     "apis": _apis,
     "unserved-apis": _unserved_apis,
     "topic-configs": _topic_configs,

@@ -148,7 +148,8 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator["Stage"]:
     """Give the broker to measure, starting one if none is named."""
     from region_broker.cli.bench.stage import Stage
     from region_broker.ports.system.chance import SystemChance
-    from region_broker.workbench.local_cluster import ClusterError, LocalCluster
+    from region_broker.workbench.cluster_plan import ClusterError
+    from region_broker.workbench.local_cluster import LocalCluster
 
     mark = SystemChance().uuid().hex[:8]
     if bootstrap:

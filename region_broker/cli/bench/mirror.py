@@ -18,7 +18,8 @@ from confluent_kafka.cimpl import NewTopic
 from region_broker.cli.bench.figures import MEGA, BenchFailed, Cost, Plan, Run
 from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client, cost_between, cost_of
 from region_broker.cli.bench.streams import fill_records
-from region_broker.workbench.local_cluster import ClusterError, LocalCluster
+from region_broker.workbench.cluster_plan import ClusterError
+from region_broker.workbench.local_cluster import LocalCluster
 
 CAUGHT_UP_TIMEOUT_S: Final = 300.0
 _LOOK_S: Final = 0.05

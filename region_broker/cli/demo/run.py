@@ -24,8 +24,9 @@ from region_broker.cli.output import print_json, print_object
 from region_broker.ports.system.chance import SystemChance
 from region_broker.workbench import stage
 from region_broker.workbench.audit import Entry, Findings, audit, read_accounts, shorten
+from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.dataset import Transfer
-from region_broker.workbench.local_cluster import ClusterError, LocalCluster
+from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,

@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from region_broker.workbench.local_cluster import LocalCluster, RegionPlace
+from region_broker.workbench.cluster_plan import RegionPlace
+from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.node_http import ApiError, request
 from region_broker.workbench.stage import wait_until
 from tests.process.client_fixture import CALL_S, create_topic

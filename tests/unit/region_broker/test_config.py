@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import DOCS, ROOT
 
 NEVER = object()
 
@@ -29,6 +30,29 @@ def region(at: int, **changed: Any) -> dict[str, Any]:
     raw = {"name": ("eu", "us")[at], "ordinal": at, "node_id": at + 1,
            "kafka": f"{host}:9092", "peer": f"{host}:9094", "http": f"{host}:9093"}  # fmt: skip
     return {key: value for key, value in (raw | changed).items() if value is not NEVER}
+
+
+def node(number: int, **changed: Any) -> dict[str, Any]:
+    """Return a node of region eu in a region's list of nodes."""
+    host = f"n{number}.example.org"
+    raw = {
+        "node_id": number,
+        "kafka": f"{host}:9092",
+        "peer": f"{host}:9094",
+        "http": f"{host}:9093",
+    }
+    return {key: value for key, value in (raw | changed).items() if value is not NEVER}
+
+
+def with_nodes(*nodes: Any, node_id: Any = 11, **changed: Any) -> dict[str, Any]:
+    """Return keys of a configuration in which region eu has these nodes and us one, and this file is one node's."""
+    eu = {"name": "eu", "ordinal": 0, "nodes": list(nodes), **changed}
+    return {"node_id": node_id, "regions": [eu, region(1)]}
+
+
+def three(**changed: Any) -> dict[str, Any]:
+    """Return the same with three nodes, of which the last is changed."""
+    return with_nodes(node(11), node(12), node(13, **changed))
 
 
 def refused(raw: Mapping[str, Any]) -> list[str]:
@@ -91,7 +115,25 @@ LONG = "x" * 65
         ({"flush_polcy": "os"}, "flush_polcy is unknown: there is no such key; did you mean flush_po"),
         ({"colour": "red"}, "colour is unknown: there is no such key"),
         ({"regions": two(shard_count=8)}, "regions[1].shard_count is unknown: it is a key of the node"),
-        ({"node_id": 4}, "node_id is unknown: it is a key of a region: write it below [[regions]]"),
+        ({"ordinal": 4}, "ordinal is unknown: it is a key of a region: write it below [[regions]]"),
+        ({"kafka": "eu:1"}, ("kafka is unknown: it is a key of a region's node: write it below [[regions]],"
+         " or below [[regions.nodes]]")),
+        # nodes of a region
+        (with_nodes(), "regions[0].nodes is missing: one [[regions.nodes]] for every node of the region"),
+        (with_nodes(node(11)) | {"regions": [region(0, nodes="n1")]}, "regions[0].nodes is no list of tables"),
+        (with_nodes(node(11), 12), "regions[0].nodes[1] is no table: keys and their values"),
+        (three(kafka=NEVER), "regions[0].nodes[2].kafka is missing: it has no default"),
+        (three(peer="n3"), "regions[0].nodes[2].peer = 'n3' is not host:port"),
+        (three(node_id=-1), "regions[0].nodes[2].node_id = -1 is not in 0..2147483647"),
+        (three(rack="a b"), "regions[0].nodes[2].rack = 'a b' is not safe as the name of a file: 1 to 64 of"),
+        (three(rak="a"), "regions[0].nodes[2].rak is unknown: there is no such key; did you mean rack?"),
+        (three(ordinal=1), "regions[0].nodes[2].ordinal is unknown: it is a key of a region: write it below"),
+        (three(shard_count=1), "regions[0].nodes[2].shard_count is unknown: it is a key of the node: write"),
+        (with_nodes(node(11), kafka="eu:1"), ("regions[0].kafka stands beside regions[0].nodes: each node has its"
+         " own, below [[regions.nodes]]")),
+        (with_nodes(node(11), node_id=11, rack="a"), "regions[0].rack stands beside regions[0].nodes: each"),
+        (with_nodes(*(node(11 + at) for at in range(8))), "regions[0].nodes are 8: at most 7: three or five"),
+        ({"regions": two(rak="a")}, "regions[1].rak is unknown: there is no such key; did you mean rack?"),
         # relations
         ({"region": "us-1"}, "region = 'us-1' is none of the regions: one of eu, us"),
         ({"initial_primary_region": "EU"}, "initial_primary_region = 'EU' is none of the regions: one of eu, us; did you me"),
@@ -99,7 +141,21 @@ LONG = "x" * 65
          "000 is not below group_consumer_session_timeout_ms = 45000: a member must be heard in time")),
         ({"mirror_whole_wait_ms": 5}, "mirror_whole_wait_ms = 5 is below tidemark_interval_ms = 20"),
         ({"regions": two(ordinal=0)}, "regions[1].ordinal = 0 is that of regions[0], too: each region"),
-        ({"regions": two(node_id=1)}, "regions[1].node_id = 1 is that of regions[0], too: each region"),
+        ({"regions": two(node_id=1)}, "regions[1].node_id = 1 is that of regions[0], too: each node has"),
+        (three(node_id=11), "regions[0].nodes[2].node_id = 11 is that of regions[0].nodes[0], too: each node"),
+        (three(node_id=2), "regions[1].node_id = 2 is that of regions[0].nodes[2], too: each node has its own"),
+        (three(http="N11.example.org:9092"), ("regions[0].nodes[2].http = 'N11.example.org:9092'"
+         " is the address of regions[0].nodes[0].kafka, too: each port of each node has")),
+        (three(peer="us.example.org:9094"), ("regions[1].peer = 'us.example.org:9094' is the address of"
+         " regions[0].nodes[2].peer, too")),
+        (three() | {"node_id": NEVER}, ("node_id is missing: which of the nodes of region eu this file is for: one"
+         " of 11, 12, 13")),
+        (three() | {"node_id": -1}, "node_id is missing: which of the nodes of region eu this file is for"),
+        (three() | {"node_id": 2}, "node_id = 2 is that of no node of region eu: one of 11, 12, 13"),
+        ({"node_id": 4}, "node_id = 4 is that of no node of region eu: 1, or leave it out"),
+        ({"node_id": "one"}, "node_id = 'one' is no whole number"),
+        (three(http="elsewhere:9092") | {"node_id": 13, "listen_host": "::"},
+         "http of region eu has port 9092, as kafka has: another port: all three are bound on listen_host = '::'"),
         ({"regions": two(name="Eu")}, "regions[1].name = 'Eu' is that of regions[0], too: each region"),
         ({"regions": two(http="us.example.org:9092")}, ("regions[1].http = 'us.example.org:9092' is the"
          " address of regions[1].kafka, too")),
@@ -133,9 +189,38 @@ def test_INV_CF1_all_problems_are_told_at_once() -> None:
     {"mirror_whole_wait_ms": 0}, {"shard_count": "8"}, {"auto_create_topics": "true"},
     {"regions": [region(0, kafka="[2001:db8::1]:9092", http="127.0.0.1:9092")]},
     {"regions": [region(0), region(1, kafka="eu.example.org:9192")]},
+    {"node_id": 1}, {"node_id": -1}, {"node_id": "1"}, {"regions": two(rack="a")}, {"regions": two(rack="")},
+    three(), three(rack="a"), three() | {"node_id": "13"}, with_nodes(node(11)),
+    with_nodes(node(11), node_id=NEVER), with_nodes(*(node(11 + at) for at in range(7))),
+    three() | {"region": "us", "node_id": NEVER},
+    three(http="elsewhere:9092") | {"listen_host": "::"},  # that node's file is another one
 ])  # fmt: skip
 def test_what_is_right_is_taken(right: dict[str, Any]) -> None:
     NodeConfig.build(whole(**right), "node.toml")
+
+
+def test_a_node_knows_itself_and_the_others_of_its_region() -> None:
+    config = NodeConfig.build(whole(**three(rack="b") | {"node_id": 12}), "node.toml")
+    assert (config.own.name, [each.name for each in config.others]) == ("eu", ["us"])
+    assert (config.own_node.node_id, config.own_node.kafka) == (12, "n12.example.org:9092")
+    assert [each.node_id for each in config.siblings] == [11, 13]
+    assert [each.rack for each in config.own.nodes] == ["", "", "b"]
+    assert config.node_ids == {11, 12, 13, 2}
+    met = config.own.image()  # of a region the metadata keeps one address: the first node's
+    assert (met.node_id, met.kafka_host, met.peer_port) == (11, "n11.example.org", 9094)
+
+
+def test_a_region_of_one_node_is_the_same_in_either_form() -> None:
+    keys = ("node_id", "kafka", "peer", "http")
+    listed = [
+        {**{key: value for key, value in each.items() if key not in keys},
+         "nodes": [{key: each[key] for key in keys}]}
+        for each in (region(0), region(1))
+    ]  # fmt: skip
+    config = NodeConfig.build(whole(), "node.toml")
+    assert config == NodeConfig.build(whole(regions=listed), "node.toml")
+    assert (config.own_node.node_id, config.siblings) == (1, [])
+    assert config.node_ids == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +263,21 @@ def test_INV_CF1_a_file_that_is_no_configuration_is_said_to_be_none(
     assert str(found.value).removeprefix(f"{tmp_path}/").startswith(said)
 
 
+def test_the_examples_of_the_reference_are_configurations() -> None:
+    text = (DOCS / "reference" / "config.md").read_text("utf-8")
+    [two_regions, three_nodes] = [
+        NodeConfig.build(tomllib.loads(example), "config.md")
+        for example in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    ]
+    assert [each.name for each in two_regions.regions] == ["eu", "us"]
+    assert [(each.node_id, each.rack) for each in three_nodes.own.nodes] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "c"),
+    ]
+    assert three_nodes.own_node.node_id == 2
+
+
 def loaded(tmp_path: Path, **environment: str) -> NodeConfig:
     path = tmp_path / "node.json"
     path.write_text(json.dumps(whole()))
@@ -190,6 +290,7 @@ def test_a_variable_overlays_a_key_and_is_judged_as_one(tmp_path: Path) -> None:
         ("TIDEMARK_SHARD_COUNT", "80", "shard_count = '80' is not in 1..64: a whole number"),
         ("TIDEMARK_DATA_DIR", "", "data_dir = '' is empty: the path of a folder"),
         ("TIDEMARK_DATADIR", "/srv", "TIDEMARK_DATADIR overlays no key: unset it; did you mean TIDEMARK_DATA_DIR?"),
+        ("TIDEMARK_NODE_ID", "4", "node_id = 4 is that of no node of region eu: 1, or leave it out"),
         ("TIDEMARK_REGIONS", "[]", "TIDEMARK_REGIONS overlays nothing: regions come from the file"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as found:

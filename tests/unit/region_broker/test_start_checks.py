@@ -1,6 +1,7 @@
 """What `tidemark broker --check` finds on this machine, and that a start refuses the same (INV-STC1, INV-STC2)."""
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from region_broker.cli.broker import broker
+from region_broker.cli.init import init
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.node import Node, NodeRefused, Ports
@@ -20,6 +22,7 @@ from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.folder.identity_file import read_identity
 
 PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
 
@@ -154,7 +157,8 @@ async def test_a_folder_in_use_is_said_to_be_and_its_ports_are_left_alone(
 
 def test_INV_BI3_a_refused_birth_leaves_no_folder(tmp_path: Path, free: list[int]) -> None:
     alone = config_of(tmp_path / "data", free)
-    silent = msgspec.structs.replace(alone.own, name="us", peer=f"127.0.0.1:{free[3]}")
+    unheard = msgspec.structs.replace(alone.own_node, peer=f"127.0.0.1:{free[3]}")
+    silent = msgspec.structs.replace(alone.own, name="us", nodes=[unheard])
     config = msgspec.structs.replace(alone, regions=[alone.own, silent])
     with pytest.raises(NodeRefused, match="cannot be asked for history"):
         asyncio.run(give_birth(config, PORTS, no_history_elsewhere=False))
@@ -169,8 +173,8 @@ def test_T32_check_of_a_folder_without_history_names_init(tmp_path: Path, free: 
     config, path = config_of(tmp_path / "data", free), tmp_path / "node.toml"
     path.write_text(
         f'region = "eu"\ncluster_id = "c1"\ndata_dir = "{config.data_dir}"\nhome_region = "eu"\n'
-        f'[[regions]]\nname = "eu"\nordinal = 0\nnode_id = 1\nkafka = "{config.own.kafka}"\n'
-        f'peer = "{config.own.peer}"\nhttp = "{config.own.http}"\n'
+        f'[[regions]]\nname = "eu"\nordinal = 0\nnode_id = 1\nkafka = "{config.own_node.kafka}"\n'
+        f'peer = "{config.own_node.peer}"\nhttp = "{config.own_node.http}"\n'
     )
     unborn = CliRunner().invoke(broker, ["--config", str(path), "--check"])
     assert unborn.exit_code == 0, unborn.output
@@ -180,3 +184,77 @@ def test_T32_check_of_a_folder_without_history_names_init(tmp_path: Path, free: 
     born = CliRunner().invoke(broker, ["--config", str(path), "--check"])
     assert born.exit_code == 0, born.output
     assert born.stderr == ""
+
+
+def of_several_nodes(folder: Path, ports: list[int], **changed: Any) -> dict[str, Any]:
+    """Return a configuration of node 12 of region eu, which runs at these ports; its other nodes, and us, do not run."""
+    nodes = [{"node_id": node_id, "kafka": f"127.0.0.{at}:{ports[0]}", "peer": f"127.0.0.{at}:{ports[1]}",
+              "http": f"127.0.0.{at}:{ports[2]}"} for at, node_id in ((2, 11), (1, 12), (3, 13))]  # fmt: skip
+    return {"region": "eu", "node_id": 12, "cluster_id": "c1", "data_dir": str(folder), "initial_primary_region": "eu",
+            "regions": [{"name": "eu", "ordinal": 0, "nodes": nodes}], **changed}  # fmt: skip
+
+
+def test_several_nodes_in_a_region_are_not_served_yet_here_or_elsewhere(
+    tmp_path: Path, free: list[int]
+) -> None:
+    """A start says the same: tests/process/test_cli.py."""
+    raw = of_several_nodes(tmp_path / "data", free)
+    us = config_of(tmp_path, [port + 1 for port in free], region="us", ordinal=1, node_id=2).own
+    elsewhere = {**raw, "region": "us", "node_id": 2,
+                 "regions": [*raw["regions"], msgspec.to_builtins(us)]}  # fmt: skip
+    path = tmp_path / "node.json"
+    for each in (raw, elsewhere):
+        path.write_text(json.dumps(each))
+        refused = CliRunner().invoke(broker, ["--config", str(path), "--check"])
+        assert refused.exit_code == 1, refused.output
+        assert refused.stderr == (
+            f"tidemark: {path}: one problem (docs/reference/config.md lists every key)\n  regions[0].nodes are 3:"
+            " several nodes in a region are not served yet: give each region one (docs/ROADMAP.md)\n"
+        )
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_folder_belongs_to_one_node_of_its_region(tmp_path: Path, free: list[int]) -> None:
+    raw = of_several_nodes(tmp_path, free)
+    storage = await Storage.open(NodeConfig.build(raw, "node.toml"), PORTS)
+    await storage.close()
+    other = NodeConfig.build({**raw, "node_id": 13}, "node.toml")
+    with pytest.raises(NodeRefused, match=r"belongs to node 12 of region eu, .* says node_id = 13"):
+        await Storage.open(other, PORTS)
+
+
+def test_T32_of_a_region_of_several_nodes_one_is_born(tmp_path: Path, free: list[int]) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(of_several_nodes(tmp_path / "12", free)))
+    born = CliRunner().invoke(init, ["--config", str(path), "--no-history-elsewhere"])
+    assert born.exit_code == 0, born.output
+    assert born.stdout == (
+        f"cluster c1 in {tmp_path / '12'} is born: start node 12 of region eu, and the others, which join it\n"
+    )
+    identity = read_identity(PORTS.disk, tmp_path / "12")
+    assert identity is not None
+    assert identity.born is not None
+    assert (identity.region, identity.node_id) == ("eu", 12)
+    assert "at one node of its primary region" in CliRunner().invoke(init, ["--help"]).output
+
+
+async def test_T32_no_birth_where_another_node_of_the_region_has_history(
+    tmp_path: Path, free: list[int]
+) -> None:
+    """1. Node 12 is born, and runs. 2. Node 11 is to be born, too: were it, the region would have two histories."""
+    raw = of_several_nodes(tmp_path / "12", free)
+    born = NodeConfig.build(raw, "node.toml")
+    unborn = NodeConfig.build({**raw, "node_id": 11, "data_dir": str(tmp_path / "11")}, "node.toml")
+    with pytest.raises(
+        NodeRefused, match=r"node 11 of region eu .*, node 13 of region eu .* asked"
+    ):
+        await give_birth(born, PORTS, no_history_elsewhere=False)
+    await give_birth(born, PORTS, no_history_elsewhere=True)
+    node, ready = await Node.open(born, PORTS), asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(node.run(ready.set))
+        await ready.wait()
+        with pytest.raises(NodeRefused, match="node 12 of region eu has history of cluster c1"):
+            await give_birth(unborn, PORTS, no_history_elsewhere=True)
+        node.stop()
+    assert not (tmp_path / "11").exists()

@@ -1,5 +1,6 @@
 """Local clusters: the ports that they are given, and what is said of processes that do not do as they should."""
 
+import json
 import os
 import signal
 import socket
@@ -13,14 +14,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from region_broker.workbench import local_cluster
-from region_broker.workbench.local_cluster import (
+from region_broker.config.node_config import NodeConfig
+from region_broker.workbench import cluster_plan
+from region_broker.workbench.cluster_plan import (
     PLAN_FILE,
     PORTS_OF_OUR_OWN,
     ClusterError,
     ClusterPlan,
-    LocalCluster,
 )
+from region_broker.workbench.local_cluster import LocalCluster
 
 RANGE_OF_LINUX = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -44,7 +46,7 @@ def test_INV_LC4_a_region_that_is_down_keeps_its_ports_from_whatever_is_dialled(
 def test_INV_LC5_a_port_is_given_to_no_other_cluster_while_this_one_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_cluster, "PORTS_OF_OUR_OWN", (29_000, 29_004))
+    monkeypatch.setattr(cluster_plan, "PORTS_OF_OUR_OWN", (29_000, 29_004))
 
     def opened(name: str) -> LocalCluster:
         return LocalCluster.open(
@@ -72,8 +74,10 @@ UP = "import sys; print('ready', flush=True); sys.stdin.read()"
 FAILS = "import sys; sys.exit('tidemark: it holds the data of another region')"
 
 
-def played(folder: Path, *, birth: str = "", node: str = UP) -> LocalCluster:
-    """Return a cluster of one region whose processes are these programs."""
+def played(
+    folder: Path, *, birth: str = "", node: str = UP, regions: int = 1, nodes: int = 1
+) -> LocalCluster:
+    """Return a cluster whose processes are these programs."""
 
     def start(command: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         program = birth if command[0] == "init" else node
@@ -82,7 +86,9 @@ def played(folder: Path, *, birth: str = "", node: str = UP) -> LocalCluster:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
 
-    cluster = LocalCluster.open(folder, region_count=1, port=0, new_cluster_id=UUID(int=1))
+    cluster = LocalCluster.open(
+        folder, region_count=regions, node_count=nodes, port=0, new_cluster_id=UUID(int=1)
+    )
     cluster.start_by(start)
     return cluster
 
@@ -128,3 +134,95 @@ def test_what_does_not_start_is_told_with_its_own_last_word(tmp_path: Path) -> N
         pytest.raises(ClusterError, match="eu did not start: it holds the data"),
     ):
         refused.start()
+
+
+OF_ONE_NODE = (
+    b'{"cluster_id":"c","regions":[{"name":"eu","ordinal":0,"kafka_port":9092,"http_port":9093,"peer_port":9094},'
+    b'{"name":"us","ordinal":1,"kafka_port":9102,"http_port":9103,"peer_port":9104}],"born":true}'
+)
+"""A plan as versions wrote it that knew one node in a region."""
+
+
+def test_a_plan_of_one_node_in_a_region_is_read_and_kept_as_ever(tmp_path: Path) -> None:
+    (tmp_path / PLAN_FILE).write_bytes(OF_ONE_NODE)
+    with LocalCluster.open(
+        tmp_path, region_count=2, port=None, new_cluster_id=UUID(int=1)
+    ) as cluster:
+        places = [(node.name, node.node_id, node.bootstrap) for node in cluster.plan.nodes]
+        assert places == [("eu", 1, "127.0.0.1:9092"), ("us", 2, "127.0.0.1:9102")]
+        assert cluster.data_dir("us") == tmp_path / "us"
+    assert json.loads((tmp_path / PLAN_FILE).read_bytes()) == json.loads(OF_ONE_NODE)
+    with pytest.raises(ClusterError, match=r"with 1 nodes in a region, not 3: .* the same --nodes"):
+        LocalCluster.open(
+            tmp_path, region_count=2, node_count=3, port=None, new_cluster_id=UUID(int=1)
+        )
+
+
+def test_each_node_is_ten_ports_further_whatever_its_region(tmp_path: Path) -> None:
+    with LocalCluster.open(
+        tmp_path, region_count=2, node_count=2, port=20_000, new_cluster_id=UUID(int=1)
+    ) as cluster:
+        plan = cluster.plan
+    assert [(node.name, node.node_id, node.kafka_port, node.http_port) for node in plan.nodes] == [
+        ("eu/1", 1, 20_000, 20_001), ("eu/2", 2, 20_010, 20_011),
+        ("us/3", 3, 20_020, 20_021), ("us/4", 4, 20_030, 20_031),
+    ]  # fmt: skip
+    assert [region.bootstrap for region in plan.regions] == [
+        "127.0.0.1:20000,127.0.0.1:20010", "127.0.0.1:20020,127.0.0.1:20030",
+    ]  # fmt: skip
+    with pytest.raises(ClusterError, match="4 nodes would need ports up to 65552"):
+        LocalCluster.open(
+            tmp_path / "b", region_count=2, node_count=2, port=65_520, new_cluster_id=UUID(int=1)
+        )
+
+
+def test_the_file_of_each_node_is_for_that_one_and_knows_all(tmp_path: Path) -> None:
+    with played(tmp_path, regions=2, nodes=3) as cluster:
+        cluster.route_peers({("eu/2", "us/4"): 7_777})
+        cluster.start()
+        for region, node_ids in (("eu", (1, 2, 3)), ("us", (4, 5, 6))):
+            for node_id in node_ids:
+                folder = tmp_path / region / str(node_id)
+                config = NodeConfig.load(folder / "node.json", {})
+                assert (config.region, config.own_node.node_id) == (region, node_id)
+                assert config.data_dir == str(folder)
+                assert [node.node_id for node in config.own.nodes] == list(node_ids)
+                assert config.node_ids == {1, 2, 3, 4, 5, 6}
+                dialled = config.others[0].nodes[0].peer
+                assert (dialled == "127.0.0.1:7777") is (node_id == 2)
+
+
+def test_INV_LC1_nodes_are_killed_and_started_one_by_one_or_with_their_region(
+    tmp_path: Path,
+) -> None:
+    with played(tmp_path, regions=2, nodes=2) as cluster:
+        cluster.start(["eu"])
+        assert cluster.running == ["eu/1", "eu/2"]
+        cluster.start(["us/4"])
+        [first, second] = cluster.pids("eu")
+        cluster.kill("eu/1")
+        assert (cluster.pids("eu/1"), cluster.pids("eu")) == ([], [second])
+        with pytest.raises(ClusterError, match="node 2 of region eu runs already"):
+            cluster.start(["eu"])
+        cluster.start(["eu/1"])
+        assert first not in cluster.pids("eu")
+        cluster.kill("eu")
+        assert cluster.running == ["us/4"]
+        with pytest.raises(ClusterError, match="eu was not started, or has ended"):
+            cluster.kill("eu")
+        with pytest.raises(ClusterError, match="no node eu/9"):
+            cluster.start(["eu/9"])
+        cluster.stop(["us"])
+        assert cluster.running == []
+
+
+def test_a_cluster_is_born_at_one_node(tmp_path: Path) -> None:
+    died = "import sys; sys.exit('tidemark: born twice')"
+    with played(tmp_path, birth=UP.replace("sys.stdin.read()", "0"), nodes=3) as cluster:
+        cluster.start(["eu/2"])
+        born = [cluster.plan.born]
+        cluster.start(["eu/1", "eu/3"])
+        assert [*born, cluster.plan.born] == [False, True]
+    with played(tmp_path, birth=died, nodes=3) as cluster:
+        cluster.start()  # nobody is born again
+        assert cluster.running == ["eu/1", "eu/2", "eu/3"]
