@@ -39,7 +39,7 @@ class NodeConfigs:
         """Count only the file before `follow`."""
         self._file = file
         self._metadata = metadata
-        self._node_id = file.own.node_id
+        self._node_id = file.own_node.node_id
         self._stored: Stored | None = None
         self._counting = changeable.counting(file, {}, {})
         self._followers: list[Callable[[NodeConfig], None]] = []

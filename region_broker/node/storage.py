@@ -194,7 +194,9 @@ class Storage:
 
 def counting_of(config: NodeConfig, image: MetadataImage) -> Counting:
     """Return the configuration that counts for a node with that file: what a start deletes must not go by the file alone."""
-    own, common = (image.node_configs.get(each, {}) for each in (config.own_node.node_id, ALL_NODES))
+    own, common = (
+        image.node_configs.get(each, {}) for each in (config.own_node.node_id, ALL_NODES)
+    )
     return counting(config, own, common)
 
 

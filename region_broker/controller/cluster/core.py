@@ -124,7 +124,7 @@ class ControllerCore:
             case CommandSettled():
                 self._settle(reign, event)
             case Ticked():
-                pass
+                reign.sessions.look(self._looked_ms)
             case _:
                 assert_never(event)
 
@@ -206,7 +206,7 @@ class ControllerCore:
         return waits and self._image.version == version  # INV-CK3
 
     def _next_command(self, reign: _Reign) -> ControllerCommand | None:
-        silent = reign.sessions.silent(self._looked_ms)
+        silent = reign.sessions.silent()
         if silent:  # INV-CK4
             leader = self._image.leadership and self._image.leadership.leader
             node = min(silent, key=lambda node: (node.member != leader, node.node_id))

@@ -2,6 +2,7 @@
 
 INV-CS1  a node is fenced for silence only after a whole session time-out under this leader of the quorum, counted in time during which
          this one looked; for a reset connection after the grace, unless it was heard again
+         It is judged when the controller looks, behind what has arrived: a heartbeat that waited behind another one counts
 INV-CS2  only what is heard from the registered life counts, and only a node that is heard is unfenced
 INV-CS3  a node that flaps waits before it is unfenced: longer each time, and never longer than the limit; one that is awaited to lead
          does not wait
@@ -24,6 +25,7 @@ class _Session:
     life: UUID
     heard_ms: int
     is_heard: bool = False
+    is_silent: bool = False
     lost_ms: int | None = None
 
 
@@ -78,7 +80,8 @@ class Sessions:
         """Note that the process was heard."""
         session = self._session_of(member, life)
         if session is not None:
-            session.heard_ms, session.is_heard, session.lost_ms = now_ms, True, None
+            session.heard_ms, session.is_heard = now_ms, True
+            session.lost_ms, session.is_silent = None, False
 
     def lost(self, member: Member, life: UUID, now_ms: int) -> None:
         """Note that a connection of the process was reset."""
@@ -90,12 +93,17 @@ class Sessions:
         node = self._image.node_of(member)
         return self._sessions[member.node_id] if node is not None and node.life == life else None
 
-    def silent(self, now_ms: int) -> list[NodeImage]:
-        """Return who is to be fenced (INV-CS1), by node id."""
+    def look(self, now_ms: int) -> None:
+        """Judge who is silent (INV-CS1)."""
+        for session in self._sessions.values():
+            session.is_silent = self._is_silent(session, now_ms)
+
+    def silent(self) -> list[NodeImage]:
+        """Return who is to be fenced, by node id."""
         return [
             node
             for _, node in sorted(self._image.nodes.items())
-            if not node.fenced and self._is_silent(self._sessions[node.node_id], now_ms)
+            if not node.fenced and self._sessions[node.node_id].is_silent
         ]
 
     def _is_silent(self, session: _Session, now_ms: int) -> bool:

@@ -3,11 +3,12 @@
 Not here: what there is (`world`).
 """
 
+from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.metadata_commands import PutDomain
 from tests.fixtures.cluster_images import main_domain, member, node
-from tests.simulation.controller.world import SETTINGS, Node, World, demand
+from tests.simulation.controller.world import SETTINGS, Node, Violated, World, demand
 
 FAULTY_STEPS = 400
 QUIET_STEPS = 100
@@ -27,7 +28,10 @@ def play(seed: int) -> World:
     for _ in range(QUIET_STEPS):
         _step(world, is_quiet=True)
     found = world.image.leadership
-    demand(found is not None and found.leader is not None, "somebody leads within bounded time")
+    if found is None or found.leader is None:
+        raise Violated("somebody leads within bounded time")
+    is_current = region_epoch_of(found.leader_epoch) == world.image.main_domain.region_epoch
+    demand(is_current, "T19: under the present region epoch")
     for _ in range(WHOLE_STEPS):
         _step(world, is_quiet=True)
     found = world.image.leadership
@@ -120,6 +124,8 @@ def _end_of_faults(world: World) -> None:
         if not target.is_up:
             world.start(target)
     world.elect_quorum_leader()
+    if world.chance.random() < 0.3:
+        _fail_over(world)
     found = world.image.leadership
     in_sync = () if found is None else found.in_sync
     if in_sync and not any(world.nodes[one.node_id].member == one for one in in_sync):

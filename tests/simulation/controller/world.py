@@ -115,6 +115,8 @@ class World:
         self.offline: Offline | None = None
         self.late: list[tuple[int, int, Event]] = []
         """Messages that arrive later: when, at whom, what."""
+        self.late_asks: list[tuple[int, tuple[int, UUID], Command]] = []
+        """The same of commands: when, from whom, what."""
         self.records = 0
 
     @property
@@ -315,6 +317,10 @@ class World:
 
     def deliver(self) -> None:
         """Deliver what is due by now."""
+        for ask in [ask for ask in self.late_asks if ask[0] <= self.now_ms]:
+            self.late_asks.remove(ask)
+            if self.leader is not None:
+                self.uncommitted.append(Entry(self.term, ask[1], 0, ask[2]))
         due = [message for message in self.late if message[0] <= self.now_ms]
         self.late = [message for message in self.late if message[0] > self.now_ms]
         for _, node_id, event in due:
@@ -341,10 +347,10 @@ class World:
             said = node(target.node_id, folder=target.folder, start=target.start)
             self.ask(target, RegisterNode(said))
 
-    def ask(self, target: Node, command: Command) -> None:
-        """Have whoever leads the quorum propose what a node asks for."""
+    def ask(self, target: Node, command: Command, *, delay_ms: int = 0) -> None:
+        """Have whoever leads the quorum propose what a node asks for, now or later."""
         if self.leader is not None and not target.is_cut_off and not self.leader.is_cut_off:
-            self.uncommitted.append(Entry(self.term, (target.node_id, target.life), 0, command))
+            self.late_asks.append((self.now_ms + delay_ms, (target.node_id, target.life), command))
 
     def tick(self, ms: int = TICK_MS) -> None:
         """Let time pass."""
@@ -411,15 +417,16 @@ class World:
         version, asked = self.in_sync_asked.get(target.member, (-1, ()))
         if version == found.version:  # it may be committed yet: nothing else is asked for meanwhile
             change = ChangeInSync(target.member, found.leader_epoch, asked, version)
-            if change not in [entry.command for entry in self.uncommitted]:
+            under_way = [entry.command for entry in self.uncommitted]
+            if change not in (*under_way, *(ask[2] for ask in self.late_asks)):
                 self.ask(target, change)
         elif self.chance.random() < 0.3:
             wanted = self._wanted(target, image, able)
             if wanted != found.in_sync:
                 self.in_sync_asked[target.member] = found.version, wanted
-                self.ask(
-                    target, ChangeInSync(target.member, found.leader_epoch, wanted, found.version)
-                )
+                change = ChangeInSync(target.member, found.leader_epoch, wanted, found.version)
+                is_late = self.chance.random() < 0.2
+                self.ask(target, change, delay_ms=self.chance.randint(0, 2_000) if is_late else 0)
 
     def _wanted(self, target: Node, image: MetadataImage, able: set[Member]) -> tuple[Member, ...]:
         eligible = {one.member for one in image.nodes.values() if one.is_eligible}

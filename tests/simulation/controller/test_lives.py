@@ -1,0 +1,178 @@
+"""Regions of three nodes live through faults that seeds choose, and each rule that is taken out is missed."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pytest
+
+from region_broker.controller import cluster_leadership, cluster_nodes
+from region_broker.controller.cluster import core, elections, sessions
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.raft.entries import Member
+from tests.simulation.controller.play import play
+from tests.simulation.controller.world import Violated
+
+SEEDS: Final = range(24)
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_INV_MH1_INV_MH2_INV_MH3_INV_MH5_hold_whatever_happens_and_somebody_leads_afterwards(
+    seed: int,
+) -> None:
+    world = play(seed)
+    assert world.acknowledged
+    assert len(world.leaders) > 1
+
+
+def _leader_stays_when_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster_nodes, "without_lost_leader", lambda image: image)
+
+
+def _folders_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    """A node is in sync by its node id, whatever folder it has."""
+
+    def by_node_id(image: MetadataImage, member: Member) -> NodeImage | None:
+        return image.nodes.get(member.node_id)
+
+    def candidates(image: MetadataImage, _preferred: int | None) -> list[Member]:
+        nodes = (
+            {member.node_id for member in image.leadership.in_sync}
+            if image.leadership
+            else {*image.nodes}
+        )
+        return [
+            image.nodes[one].member
+            for one in sorted(nodes & image.nodes.keys())
+            if image.nodes[one].is_eligible
+        ]
+
+    patch.setattr(MetadataImage, "node_of", by_node_id)
+    patch.setattr(cluster_leadership, "_elected", _elected_from_anywhere)
+    patch.setattr(elections, "candidates", candidates)
+
+
+def _elected_from_anywhere(image: MetadataImage, command: Any) -> MetadataImage:
+    in_sync = image.leadership.in_sync if image.leadership else ()
+    eligible = cluster_leadership._eligible(image, in_sync, command.leader)
+    return cluster_leadership._led(image, command, eligible, unclean=0)
+
+
+def _anybody_is_elected(patch: pytest.MonkeyPatch) -> None:
+    def candidates(image: MetadataImage, _preferred: int | None) -> list[Member]:
+        return sorted(node.member for node in image.nodes.values() if node.is_eligible)
+
+    patch.setattr(elections, "candidates", candidates)
+    patch.setattr(cluster_leadership, "_elected", _elected_from_anywhere)
+
+
+def _fenced_stay_in_sync(patch: pytest.MonkeyPatch) -> None:
+    def everybody(
+        _image: MetadataImage, members: Iterable[Member], leader: Member
+    ) -> tuple[Member, ...]:
+        return tuple(sorted({*members, leader}))
+
+    patch.setattr(cluster_leadership, "_eligible", everybody)
+
+
+def _leader_epochs_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(elections, "next_leader_epoch", lambda image, _region: image.last_leader_epoch)
+    patch.setattr(cluster_leadership, "_judge_leader_epoch", lambda _image, _epoch: None)
+
+
+def _nobody_is_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sessions.Sessions, "silent", lambda _self: [])
+
+
+def _no_session_at_first(patch: pytest.MonkeyPatch) -> None:
+    born = sessions.Sessions.__init__
+
+    def without_session(
+        self: sessions.Sessions, settings: Any, image: MetadataImage, now_ms: int
+    ) -> None:
+        born(self, settings, image, now_ms - settings.session_timeout_ms)
+
+    patch.setattr(sessions.Sessions, "__init__", without_session)
+
+
+def _silent_ones_are_let_in(patch: pytest.MonkeyPatch) -> None:
+    def all_fenced(self: sessions.Sessions, _now_ms: int) -> list[NodeImage]:
+        return [node for node in self._image.nodes.values() if node.fenced]
+
+    patch.setattr(sessions.Sessions, "returned", all_fenced)
+
+
+def _former_lives_are_heard(patch: pytest.MonkeyPatch) -> None:
+    def session_of(self: sessions.Sessions, member: Member, _life: object) -> Any:
+        return self._sessions.get(member.node_id)
+
+    patch.setattr(sessions.Sessions, "_session_of", session_of)
+
+
+def _stale_leaders_stay(patch: pytest.MonkeyPatch) -> None:
+    """A failover asks for no election: the leader goes on under a former region epoch."""
+
+    def due(image: MetadataImage, preferred: int | None) -> Any:
+        is_led = image.leadership is not None and image.leadership.leader is not None
+        return None if is_led else elections.due_election(image, preferred)
+
+    patch.setattr(core, "due_election", due)
+
+
+def _many_proposals(patch: pytest.MonkeyPatch) -> None:
+    propose = core.ControllerCore._propose
+
+    def without_waiting(
+        self: core.ControllerCore, reign: Any, command: Any, *, is_order: bool
+    ) -> None:
+        propose(self, reign, command, is_order=is_order)
+        reign.pending = None
+
+    patch.setattr(core.ControllerCore, "_propose", without_waiting)
+
+
+def _in_sync_shrinks_by_fencing(patch: pytest.MonkeyPatch) -> None:
+    lost_leader = cluster_leadership.without_lost_leader
+
+    def shrunk(image: MetadataImage) -> MetadataImage:
+        image = lost_leader(image)
+        found = image.leadership
+        if found is None or found.leader is None:
+            return image
+        eligible = cluster_leadership._eligible(image, found.in_sync, found.leader)
+        return (
+            image
+            if eligible == found.in_sync
+            else cluster_leadership._with(image, found, in_sync=eligible)
+        )
+
+    patch.setattr(cluster_nodes, "without_lost_leader", shrunk)
+
+
+def _anybody_changes_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster_leadership, "_judge_version", lambda _found, _expected: None)
+    patch.setattr(cluster_leadership, "_led_by", lambda image, _command: image.leadership)
+
+
+MUTANTS: Final[dict[str, Patch]] = {
+    patch.__name__: patch
+    for patch in (
+        _leader_stays_when_fenced, _folders_do_not_count, _anybody_is_elected, _fenced_stay_in_sync,
+        _leader_epochs_are_not_counted, _nobody_is_fenced, _no_session_at_first, _silent_ones_are_let_in,
+        _former_lives_are_heard, _stale_leaders_stay, _many_proposals, _in_sync_shrinks_by_fencing,
+        _anybody_changes_the_in_sync_set,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_rule_that_is_taken_out_is_missed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[mutant](monkeypatch)
+    with pytest.raises((Violated, AssertionError)):
+        _play_all(range(60))
+
+
+def _play_all(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        play(seed)
