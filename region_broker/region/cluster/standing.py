@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from region_broker.controller.raft.entries import Member
 from region_broker.region.peers.node_protocol import (
     FEATURE_LEVEL,
+    LINES,
+    OTHER_LINE,
     OTHER_MEMBER,
     OTHER_REGION,
+    RAFT_LINE,
     REMOVED_MEMBER,
     SAME_MEMBER,
     NodeHello,
@@ -71,6 +76,8 @@ class NodeStanding:
                 f"node {self.member} knows the feature levels {FEATURE_LEVELS[0]} to {FEATURE_LEVELS[-1]}, the peer"
                 f" speaks {theirs.feature_level}: update the older one first",
             )
+        if theirs.line not in LINES:
+            return PeerRefused(OTHER_LINE, f"node {self.member} knows no line of that name")
         return self._objection_to_member(theirs)
 
     def _objection_to_member(self, theirs: NodeHello) -> PeerRefused | None:
@@ -101,10 +108,11 @@ class StandingTowards:
 
     own: NodeStanding
     expected: Member
+    line: str = RAFT_LINE
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
-        return self.own.hello()
+        return msgspec.structs.replace(self.own.hello(), line=self.line)
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:
         """See `NodeIdentity`."""

@@ -16,13 +16,18 @@ OTHER_MEMBER: Final = "other-member"
 SAME_MEMBER: Final = "same-member"
 FEATURE_LEVEL: Final = "feature-level"
 REMOVED_MEMBER: Final = "removed-member"
+OTHER_LINE: Final = "other-line"
+RAFT_LINE: Final = ""
+REPLICA_LINE: Final = "replica"
+LINES: Final = frozenset({RAFT_LINE, REPLICA_LINE})
+"""What a connection between two nodes is for; each has one of its own, so that none waits behind another one's bytes."""
 
 
 class NodeHello(PeerMessage, frozen=True, kw_only=True):
     """The first message of a connection between nodes of one region, and its answer.
 
     `incarnation`: of the folder, with `node_id` the `Member`. `life`: drawn at each start of the process.
-    `feature_level`: what the node speaks; who does not know it refuses.
+    `feature_level`: what the node speaks; who does not know it refuses. `line`: one of `LINES`.
     """
 
     cluster_id: str
@@ -31,6 +36,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     incarnation: UUID
     life: UUID
     feature_level: int
+    line: str = RAFT_LINE
 
     @property
     def member(self) -> Member:
