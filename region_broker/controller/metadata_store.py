@@ -51,7 +51,7 @@ from region_broker.controller.metadata_machine import (
     fold,
 )
 from region_broker.controller.raft.durable import RaftStore
-from region_broker.controller.raft.effects import JoinAsked, PassedOn
+from region_broker.controller.raft.effects import JoinAsked, PassedOn, ReadAsked, RoleChanged
 from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint, Term
 from region_broker.controller.raft.failures import (
     Busy,
@@ -63,6 +63,7 @@ from region_broker.controller.raft.failures import (
     RaftStoreForeign,
     RaftStoreFull,
     Refused,
+    WishFailed,
 )
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import (
@@ -126,6 +127,8 @@ class Cluster:
     voters_max: int = 3
     settings: RaftSettings = field(default_factory=RaftSettings)
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
+    on_role: Callable[[RoleChanged], None] = lambda _: None
+    """Told in the step in which this member's role in the quorum changes."""
 
 
 class MetadataStore:
@@ -143,7 +146,7 @@ class MetadataStore:
         self._cluster = cluster
         self._keeping = keeping
         self._image = machine.current
-        self._take_image: Callable[[MetadataImage], None] = lambda _: None
+        self._followers: list[Callable[[MetadataImage], None]] = []
         self._write_lock = asyncio.Lock()
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
@@ -203,8 +206,8 @@ class MetadataStore:
         return self._group.facts()
 
     def follow(self, take: Callable[[MetadataImage], None]) -> None:
-        """Hand over the present image, and each later one as soon as it is there (INV-M16); there is one follower."""
-        self._take_image = take
+        """Hand over the present image, and each later one as soon as it is there (INV-M16)."""
+        self._followers.append(take)
         take(self._image)
 
     async def run(self) -> None:
@@ -231,6 +234,16 @@ class MetadataStore:
         if failure is not None:
             raise failure
 
+    async def read_current(self) -> None:
+        """Return once all is in `image` that was committed when this was called; this member must lead the quorum (ReadIndex).
+
+        Raises `MetadataUnwritable` where it does not, or not any more.
+        """
+        try:
+            await self._group.ask(ReadAsked)
+        except WishFailed as error:
+            raise MetadataUnwritable(f"the metadata cannot be read: {error}") from error
+
     def stop(self) -> None:
         """Let `run` end."""
         self._group.stop()
@@ -247,10 +260,11 @@ class MetadataStore:
             # Whose folder a host has, its handshake says: it is asked as what it is, a node.
             cluster.transport.send_to_node(node_id, JoinAsked(self._group.term))
 
-    async def apply(self, command: Command) -> MetadataImage:
+    async def apply(self, command: Command, *, in_term: Term | None = None) -> MetadataImage:
         """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`, `MetadataUnsure`.
 
-        After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it.
+        After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it. `in_term`: only
+        while this member leads the quorum in that term, and once.
         """
         async with self._write_lock:
             if self._cluster is None:
@@ -259,7 +273,7 @@ class MetadataStore:
                 raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
             wish_id = self._life.chance.uuid()
             settled = self._asked[wish_id] = asyncio.get_running_loop().create_future()
-            work = self._wish(encode_wish(wish_id, command), settled)
+            work = self._wish(encode_wish(wish_id, command), settled, in_term)
             try:
                 await to_its_end(work)
             finally:
@@ -271,7 +285,9 @@ class MetadataStore:
                 raise CommandRefused(applied.refusal.code, applied.refusal.reason)
             return self._image
 
-    async def _wish(self, payload: bytes, settled: asyncio.Future[Applied]) -> None:
+    async def _wish(
+        self, payload: bytes, settled: asyncio.Future[Applied], in_term: Term | None
+    ) -> None:
         """Return once `settled` is; raises `MetadataUnwritable`."""
         if self._cluster is None:
             try:
@@ -280,7 +296,24 @@ class MetadataStore:
                 raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
             except (RaftStoreFailed, Lost) as error:
                 raise MetadataUnwritable(self._fail(error)) from error
-            return
+        elif in_term is not None:
+            await self._wish_in(in_term, payload)
+        else:
+            await self._wish_again(payload, settled, self._cluster)
+
+    async def _wish_in(self, term: Term, payload: bytes) -> None:
+        if not self._group.leads or self._group.term != term:
+            raise MetadataUnwritable(f"this member does not lead the quorum in term {term}")
+        try:
+            await self._group.propose(payload)
+        except (RaftStoreFull, Refused, Busy, NotLeader) as error:
+            raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
+        except (RaftStoreFailed, Lost) as error:
+            raise MetadataUnsure(f"a change of the metadata is not settled: {error}") from error
+
+    async def _wish_again(
+        self, payload: bytes, settled: asyncio.Future[Applied], cluster: Cluster
+    ) -> None:
         clock = self._life.clock
         due_ms = clock.monotonic_ms() + SETTLED_MS_MAX
         why, again_ms = "nobody leads the quorum", AGAIN_MS
@@ -290,7 +323,7 @@ class MetadataStore:
                     f"a change of the metadata is not settled ({why}): it may take effect later, or never. Look which nodes of the"
                     " region run: most of its voters must"
                 )
-            why = await self._wish_once(payload, self._cluster) or why
+            why = await self._wish_once(payload, cluster) or why
             await asyncio.wait([settled], timeout=again_ms / 1000)
             again_ms = min(2 * again_ms, AGAIN_MS_MAX)
 
@@ -348,7 +381,8 @@ class MetadataStore:
 
     def _show(self, image: MetadataImage) -> None:
         self._image = image
-        self._take_image(image)
+        for take in self._followers:
+            take(image)
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""
@@ -377,6 +411,8 @@ def _setup(
         settings=cluster.settings,
         snapshot_after_bytes=cluster.snapshot_after_bytes,
         on_joining=keeping.note_joining,
+        on_leader=cluster.on_role,
+        on_follower=cluster.on_role,
     )
 
 

@@ -124,6 +124,11 @@ class PeerTransport:
         # In the step in which it ended: what is sent now makes another one.
         del self._lines[line.target]
 
+    def life_of(self, member: Member) -> UUID | None:
+        """Return the life that a member's connection to here named; None without one."""
+        session = self._sessions.get(member)
+        return None if session is None else session.life
+
     def send(self, group: str, target: Member, message: Message) -> None:
         """Send a message of a group to a member, or lose it (INV-CLT1)."""
         line = self._lines.get(target) or self._new_line(target)
