@@ -13,6 +13,7 @@ from region_broker.controller.raft.entries import Member
 from tests.simulation.controller.play import play
 from tests.simulation.controller.world import Violated
 
+pytestmark = pytest.mark.slow
 SEEDS: Final = range(24)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
