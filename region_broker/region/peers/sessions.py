@@ -147,10 +147,10 @@ class Handlers(Generic[AnySession]):
 
     def take(self, session: AnySession, frame: Frame) -> None:
         """Hand a notice to its handler; raises `PeerProtocolError` for one that nobody takes, or that is none."""
-        taker = self._notices.get(frame.tag)
-        if taker is None:
+        take = self._notices.get(frame.tag)
+        if take is None:
             raise PeerProtocolError(f"nobody here takes {frame.tag!r} notices")
-        taker(session, frame)
+        take(session, frame)
 
 
 class NodeDoor:
