@@ -34,8 +34,6 @@ from region_broker.log.scrubbing.damage import DamagedRange, EpochsAt, EpochStar
 from region_broker.ports.disk import NO_DESCRIPTORS, Buffer, Disk, DiskFile
 
 WINDOW_BYTES: Final = 256 * 1024
-SMALL_BYTES: Final = 4096
-"""What is tried of a window that the disk cannot read."""
 DAMAGES_MAX: Final = 64
 """Damaged ranges of one segment that are told apart; the last one goes on to its end."""
 _NOWHERE: Final = 1 << 62
@@ -78,6 +76,7 @@ class Examination:
         self._offset = subject.base_offset
         self._highest_ms = self._first_ms = NO_TIMESTAMP_MS
         self._read_error = ""
+        self._unreadable_below = 0
         self._index: SparseIndex | None = None
         self._summary: SegmentSummary | None = None
         self._entry_slot = 0
@@ -236,13 +235,19 @@ class Examination:
     def _window(self, file: DiskFile) -> Buffer:
         """Return what lies here: at least one batch, if there is a whole one."""
         left_bytes = self._subject.size_bytes - self._position
-        data = self._read(file, self._position, min(WINDOW_BYTES, left_bytes))
+        # Around what the disk cannot read, batch by batch: each try of a large range may take it seconds.
+        first_bytes = WINDOW_BYTES if self._position >= self._unreadable_below else HEADER_BYTES
+        data = self._read(file, self._position, min(first_bytes, left_bytes))
+        if self._read_error and first_bytes != HEADER_BYTES:
+            self._unreadable_below = self._position + first_bytes
+            self._read_error = ""
+            data = self._read(file, self._position, min(HEADER_BYTES, left_bytes))
         try:
             size_bytes = read_header(data).size_bytes
         except BatchError:
             return data
         if size_bytes > len(data) and self._is_plausible(self._position, size_bytes):
-            data = self._read(file, self._position, size_bytes)
+            data = self._read(file, self._position, size_bytes) or data
         return data
 
     def _is_plausible(self, position: int, size_bytes: int) -> bool:
@@ -253,17 +258,15 @@ class Examination:
         return self._index is None or self._index.batch_start_before(end - 1) <= position
 
     def _read(self, file: DiskFile, position: int, size_bytes: int) -> Buffer:
-        """Return that range; less where the file ends, or where the disk cannot read it, which is noted."""
-        for wanted_bytes in (size_bytes, min(size_bytes, SMALL_BYTES)):
-            try:
-                data = read_and_drop(file, position, wanted_bytes)
-            except OSError as error:
-                _check_descriptors(error)
-                self._read_error = f"the disk cannot read it: {error}"
-                continue
-            self._read_bytes += len(data)
-            return data
-        return b""
+        """Return that range; less where the file ends, nothing where the disk cannot read it, which is noted."""
+        try:
+            data = read_and_drop(file, position, size_bytes)
+        except OSError as error:
+            _check_descriptors(error)
+            self._read_error = f"the disk cannot read it: {error}"
+            return b""
+        self._read_bytes += len(data)
+        return data
 
     # -- the files beside it ---------------------------------------------------------------------
 
