@@ -327,6 +327,7 @@ class Node:
                 self.operations,
                 storage.partitions.kept,
                 lambda: storage.partitions.room.refusal,
+                self.scrubber.problem,
             ),
             {
                 "metadata": lambda: storage.metadata.failed or None,

@@ -41,4 +41,4 @@ def compose_scrubber(
         on_sealed=storage.group_commit.on_sealed or (lambda _: None),
         room_refusal=lambda: partitions.room.refusal,
     )
-    return Scrubber(parts, lambda: iter(partitions))
+    return Scrubber(parts, partitions)

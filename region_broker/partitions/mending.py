@@ -145,7 +145,7 @@ class Mend:
                 wanted = Wanted(joining.next_offset, damage.to_offset, above)
                 data = await self._parts.source.piece(self._partition, wanted)
                 position = joining.position
-                joining.take(data)
+                await self._parts.pace.once(partial(joining.take, data))
                 await self._parts.pace.once(partial(replacement.put, position, data))
                 await self._parts.pace.rest(len(data))
         except WrongPiece as error:

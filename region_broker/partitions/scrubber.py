@@ -10,11 +10,14 @@ Not here: what counts as damage (`log.scrubbing.examining`), the order (`log.scr
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Final, Protocol
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from region_broker.limits import YIELD_ROWS
 from region_broker.log.scrubbing.damage import DamagedRange
 from region_broker.log.scrubbing.examining import Examination, Subject
 from region_broker.log.scrubbing.order import LookOrder, Retry, SegmentKey
@@ -55,11 +58,23 @@ class Damage:
         return f"{self.partition.tp}: {self.path} is damaged ({named}); not mended: {self.why}"
 
 
+class Partitions(Protocol):
+    """Those of the node; `partitions.table.PartitionTable` is one."""
+
+    def __iter__(self) -> Iterator[Partition]:
+        """Yield all."""
+        ...
+
+    def by_id(self, topic_id: UUID, partition: int) -> Partition | None:
+        """Return one; None if it is not there."""
+        ...
+
+
 class Scrubber:
     """`run` is its task."""
 
-    def __init__(self, parts: MenderParts, partitions: Callable[[], Iterator[Partition]]) -> None:
-        """Look at nothing before `run`; `partitions` yields those of the node."""
+    def __init__(self, parts: MenderParts, partitions: Partitions) -> None:
+        """Look at nothing before `run`."""
         self.first_pause_ms = FIRST_PAUSE_MS
         """How long it waits after the start of the node."""
         self.pause_ms = PAUSE_MS
@@ -85,11 +100,21 @@ class Scrubber:
 
     async def run_pass(self) -> None:
         """Look at every segment that is sealed now, the oldest look first."""
-        there = dict(self._there())
-        for key in self._order.begin_pass(there, self._clock.monotonic_ms()):
+        await self._see_all()
+        for key in self._order.oldest_first():
             await self._look_at_due()
-            await self._look(key, *there[key])
+            await self._look(key)
         self.passes += 1
+
+    async def _see_all(self) -> None:
+        """Learn which segments there are; gives way to others."""
+        rows, now_ms = 0, self._clock.monotonic_ms()
+        for partition in self._partitions:
+            for key in _sealed_keys(partition):
+                self._order.seen(key, now_ms)
+                rows += 1
+                if rows % YIELD_ROWS == 0:
+                    await self._clock.sleep_ms(0)
 
     async def _rest(self, rest_ms: int) -> None:
         """Pause, but for what is due."""
@@ -101,40 +126,36 @@ class Scrubber:
     async def _look_at_due(self) -> None:
         """Look again at what was not mended, where its time has come, and at logs in which readers have met damage."""
         now_ms = self._clock.monotonic_ms()
-        due = {key for key, damage in self.damaged.items() if damage.retry.due_ms <= now_ms}
-        met = set(self._met_by_readers())
-        if not due and not met:
-            return
-        there = dict(self._there())
-        for gone in self.damaged.keys() - there.keys():
-            del self.damaged[gone]
-        for key, (partition, segment) in there.items():
-            if key in due or (partition in met and key not in self.damaged):
-                await self._look(key, partition, segment)
+        due = [key for key, damage in self.damaged.items() if damage.retry.due_ms <= now_ms]
+        for partition in self._met_by_readers():
+            due += [key for key in _sealed_keys(partition) if key not in self.damaged]
+        for key in due:
+            await self._look(key)
 
-    def _met_by_readers(self) -> Iterator[Partition]:
-        """Yield the partitions that have refused a read since the last look at them."""
-        for partition in self._partitions():
+    def _met_by_readers(self) -> list[Partition]:
+        """Return the partitions that have refused a read since the last look at them."""
+        found = []
+        for partition in self._partitions:
             count = partition.reader.corrupt_reads
             if count > self._corrupt_reads.get(partition, 0):
                 self._corrupt_reads[partition] = count
-                yield partition
-
-    def _there(self) -> Iterator[tuple[SegmentKey, tuple[Partition, Segment]]]:
-        for partition in self._partitions():
-            if partition.failed is not None:
-                continue
-            for segment in partition.log.segments.segments:
-                if segment.file is None:
-                    key = SegmentKey(
-                        partition.topic_id, partition.tp.partition, segment.base_offset
-                    )
-                    yield key, (partition, segment)
+                found.append(partition)
+        return found
 
     # -- one segment -----------------------------------------------------------------------------
 
-    async def _look(self, key: SegmentKey, partition: Partition, segment: Segment) -> None:
-        """Look at a segment as often as its log changes meanwhile, and have mended what is wrong (INV-SCB7)."""
+    async def _look(self, key: SegmentKey) -> None:
+        """Look at a segment, and have mended what is wrong; forget it where it is gone."""
+        partition = self._partitions.by_id(key.topic_id, key.partition)
+        segment = None if partition is None else _segment_at(partition, key.base_offset)
+        if partition is None or segment is None:
+            self._order.forget(key)
+            self.damaged.pop(key, None)
+            return
+        await self._look_at(key, partition, segment)
+
+    async def _look_at(self, key: SegmentKey, partition: Partition, segment: Segment) -> None:
+        """Look as often as the log changes meanwhile (INV-SCB7)."""
         for _ in range(LOOKS_MAX):
             if not _is_there(partition, segment):
                 return
@@ -199,8 +220,8 @@ class Scrubber:
 
     def problem(self) -> str | None:
         """Return what is damaged and not mended, for people; None if nothing is known to be (INV-SCB8)."""
-        known = [damage.text() for damage in self.damaged.values()]
-        return "; ".join(known[:NAMED_MAX]) or None
+        known = islice(self.damaged.values(), NAMED_MAX)
+        return "; ".join(damage.text() for damage in known) or None
 
     def figures(self) -> dict[str, int]:
         """Return what is counted: bytes and passes since the start, ranges, the age of the oldest look in ms."""
@@ -211,6 +232,22 @@ class Scrubber:
             "damaged_ranges": sum(len(each.ranges) for each in self.damaged.values()),
             "mended_ranges": self.mended_ranges,
         }
+
+
+def _sealed_keys(partition: Partition) -> Iterator[SegmentKey]:
+    if partition.failed is None:
+        for segment in partition.log.segments.segments:
+            if segment.file is None:
+                yield SegmentKey(partition.topic_id, partition.tp.partition, segment.base_offset)
+
+
+def _segment_at(partition: Partition, base_offset: int) -> Segment | None:
+    """Return the sealed segment that begins at an offset in a log that runs; None without one."""
+    segments = partition.log.segments
+    if partition.failed is not None or not segments.segments:
+        return None
+    found = segments.segments[segments.slot(base_offset)]
+    return found if found.base_offset == base_offset and found.file is None else None
 
 
 def _is_there(partition: Partition, segment: Segment) -> bool:

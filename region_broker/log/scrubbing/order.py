@@ -7,7 +7,6 @@ it was checked when it was appended. What was looked at before a restart is not 
 Not here: looking (`examining`), pace (`partitions.scrubber`).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -31,14 +30,17 @@ class LookOrder:
         """Know of no segment."""
         self._looked_ms: dict[SegmentKey, int] = {}
 
-    def begin_pass(self, there: Iterable[SegmentKey], now_ms: int) -> list[SegmentKey]:
-        """Return all that are there, the oldest look first; forget the others."""
-        present = dict.fromkeys(there)
-        for gone in self._looked_ms.keys() - present.keys():
-            del self._looked_ms[gone]
-        for key in present:
-            self._looked_ms.setdefault(key, now_ms)
+    def seen(self, key: SegmentKey, now_ms: int) -> None:
+        """Note that a segment is there."""
+        self._looked_ms.setdefault(key, now_ms)
+
+    def oldest_first(self) -> list[SegmentKey]:
+        """Return all that is known, the oldest look first."""
         return list(self._looked_ms)
+
+    def forget(self, key: SegmentKey) -> None:
+        """Note that a segment is gone."""
+        self._looked_ms.pop(key, None)
 
     def looked(self, key: SegmentKey, now_ms: int) -> None:
         """Note a look that has ended."""

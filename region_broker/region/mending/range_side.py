@@ -20,7 +20,7 @@ from region_broker.region.mending.shared_logs import NothingShared, SharedLogs
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.server import PeerServer, PeerSession, Reply
 
-RANGE_BYTES_MAX: Final = 1024 * 1024
+RANGE_BYTES_MAX: Final = 512 * 1024
 NOT_SHARED: Final = "not-shared"
 DAMAGED_HERE: Final = "damaged-here"
 _ONE_BATCH: Final = 1

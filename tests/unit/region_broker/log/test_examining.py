@@ -242,13 +242,18 @@ A, B, C = (SegmentKey(TOPIC_ID, 0, base) for base in (0, 10, 20))
 def test_the_oldest_look_is_the_next_and_what_is_gone_is_forgotten() -> None:
     order = LookOrder()
     assert order.oldest_age_ms(5) == 0
-    assert order.begin_pass([A, B], 0) == [A, B]
+    for key in (A, B):
+        order.seen(key, 0)
+    assert order.oldest_first() == [A, B]
     order.looked(A, 10)
+    order.seen(A, 20)
     assert order.oldest_age_ms(30) == 30
-    assert order.begin_pass([A, B, C], 40) == [B, A, C]
+    order.seen(C, 40)
+    assert order.oldest_first() == [B, A, C]
     order.looked(B, 50)
     assert order.oldest_age_ms(60) == 50
-    assert order.begin_pass([C, B], 70) == [C, B]
+    order.forget(A)
+    assert order.oldest_first() == [C, B]
 
 
 def test_what_was_not_mended_is_tried_less_and_less_often() -> None:

@@ -65,8 +65,8 @@ def test_one_flipped_bit_is_mended_to_the_bytes_that_were_written(field: str, wh
     assert all_bytes(some.partition) == whole
     assert some.sealed[-1] == path  # its digest is made again
     expect_leftovers_gone(some)
-    for again in (lambda: lose_everything(some), some.kill_and_reopen, some.close_and_reopen):
-        again()
+    for again in (lose_everything, Fixture.kill_and_reopen, Fixture.close_and_reopen):
+        again(some)
         assert some.partition.failed is None
         assert all_bytes(some.partition) == whole
     assert examined(some, path).is_sound
@@ -433,7 +433,7 @@ def test_no_more_is_read_in_a_second_than_is_configured() -> None:
         source=twin_of(some), disk=some.disk, pace=Pace(clock, Inline(), 1000),
         on_sealed=some.sealed.append, room_refusal=lambda: None,
     )  # fmt: skip
-    made = Scrubber(parts, lambda: iter(some.partitions))
+    made = Scrubber(parts, some.table)
     run_now(made.run_pass())
     size = sum(len(some.disk.read_file(path)) for path in sealed(some))
     assert made.figures()["bytes"] == size
@@ -447,7 +447,7 @@ async def test_with_a_rate_of_zero_nothing_is_looked_at() -> None:
         source=twin, disk=some.disk, pace=Pace(NoPauses(some), Inline(), 0),
         on_sealed=some.sealed.append, room_refusal=lambda: None,
     )  # fmt: skip
-    made = Scrubber(parts, lambda: iter(some.partitions))
+    made = Scrubber(parts, some.table)
     async with asyncio.timeout(5):
         await made.run()
     assert made.figures()["bytes"] == 0
