@@ -33,7 +33,7 @@ from region_broker.log.indexes.sparse_index import (
 from region_broker.log.scrubbing.damage import DamagedRange, EpochsAt, EpochStart
 from region_broker.ports.disk import NO_DESCRIPTORS, Buffer, Disk, DiskFile
 
-WINDOW_BYTES: Final = 256 * 1024
+WINDOW_BYTES: Final = 128 * 1024
 DAMAGES_MAX: Final = 64
 """Damaged ranges of one segment that are told apart; the last one goes on to its end."""
 _NOWHERE: Final = 1 << 62
