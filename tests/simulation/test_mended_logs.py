@@ -13,6 +13,7 @@ from idempotency.record_batch import iter_headers
 from region_broker.log.failures import NotMended
 from region_broker.partitions.mending import Wanted
 from region_broker.records.batches import Record, build_batch
+from region_broker.region.mending import range_side
 from region_broker.region.mending.messages import AskRange, RangeSent
 from region_broker.region.mending.range_source import PeerRanges
 from region_broker.region.mirror.mirror_log import key_of
@@ -191,8 +192,10 @@ async def test_an_older_version_that_does_not_know_the_question_is_named(pair: P
     assert "region us: its version cannot send single ranges" in str(await scrubbed(pair.eu))
 
 
-# Holds INV-RGS1, INV-SLG1.
-async def test_only_what_is_shared_and_whole_is_sent(pair: Pair) -> None:
+# Holds INV-RGS1, INV-RGS2, INV-SLG1.
+async def test_only_what_is_shared_and_whole_is_sent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partition = pair.us.partition(TOPIC, 0)
     epoch = pair.us.node.role.region_epoch
     peers = pair.eu.node.failover.parts.peers
@@ -209,6 +212,9 @@ async def test_only_what_is_shared_and_whole_is_sent(pair: Pair) -> None:
     assert [header.base_offset for _, header in iter_headers(data)] == [1, 2]
     assert told.above_base_offset == 3
     _, data = await pair.eu.as_process(asked(bytes_max=-5))
+    assert [header.base_offset for _, header in iter_headers(data)] == [1]
+    monkeypatch.setattr(range_side, "RANGE_BYTES_MAX", 900)
+    _, data = await pair.eu.as_process(asked())
     assert [header.base_offset for _, header in iter_headers(data)] == [1]
     for changed in (
         {"region_epoch": RegionEpoch(epoch + 8)}, {"region_epoch": RegionEpoch(0)},

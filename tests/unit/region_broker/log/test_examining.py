@@ -12,6 +12,7 @@ from idempotency.record_batch import crc_ok, iter_headers
 from region_broker.log.scrubbing.damage import DamagedRange, EpochsAt, Joining, WrongPiece
 from region_broker.log.scrubbing.order import RETRY_MS_MAX, LookOrder, Retry, SegmentKey
 from region_broker.ports.disk import DiskFile
+from region_broker.records.batches import Record, build_batch
 from tests.fixtures.node_logs import LEADER_EPOCH, TOPIC_ID, Fixture
 from tests.fixtures.scrubbing import examined, filled, places, sealed
 from tests.simulation.disk import SimulatedDisk
@@ -72,6 +73,21 @@ def test_a_batch_that_a_producer_wrote_into_its_record_is_not_where_the_log_goes
     [damage] = found.damages
     assert (damage.from_offset, damage.to_offset) == (3, segment.next_offset)
     assert ".index" in found.side_faults
+
+
+def test_a_damaged_length_that_points_at_such_a_batch_does_not_go_on_there() -> None:
+    some = filled()
+    inner = build_batch([Record(None, b"inner", timestamp_ms=1)])
+    for _ in range(2):
+        outer = Record(b"k", b"_" * 50 + inner + b"_" * 3000, timestamp_ms=1)
+        outcome = some.partition.writer.append(build_batch([outer]))
+    some.sync()
+    base_offset = outcome.base_offset - 1
+    [path] = [each for each in sealed(some) if int(each.stem) == base_offset]
+    content = some.disk.content(path)
+    content[8:12] = (content.find(inner) - 12).to_bytes(4, "big")
+    [damage] = examined(some, path).damages
+    assert (damage.from_offset, damage.to_offset) == (base_offset, base_offset + 1)
 
 
 def test_a_file_that_ends_early_lacks_what_was_behind_it() -> None:

@@ -441,6 +441,31 @@ def test_no_more_is_read_in_a_second_than_is_configured() -> None:
     assert made.figures()["passes"] == 1
 
 
+def test_INV_SCB9_what_is_sealed_during_a_pass_has_its_turn_in_the_next_one() -> None:
+    some = filled()
+    first = sealed(some)
+    looked: list[Path] = []
+
+    def note(operation: str, path: Path) -> None:
+        if operation == "open" and path.suffix == ".log":
+            looked.append(path)
+            if len(sealed(some)) < 2 * len(first):
+                some.disk.fault = None
+                roll(some)
+                some.disk.fault = note
+
+    made = scrubber_of(some, twin_of(some))
+    some.disk.fault = note
+    run_now(made.run_pass())
+    assert [path for path in looked if path in first] == first
+    assert made.figures()["passes"] == 1
+    later = [path for path in sealed(some) if path not in first]
+    assert later
+    looked.clear()
+    run_now(made.run_pass())
+    assert set(later) <= set(looked)
+
+
 async def test_with_a_rate_of_zero_nothing_is_looked_at() -> None:
     some, twin, _, _ = damaged()
     parts = MenderParts(
