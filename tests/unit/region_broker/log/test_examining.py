@@ -9,6 +9,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch
 from idempotency.record_batch import crc_ok, iter_headers
+from region_broker.log.indexes.sparse_index import SparseIndex, decode_index
 from region_broker.log.scrubbing.damage import DamagedRange, EpochsAt, Joining, WrongPiece
 from region_broker.log.scrubbing.order import RETRY_MS_MAX, LookOrder, Retry, SegmentKey
 from region_broker.ports.disk import DiskFile
@@ -77,12 +78,13 @@ def test_a_batch_that_a_producer_wrote_into_its_record_is_not_where_the_log_goes
 
 def test_a_damaged_length_that_points_at_such_a_batch_does_not_go_on_there() -> None:
     some = filled()
-    inner = build_batch([Record(None, b"inner", timestamp_ms=1)])
+    inner = bytearray(build_batch([Record(None, b"inner", timestamp_ms=1)]))
+    inner[12:16] = LEADER_EPOCH.to_bytes(4, "big")
+    base_offset = some.partition.log_end_offset
     for _ in range(2):
-        outer = Record(b"k", b"_" * 50 + inner + b"_" * 3000, timestamp_ms=1)
-        outcome = some.partition.writer.append(build_batch([outer]))
+        outer = Record(b"k", b"_" * 50 + bytes(inner) + b"_" * 3000, timestamp_ms=1)
+        some.partition.writer.append(build_batch([outer]))
     some.sync()
-    base_offset = outcome.base_offset - 1
     [path] = [each for each in sealed(some) if int(each.stem) == base_offset]
     content = some.disk.content(path)
     content[8:12] = (content.find(inner) - 12).to_bytes(4, "big")
@@ -129,6 +131,26 @@ def test_an_index_of_another_segment_is_found_though_its_checksum_is_right() -> 
     other = some.disk.read_file(second.with_suffix(".index"))
     some.disk.write_file_atomic(first.with_suffix(".index"), other)
     found = examined(some, first)
+    assert (found.damages, list(found.side_faults)) == ([], [".index"])
+
+
+@pytest.mark.parametrize("wrong", ["position", "offset", "time"])
+def test_an_index_whose_entry_is_no_batch_of_the_segment_is_found(wrong: str) -> None:
+    some = filled()
+    path = sealed(some)[0]
+    _, summary = decode_index(some.disk.read_file(path.with_suffix(".index")), 256)
+    index = SparseIndex(256)
+    highest_ms = -1
+    for at, (position, offset) in enumerate(places(some, path)):
+        off = at == 3
+        index.note_batch(
+            offset + (off and wrong == "offset"),
+            position + (off and wrong == "position"),
+            highest_ms + (off and wrong == "time"),
+        )
+        highest_ms = 999_000 + offset
+    some.disk.write_file_atomic(path.with_suffix(".index"), index.encode(summary))
+    found = examined(some, path)
     assert (found.damages, list(found.side_faults)) == ([], [".index"])
 
 
@@ -235,6 +257,10 @@ def test_a_piece_that_begins_elsewhere_ends_beyond_or_is_empty_is_not_taken() ->
     with pytest.raises(WrongPiece):
         Joining(shorter, some.partition.log.epochs).take(data)
     # Whole batches of the right offsets, but not as many bytes as are missing.
+    elsewhere = bytearray(data)
+    elsewhere[7] ^= 1
+    with pytest.raises(WrongPiece):
+        joining.take(bytes(elsewhere))
     longer = DamagedRange(2, 4, damage.position, damage.end_position + 1, "played")
     with pytest.raises(WrongPiece):
         Joining(longer, some.partition.log.epochs).take(data)

@@ -235,6 +235,26 @@ def test_bytes_that_do_not_fit_are_not_put_in() -> None:
     assert some.partition.failed is None
 
 
+# Holds INV-SCB5.
+def test_what_the_disk_has_written_wrongly_is_not_put_in_place() -> None:
+    some, twin, path, before = damaged()
+    bad = some.disk.read_file(path)
+    hits: list[Path] = []
+
+    def spoil(operation: str, where: Path) -> None:
+        if operation == "fdatasync" and where.name == f"{path.name}.cleaned":
+            hits.append(where)
+            some.disk.damage(where, places_before(before)[7] + FIELDS["payload"])
+
+    some.disk.fault = spoil
+    made = scrub(some, twin)
+    some.disk.fault = None
+    assert hits
+    assert "damaged elsewhere" in (made.problem() or "")
+    assert some.disk.read_file(path) == bad
+    expect_leftovers_gone(some)
+
+
 # Holds INV-MND2, INV-DR2.
 def test_T13_what_a_cleaning_may_have_thinned_out_is_not_fetched() -> None:
     some = filled({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
@@ -322,7 +342,15 @@ def close(some: Fixture) -> None:
     some.table.close()
 
 
-CHANGES = [cut, delete, close]
+def seal_anew(some: Fixture) -> None:
+    some.partition.truncate_to(2)
+    for number in range(12):
+        some.partition.writer.append(build_batch([Record(None, b"%d" % number * 400)]))
+    some.sync()
+    assert sealed(some)[0].stem == f"{0:020d}"
+
+
+CHANGES = [cut, delete, close, seal_anew]
 
 
 # Holds INV-SCB7.
@@ -363,6 +391,32 @@ def test_a_segment_that_is_cleaned_while_it_is_looked_at_is_looked_at_again() ->
     assert made.problem() is None
 
 
+# Holds INV-SCB7.
+def test_a_segment_that_goes_into_another_one_before_it_is_opened_is_not_blamed() -> None:
+    some = filled({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    for _ in range(60):
+        put(some, ("a", "v" * 300))
+    roll(some)
+    assert clean(some)
+    roll(some)
+    twin = Twin(some.partition)
+    small = [each for each in sealed(some) if len(some.disk.read_file(each)) < 1000]
+    path = small[1]  # the next cleaning puts it into the one before it
+    hits: list[bool] = []
+
+    def meanwhile(operation: str, where: Path) -> None:
+        if operation == "read_file" and where == path.with_suffix(".index") and not hits:
+            some.disk.fault = None
+            hits.append(clean(some))
+
+    some.disk.fault = meanwhile
+    made = scrub(some, twin)
+    assert hits == [True]
+    assert not some.disk.exists(path)
+    assert made.problem() is None
+    assert not twin.asked
+
+
 # Holds INV-MND3.
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_log_that_changes_while_its_range_is_fetched_is_left_alone(
@@ -377,7 +431,7 @@ def test_a_log_that_changes_while_its_range_is_fetched_is_left_alone(
     twin.on_asked = meanwhile
     scrub(some, twin)
     expect_leftovers_gone(some)
-    if change is not close:
+    if change in (cut, delete):
         held = all_bytes(some.partition)
         assert all_bytes(twin.partition).find(held) >= 0
         some.close_and_reopen()
@@ -401,6 +455,11 @@ def test_a_log_is_not_cleaned_while_it_is_mended_and_not_mended_while_it_is_clea
     assert "being changed" in (made.problem() or "")
     assert not twin.asked
     state.release()
+    other = filled({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    assert other.partition.log.cleaning.take()
+    assert not clean(other)
+    other.partition.log.cleaning.release()
+    assert clean(other)
     assert scrub(some, twin).problem() is None
     assert cleaned == [False]
     assert some.disk.read_file(path) == before
