@@ -237,7 +237,7 @@ async def test_nothing_is_asked_for_that_is_not_proved_to_be_shared(pair: Pair) 
     source = node.scrubber._parts.source
     assert isinstance(source, PeerRanges)
     partition = pair.eu.partition(TOPIC, 0)
-    with pytest.raises(NotMended, match="under a tidemark"):
+    with pytest.raises(NotMended, match="is under a tidemark here yet"):
         await source.piece(partition, Wanted(0, RECORDS + 1, above))
     await node.role.stand_still("played")
     with pytest.raises(NotMended, match="neither acts nor mirrors"):
