@@ -16,8 +16,10 @@ from region_broker.records.batches import Record, build_batch
 from region_broker.region.mending import range_side
 from region_broker.region.mending.messages import AskRange, RangeSent
 from region_broker.region.mending.range_source import PeerRanges
+from region_broker.region.mending.shared_logs import NothingShared, SharedLogs
 from region_broker.region.mirror.mirror_log import key_of
 from region_broker.region.peers.protocol import PeerRefused
+from tests.fixtures.linked_regions import PlayedIdentity
 from tests.simulation.http_client import get
 from tests.simulation.region_pair import Pair, Region, region_pair
 from tests.simulation.test_folders_without_history import TOPIC, shown, write
@@ -242,3 +244,21 @@ async def test_nothing_is_asked_for_that_is_not_proved_to_be_shared(pair: Pair) 
     await node.role.stand_still("played")
     with pytest.raises(NotMended, match="neither acts nor mirrors"):
         await source.piece(partition, Wanted(0, 1, above))
+
+
+# Holds INV-SLG1.
+async def test_a_region_shares_nothing_under_a_region_epoch_without_a_tidemark(pair: Pair) -> None:
+    """As where it has heard of a takeover, and its logs were not compared with those of the new primary yet (T23)."""
+    node = pair.us.node
+    epoch, key = node.role.region_epoch, key_of(pair.us.partition(TOPIC, 0))
+    later = RegionEpoch(epoch + 8)
+
+    def shared(region_epoch: RegionEpoch) -> SharedLogs:
+        identity = PlayedIdentity("us", region_epoch=region_epoch)
+        return SharedLogs(identity, node.tidemarks, node._source, lambda: True)
+
+    assert shared(epoch).end_of(key, epoch) == RECORDS
+    with pytest.raises(NothingShared, match="no tidemark of region epoch"):
+        shared(later).end_of(key, later)
+    with pytest.raises(NothingShared, match="is at region epoch"):
+        shared(later).end_of(key, epoch)
