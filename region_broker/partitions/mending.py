@@ -179,6 +179,7 @@ class Mend:
             self._stop_reason = ""
             return False
         self._stop_reason = ""
+        self._partition.watchers.notify()  # a mirror that could not be sent the range waits for news
         await pace.once(state.settle)
         await pace.once(self._digest)
         return True

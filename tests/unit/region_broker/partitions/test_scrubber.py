@@ -546,3 +546,12 @@ def test_what_a_reader_has_met_is_looked_at_before_its_turn() -> None:
         some.partition.reader.read_raw(4, 1)
     run_now(made._look_at_due())
     assert some.disk.read_file(path) == before
+
+
+def test_who_waits_for_a_log_is_woken_by_its_mend() -> None:
+    """A mirror that was behind could not be sent the range, and asks again when it hears of something new."""
+    some, twin, _, _ = damaged()
+    woken: list[bool] = []
+    some.partition.watchers.add(lambda: woken.append(True))
+    scrub(some, twin)
+    assert woken
