@@ -41,6 +41,7 @@ from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
+from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -53,6 +54,7 @@ from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
+from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.server import PeerServer, PeerSettings
@@ -281,7 +283,24 @@ class Node:
         self._failover_answers.register(self.peers)
         self.peers.admit = self.failover.outlook.lives.admit
         ForwardTarget(self._dispatcher, self.role).register(self.peers)
+        self.scrubber = compose_scrubber(
+            storage, ports, self._other_regions(), config.scrub_bytes_per_second
+        )
         self._compose_http()
+
+    def _other_regions(self) -> OtherRegions:
+        role = self.role
+        return OtherRegions(
+            peers=self.failover.parts.peers,
+            identity=self._handshake,
+            server=self.peers,
+            shared=SharedLogs(
+                self._handshake,
+                self.tidemarks,
+                self._source,
+                lambda: role.acting or role.mirrors,
+            ),
+        )
 
     def _compose_http(self) -> None:
         storage = self.storage
@@ -291,6 +310,7 @@ class Node:
                 self.operations,
                 storage.partitions.kept,
                 lambda: storage.partitions.room.refusal,
+                self.scrubber.problem,
             ),
             {
                 "metadata": lambda: storage.metadata.failed or None,
@@ -299,6 +319,7 @@ class Node:
                 "tidemarks": self._tidemark_check,
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
+                "damage": self.scrubber.problem,
             },
             self.metrics.registry,
         )
@@ -309,6 +330,7 @@ class Node:
                     transactions=self.transactions.transactions,
                     group_states=lambda: [found.state for found in self.groups.list()[1]],
                     held_back=self.tidemarks.held_back,
+                    scrub=self.scrubber.figures,
                 )
             )
         )
@@ -389,6 +411,7 @@ class Node:
                         ),  # raises what a handler raised as a bug
                         ("retention", self._maintain()),
                         ("cleaner", self.cleaner.run()),
+                        ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),

@@ -112,6 +112,9 @@ class LeadershipDriver:
                 self._parts.leading.image_changed(image)
         self._changed.set()
 
+    def _is_leading(self) -> bool:
+        return self._leads is not None
+
     def _stop_leading(self) -> None:
         if self._leads is not None:
             self._leads = None
@@ -144,7 +147,7 @@ class LeadershipDriver:
         try:
             async with asyncio.TaskGroup() as tasks:
                 leading = tasks.create_task(_endless(self._parts.lead()), name="leads")
-                while self._leads is not None:
+                while self._is_leading():
                     self._changed.clear()
                     await self._changed.wait()
                 leading.cancel()
