@@ -190,7 +190,7 @@ async def test_a_region_that_is_away_is_named_and_asked_again(pair: Pair) -> Non
 
 async def test_an_older_version_that_does_not_know_the_question_is_named(pair: Pair) -> None:
     flip(pair.eu)
-    del pair.us.node.peers._readers[AskRange.__name__]
+    del pair.us.node.peers._handlers._requests[AskRange.__name__]
     assert "region us: its version cannot send single ranges" in str(await scrubbed(pair.eu))
 
 

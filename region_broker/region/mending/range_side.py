@@ -18,7 +18,8 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.region.mending.messages import AskRange, RangeSent
 from region_broker.region.mending.shared_logs import NothingShared, SharedLogs
 from region_broker.region.peers.protocol import PeerRefused
-from region_broker.region.peers.server import PeerServer, PeerSession, Reply
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import PeerSession, Reply
 
 RANGE_BYTES_MAX: Final = 512 * 1024
 NOT_SHARED: Final = "not-shared"
