@@ -151,14 +151,18 @@ class MetadataStore:
             if self.failed:
                 raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
             try:
-                await to_its_end(self._group.propose(encode_command(command)))
-            except (RaftStoreFull, Refused, Busy, NotLeader) as error:
-                raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
-            except (RaftStoreFailed, Lost) as error:
-                raise MetadataUnwritable(self._fail(error)) from error
+                await to_its_end(self._propose(command))
             finally:
                 self._image = self._machine.current
             return self._image
+
+    async def _propose(self, command: Command) -> None:
+        try:
+            await self._group.propose(encode_command(command))
+        except (RaftStoreFull, Refused, Busy, NotLeader) as error:
+            raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
+        except (RaftStoreFailed, Lost) as error:  # known here, also where who asked is cancelled
+            raise MetadataUnwritable(self._fail(error)) from error
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""

@@ -1,0 +1,108 @@
+"""What an attack on the metadata's log broke: ends of a group that nobody heard of, folders that are not one."""
+
+import asyncio
+import dataclasses
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from region_broker.controller import metadata_store
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import CountNodeStart, CreateTopic
+from region_broker.controller.metadata_store import Life, MetadataStore
+from region_broker.controller.raft.group_setup import GroupSetup
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.simulated_loop import run_simulated
+from tests.unit.region_broker.controller.test_metadata_log import FOLDER, ORDERS, opened
+
+
+def no_room_for_frames(operation: str, path: Path) -> None:
+    """Be a file system that needs room for each write, also for one into bytes that are there."""
+    if operation == "pwrite" and path.name == "log":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+async def opened_in_new_folder() -> tuple[SimulatedDisk, MetadataStore]:
+    disk = SimulatedDisk()
+    disk.make_dirs(FOLDER)
+    return disk, await opened(disk)
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_room_that_was_taken_and_is_denied_ends_the_changes_not_the_node(*, is_run: bool) -> None:
+    """`RaftStoreFull` of `persist` ended the group: `run` raised it into the node, or nobody said that it had ended."""
+
+    async def denied() -> None:
+        disk, store = await opened_in_new_folder()
+        async with asyncio.TaskGroup() as tasks:
+            if is_run:
+                tasks.create_task(store.run())
+                await asyncio.sleep(0)
+            disk.fault = no_room_for_frames
+            for _ in range(2):
+                with pytest.raises(MetadataUnwritable, match=r"known after a restart.*Make room"):
+                    await store.apply(CreateTopic(ORDERS))
+                assert "no room" in store.failed
+        await store.close()
+        disk.process_killed()
+        again = await opened(disk)
+        await again.apply(CountNodeStart())
+        await again.close()
+
+    run_simulated(denied(), 1)
+
+
+def test_a_log_that_fails_under_a_cancelled_caller_is_told() -> None:
+    """Before `run` only whoever asked heard of it: who was cancelled let the node go on as if nothing had happened."""
+
+    async def cancelled() -> None:
+        disk, store = await opened_in_new_folder()
+        disk.fail_by_chance(random.Random(1), 1.0, (errno.EIO,), {"fdatasync"})
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(store.apply(CreateTopic(ORDERS)))
+            await asyncio.sleep(0)
+            asking.cancel()
+        assert "Mend the disk" in store.failed
+        with pytest.raises(MetadataUnwritable, match="known after a restart"):
+            await store.apply(CountNodeStart())
+        await store.run()
+        assert "Mend the disk" in store.failed
+        await store.close()
+
+    run_simulated(cancelled(), 1)
+
+
+def test_a_command_that_is_durable_is_acknowledged_though_the_snapshot_behind_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller was told that it may not be, while the image had it already: a topic without partitions."""
+    setup = metadata_store._setup
+
+    def small(life: Life, folder: Path) -> GroupSetup:
+        return dataclasses.replace(setup(life, folder), snapshot_after_bytes=200)
+
+    def no_snapshot(operation: str, path: Path) -> None:
+        if operation == "pwrite" and path.name.startswith("snapshot"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(metadata_store, "_setup", small)
+
+    async def failing() -> None:
+        disk, store = await opened_in_new_folder()
+        disk.fault = no_snapshot
+        image = await store.apply(CreateTopic(ORDERS))
+        assert list(image.topics) == ["orders"]
+        with pytest.raises(MetadataUnwritable, match="known after a restart"):
+            await store.apply(CountNodeStart())
+        assert "keeping a snapshot" in store.failed
+        assert store.image == image
+        await store.close()
+        disk.process_killed()
+        again = await opened(disk)
+        assert again.image == image
+        await again.close()
+
+    run_simulated(failing(), 1)
