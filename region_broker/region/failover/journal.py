@@ -2,8 +2,6 @@
 
 INV-FJ2  a torn last frame was never acted on: it is cut off at `recover`. Damage before it is not mended:
          `JournalDamaged`, because guessing a region's epoch could let two regions act
-INV-FJ4  what a start reads is written and synced once more before it counts: a process whose sync failed may have ended, and
-         left it in the page cache alone, where no sync finds it any more (INV-DK3, INV-DK6)
 INV-FJ3  events are read back in the order they were appended, and never changed
 `append` returns only once the event is on stable storage, also the file's name.
 
@@ -21,7 +19,7 @@ import msgspec
 from crc32c import crc32c
 
 from geo_replicator.failover_events import Event
-from region_broker.ports.disk import Disk, DiskFile
+from region_broker.ports.disk import Disk, DiskFile, sync_as_found
 from region_broker.ports.offload import Offload
 
 MAGIC: Final = b"TMFAIL01"
@@ -67,9 +65,7 @@ class FailoverJournal:
             self._disk.fsync_dir(self._path.parent)
             data = MAGIC
         else:
-            file.pwrite(0, data)  # INV-FJ4
-            file.fdatasync()
-            self._disk.fsync_dir(self._path.parent)
+            sync_as_found(self._disk, self._path)
         if not data.startswith(MAGIC):
             raise JournalDamaged(self._complaint(0, "no magic number"))
         events, end_bytes = self._read(data)
