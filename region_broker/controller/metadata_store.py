@@ -26,6 +26,7 @@ from region_broker.controller import metadata_commands
 from region_broker.controller.image_database import (
     ConnectSqlite,
     ImageDatabase,
+    MetadataInDoubt,
     MetadataUnreadable,
     MetadataUnwritable,
     Stored,
@@ -144,12 +145,12 @@ class MetadataStore:
     async def apply(self, command: Command) -> MetadataImage:
         """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`.
 
-        After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it.
+        After `MetadataUnwritable` nothing has changed, unless it is `MetadataInDoubt`: then the next start shows it.
         """
         async with self._write_lock:
             metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
             if self.failed:
-                raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
+                raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
             try:
                 await to_its_end(self._propose(command))
             finally:
@@ -162,7 +163,7 @@ class MetadataStore:
         except (RaftStoreFull, Refused, Busy, NotLeader) as error:
             raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
         except (RaftStoreFailed, Lost) as error:  # known here, also where who asked is cancelled
-            raise MetadataUnwritable(self._fail(error)) from error
+            raise MetadataInDoubt(self._fail(error)) from error
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""
