@@ -3,7 +3,8 @@
 INV-M6   a command is in `image` only once it is durable in the log; what was refused is in neither. Whoever asked for it goes on
          in the very step in which it is there: nobody else sees a topic before its partitions are open. Who is cancelled
          meanwhile is let go when it is settled (INV-UB1); what must follow a command is carried to its end with it
-INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used
+INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used; nor
+         is one without a position that the log never came to: a version without log changed it meanwhile
 Commands are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum` beside
 the database, and begins with what an older version had stored.
 
@@ -71,6 +72,12 @@ _NOT_THIS_LOG: Final = (
     "{path} is what the log of the quorum had come to after entry {index} of term {term}, by member {member}, and {folder} {why}."
     " Give the whole data folder back as it was when the node stopped, all parts from one moment; or empty it: the node then"
     " joins the region that acts, and copies all from there."
+)
+
+_WITHOUT_LOG: Final = (
+    "{path} was changed by a version of Tidemark that has no log of the quorum, after {folder} was begun: what is in that log"
+    " was not in force then. Move {folder} away: a new log then begins with what the database holds. Or give the whole data"
+    " folder back as it was when this version stopped last."
 )
 
 
@@ -202,6 +209,8 @@ def check_log(
 ) -> None:
     """Raise `MetadataUnreadable` unless the log may be the one that made what is stored (INV-M13)."""
     if stored.position is None:
+        if found is not None and not _has_been(stored.image, found[1]):
+            raise MetadataUnreadable(_WITHOUT_LOG.format(path=path, folder=folder))
         return
     member, index, term = stored.position.member, stored.position.index, stored.position.term
     if found is None:
@@ -219,6 +228,20 @@ def check_log(
             path=path, index=index, term=term, member=member, folder=folder, why=why
         )
     )
+
+
+def _has_been(image: MetadataImage, found: Recovered) -> bool:
+    """Return whether the log came to `image` once, or began later than that."""
+    if found.snapshot is None or image.version == 0:
+        return True
+    past = decode_image(found.snapshot[1])
+    if image.version < past.version:
+        return True
+    for entry in found.entries:
+        if past.version == image.version:
+            break
+        past = fold(past, [entry])
+    return past == image
 
 
 def _told(folder: Path, error: Exception) -> Exception:

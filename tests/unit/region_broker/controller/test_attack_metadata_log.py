@@ -5,15 +5,19 @@ import dataclasses
 import errno
 import os
 import random
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from region_broker.controller import metadata_store
-from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.image_database import MetadataUnreadable, MetadataUnwritable
 from region_broker.controller.metadata_commands import CountNodeStart, CreateTopic
-from region_broker.controller.metadata_store import Life, MetadataStore
+from region_broker.controller.metadata_store import QUORUM_FOLDER, Life, MetadataStore
 from region_broker.controller.raft.group_setup import GroupSetup
+from tests.fixtures.metadata_stores import open_metadata
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
 from tests.unit.region_broker.controller.test_metadata_log import FOLDER, ORDERS, opened
@@ -106,3 +110,53 @@ def test_a_command_that_is_durable_is_acknowledged_though_the_snapshot_behind_it
         await again.close()
 
     run_simulated(failing(), 1)
+
+
+def downgraded(path: Path) -> None:
+    """Let the database be as `downgrade` of its migration leaves it; the log stays beside it."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE quorum_position")
+        database.execute("UPDATE alembic_version SET version_num = '0002'")
+
+
+def delete_as_an_older_version(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM topics")
+        database.execute("UPDATE counters SET value = value + 1 WHERE name = 'version'")
+
+
+async def with_topic(path: Path) -> MetadataStore:
+    """Make a store whose log has more than one command, close and downgrade it."""
+    store = await open_metadata(path)
+    for command in (CountNodeStart(), CreateTopic(ORDERS), CountNodeStart()):
+        await store.apply(command)
+    await store.close()
+    downgraded(path)
+    return store
+
+
+async def test_INV_M13_what_a_version_without_log_changed_is_not_taken_back(tmp_path: Path) -> None:
+    """1. A node is upgraded, and downgraded. 2. The older version deletes a topic. 3. The upgrade's log has that topic still."""
+    path = tmp_path / "metadata.db"
+    await with_topic(path)
+    delete_as_an_older_version(path)
+    for _ in range(2):
+        with pytest.raises(
+            MetadataUnreadable, match=r"has no log of the quorum.*Move .*quorum away"
+        ):
+            await open_metadata(path)
+    shutil.rmtree(tmp_path / QUORUM_FOLDER)
+    again = await open_metadata(path)
+    assert not again.image.topics
+    assert again.image.node_start_count == 2
+    await again.close()
+
+
+async def test_INV_M13_a_database_without_position_that_nobody_changed_is_that_of_the_log(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "metadata.db"
+    store = await with_topic(path)
+    again = await open_metadata(path)
+    assert again.image == store.image
+    await again.close()
