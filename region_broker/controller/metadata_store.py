@@ -42,7 +42,7 @@ from region_broker.controller.metadata_machine import (
     encode_image,
     fold,
 )
-from region_broker.controller.raft.durable import RaftStore
+from region_broker.controller.raft.durable import RaftStore, check_owner
 from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint, Term
 from region_broker.controller.raft.failures import (
     Busy,
@@ -259,10 +259,10 @@ def _told(folder: Path, error: Exception) -> Exception:
     )
 
 
-def stored_image(path: Path, disk: Disk) -> MetadataImage | None:
+def stored_image(path: Path, disk: Disk, member: Member | None = None) -> MetadataImage | None:
     """Return what the metadata at `path` came to, and change nothing; raises `MetadataUnreadable`, `MetadataUnwritable`.
 
-    None where there is none yet, or one that a start would first migrate or recover.
+    None where there is none yet, or one that a start would first migrate or recover. `member`: whose log it has to be.
     """
     stored = read_stored(path)
     if stored is None:
@@ -271,6 +271,8 @@ def stored_image(path: Path, disk: Disk) -> MetadataImage | None:
     try:
         found = peek(disk, folder)
         check_log(path, folder, stored, found)
+        if found is not None and member is not None:
+            check_owner(folder, found[0], member)
         if found is None or found[1].snapshot is None:
             return stored.image
         return fold(decode_image(found[1].snapshot[1]), found[1].entries)
