@@ -43,7 +43,7 @@ from region_broker.controller.metadata_machine import (
     fold,
 )
 from region_broker.controller.raft.durable import RaftStore, check_owner
-from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint, Term
+from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint
 from region_broker.controller.raft.failures import (
     Busy,
     Lost,
@@ -56,7 +56,7 @@ from region_broker.controller.raft.failures import (
     Refused,
 )
 from region_broker.controller.raft.group_setup import GroupSetup
-from region_broker.controller.raft.recovered import Recovered, member_of, peek
+from region_broker.controller.raft.recovered import FOUNDED_TERM, Recovered, member_of, peek
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.controller.unbroken import to_its_end
@@ -65,7 +65,7 @@ from region_broker.ports.disk import Disk
 _log: Final = logging.getLogger("tidemark.metadata")
 
 QUORUM_FOLDER: Final = "quorum"
-_FIRST: Final = (LogIndex(1), Term(1))
+_FIRST: Final = (LogIndex(1), FOUNDED_TERM)
 """Where the snapshot stands that a log begins with: it came before all entries."""
 _AFTER_A_RESTART: Final = "the metadata cannot be written, and whether the last change was is known after a restart: {why}"
 _NOT_THIS_LOG: Final = (

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import pytest
 from region_broker.controller import metadata_store
 from region_broker.controller.image_database import MetadataUnreadable, MetadataUnwritable
 from region_broker.controller.metadata_commands import CountNodeStart, CreateTopic
-from region_broker.controller.metadata_store import QUORUM_FOLDER, Life, MetadataStore
+from region_broker.controller.metadata_store import QUORUM_FOLDER, Life, MetadataStore, stored_image
 from region_broker.controller.raft.group_setup import GroupSetup
+from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.metadata_stores import open_metadata
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
@@ -79,20 +81,26 @@ def test_a_log_that_fails_under_a_cancelled_caller_is_told() -> None:
     run_simulated(cancelled(), 1)
 
 
-def test_a_command_that_is_durable_is_acknowledged_though_the_snapshot_behind_it_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its caller was told that it may not be, while the image had it already: a topic without partitions."""
+def with_small_snapshots() -> Callable[[Life, Path], GroupSetup]:
+    """Return what sets a group up as a store does, but for a snapshot behind each larger command."""
     setup = metadata_store._setup
 
     def small(life: Life, folder: Path) -> GroupSetup:
         return dataclasses.replace(setup(life, folder), snapshot_after_bytes=200)
 
+    return small
+
+
+def test_a_command_that_is_durable_is_acknowledged_though_the_snapshot_behind_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller was told that it may not be, while the image had it already: a topic without partitions."""
+
     def no_snapshot(operation: str, path: Path) -> None:
         if operation == "pwrite" and path.name.startswith("snapshot"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    monkeypatch.setattr(metadata_store, "_setup", small)
+    monkeypatch.setattr(metadata_store, "_setup", with_small_snapshots())
 
     async def failing() -> None:
         disk, store = await opened_in_new_folder()
@@ -160,3 +168,28 @@ async def test_INV_M13_a_database_without_position_that_nobody_changed_is_that_o
     again = await open_metadata(path)
     assert again.image == store.image
     await again.close()
+
+
+async def test_an_older_log_beside_a_newer_snapshot_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start ended with an assertion: the next term was one that the snapshot had behind it."""
+    path, log = tmp_path / "metadata.db", tmp_path / QUORUM_FOLDER / "log"
+    store = await open_metadata(path)
+    await store.close()
+    older = log.read_bytes()
+    for _ in range(2):  # a term each
+        store = await open_metadata(path)
+        await store.close()
+    monkeypatch.setattr(metadata_store, "_setup", with_small_snapshots())
+    store = await open_metadata(path)
+    await store.apply(CreateTopic(ORDERS))
+    await store.close()
+    log.write_bytes(older)
+    refusal = (
+        r"no term behind 1, and the snapshot is of term 4.*restore the node's whole data folder"
+    )
+    with pytest.raises(MetadataUnreadable, match=refusal):
+        stored_image(path, RealDisk())
+    with pytest.raises(MetadataUnreadable, match=refusal):
+        await open_metadata(path)
