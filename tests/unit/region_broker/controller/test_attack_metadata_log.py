@@ -17,9 +17,12 @@ from region_broker.controller import metadata_store
 from region_broker.controller.image_database import MetadataUnreadable, MetadataUnwritable
 from region_broker.controller.metadata_commands import CountNodeStart, CreateTopic
 from region_broker.controller.metadata_store import QUORUM_FOLDER, Life, MetadataStore, stored_image
+from region_broker.controller.raft.durable import RaftStore
+from region_broker.controller.raft.entries import LogIndex, Membership, SnapshotPoint, Term
 from region_broker.controller.raft.group_setup import GroupSetup
+from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.metadata_stores import open_metadata
+from tests.fixtures.metadata_stores import MEMBER, open_metadata
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
 from tests.unit.region_broker.controller.test_metadata_log import FOLDER, ORDERS, opened
@@ -193,3 +196,18 @@ async def test_an_older_log_beside_a_newer_snapshot_is_refused_with_the_way_out(
         stored_image(path, RealDisk())
     with pytest.raises(MetadataUnreadable, match=refusal):
         await open_metadata(path)
+
+
+def test_a_snapshot_of_a_newer_version_is_refused_and_leaves_no_file_open() -> None:
+    async def refused() -> None:
+        disk = SimulatedDisk()
+        disk.make_dirs(FOLDER)
+        founded, _ = RaftStore.open(disk, FOLDER / QUORUM_FOLDER, MEMBER)
+        point = SnapshotPoint(LogIndex(1), Term(1), Membership((MEMBER,)))
+        founded.keep_piece(Piece(point, 0, b"newer", last=True))
+        founded.close()
+        with pytest.raises(MetadataUnreadable, match="written by a newer one"):
+            await opened(disk)
+        assert disk.open_files == 0
+
+    run_simulated(refused(), 1)
