@@ -57,9 +57,11 @@ from region_broker.controller.raft.failures import (
 )
 from region_broker.controller.raft.group_setup import GroupSetup
 from region_broker.controller.raft.recovered import FOUNDED_TERM, Recovered, member_of, peek
+from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.controller.unbroken import to_its_end
+from region_broker.limits import MIB
 from region_broker.ports.disk import Disk
 
 _log: Final = logging.getLogger("tidemark.metadata")
@@ -67,6 +69,8 @@ _log: Final = logging.getLogger("tidemark.metadata")
 QUORUM_FOLDER: Final = "quorum"
 _FIRST: Final = (LogIndex(1), FOUNDED_TERM)
 """Where the snapshot stands that a log begins with: it came before all entries."""
+_SETTINGS: Final = RaftSettings(payload_bytes_max=64 * MIB, uncommitted_bytes_max=80 * MIB)
+"""A takeover names where it cuts each log: what the failover journal takes finds room here, or it would stop half way."""
 _AFTER_A_RESTART: Final = "the metadata cannot be written, and whether the last change was is known after a restart: {why}"
 _NOT_THIS_LOG: Final = (
     "{path} is what the log of the quorum had come to after entry {index} of term {term}, by member {member}, and {folder} {why}."
@@ -186,7 +190,7 @@ class MetadataStore:
 def _setup(life: Life, folder: Path) -> GroupSetup:
     return GroupSetup(
         member=life.member, founders=Membership((life.member,)), disk=life.disk, folder=folder,
-        clock=life.clock, chance=life.chance,
+        clock=life.clock, chance=life.chance, settings=_SETTINGS,
     )  # fmt: skip
 
 

@@ -10,12 +10,19 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from region_broker.controller import metadata_store
 from region_broker.controller.image_database import MetadataUnreadable, MetadataUnwritable
-from region_broker.controller.metadata_commands import CountNodeStart, CreateTopic
+from region_broker.controller.metadata_commands import (
+    CountNodeStart,
+    CreateTopic,
+    PutDomain,
+    RecordLineage,
+)
 from region_broker.controller.metadata_store import QUORUM_FOLDER, Life, MetadataStore, stored_image
 from region_broker.controller.raft.durable import RaftStore
 from region_broker.controller.raft.entries import LogIndex, Membership, SnapshotPoint, Term
@@ -26,6 +33,7 @@ from tests.fixtures.metadata_stores import MEMBER, open_metadata
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
 from tests.unit.region_broker.controller.test_metadata_log import FOLDER, ORDERS, opened
+from tests.unit.region_broker.controller.test_metadata_store import MAIN, TAKEOVER
 
 
 def no_room_for_frames(operation: str, path: Path) -> None:
@@ -211,3 +219,16 @@ def test_a_snapshot_of_a_newer_version_is_refused_and_leaves_no_file_open() -> N
         assert disk.open_files == 0
 
     run_simulated(refused(), 1)
+
+
+async def test_a_takeover_that_cuts_very_many_logs_is_written_down(tmp_path: Path) -> None:
+    """4 MiB, what one command could have, are the positions of 97,000 partitions: their takeover was refused each time."""
+    store = await open_metadata(tmp_path / "metadata.db")
+    await store.apply(PutDomain(MAIN))
+    positions = {f"{UUID(int=topic).hex}/{n}": 1 << 40 for topic in range(120) for n in range(1000)}
+    entry = structs.replace(TAKEOVER, positions=positions)
+    await store.apply(RecordLineage("main", entry))
+    await store.close()
+    again = await open_metadata(tmp_path / "metadata.db")
+    assert again.image.main_domain.lineage == (entry,)
+    await again.close()
