@@ -17,12 +17,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
+from geo_replicator.folder_life import FolderIdentity
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.relations import PORTS
 from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
-from region_broker.controller.metadata_store import stored_image
+from region_broker.controller.metadata_store import incarnation_of, stored_image
+from region_broker.controller.raft.entries import Member
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,
@@ -96,7 +99,7 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
         identity = read_identity(ports.disk, folder)
         if identity is not None:
             check_owner(identity, config, folder)
-        image = stored_image(folder / METADATA_FILE, ports.disk)
+        image = stored_image(folder / METADATA_FILE, ports.disk, _member(config, identity, ports))
         if image is not None:
             yield from contradictions(image, config)
         # One that a start would first migrate or recover is not judged here.
@@ -106,6 +109,13 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
                 yield Problem(_key(config), "cannot be opened", missing)
     except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
         yield Problem(_key(config), "is not for this configuration", str(error))
+
+
+def _member(config: NodeConfig, identity: FolderIdentity | None, ports: Ports) -> Member | None:
+    """Return as whom a start would open the log of the quorum; None where it would begin one."""
+    path = Path(config.data_dir) / METADATA_FILE
+    begun = incarnation_of(path, ports.disk) if identity is None else UUID(hex=identity.folder_id)
+    return None if begun is None else Member(config.own_node.node_id, begun)
 
 
 def _is_unborn(folder: Path, ports: Ports) -> bool:

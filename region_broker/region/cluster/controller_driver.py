@@ -36,10 +36,10 @@ from region_broker.controller.cluster.events import (
     Ticked,
 )
 from region_broker.controller.cluster.settings import ControllerSettings
-from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.controller.metadata_store import MetadataStore, MetadataUnsure
+from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.raft.effects import Role, RoleChanged
 from region_broker.controller.raft.entries import Term
 
@@ -181,7 +181,7 @@ class ControllerDriver:
         outcome, text = Outcome.DONE, ""
         try:
             await self._store.apply(proposed.command, in_term=proposed.term)
-        except MetadataUnsure as error:
+        except MetadataInDoubt as error:
             outcome, text = Outcome.UNKNOWN, str(error)
         except (CommandRefused, MetadataUnwritable) as error:
             outcome, text = Outcome.REFUSED, str(error)
