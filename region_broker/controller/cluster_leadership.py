@@ -30,7 +30,7 @@ from region_broker.controller.cluster_commands import (
     ElectUnclean,
     LeadershipCommand,
 )
-from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership, NodeImage
+from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
@@ -174,7 +174,7 @@ def _judge_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> None
         )
 
 
-def _judge_eligible(image: MetadataImage, member: Member) -> NodeImage:
+def _judge_eligible(image: MetadataImage, member: Member) -> None:
     node = image.nodes.get(member.node_id)
     if node is None:
         raise CommandRefused(
@@ -197,7 +197,6 @@ def _judge_eligible(image: MetadataImage, member: Member) -> NodeImage:
             "node-draining",
             f"node {member.node_id} is about to stop, and takes nothing on: start it anew",
         )
-    return node
 
 
 # --- the in-sync set ---
