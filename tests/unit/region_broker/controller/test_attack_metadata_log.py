@@ -31,6 +31,7 @@ from region_broker.controller.raft.group_setup import GroupSetup
 from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.metadata_stores import MEMBER, open_metadata
+from tests.fixtures.older_metadata import forget_cluster, forget_node_configs
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
 from tests.unit.region_broker.controller.test_metadata_log import FOLDER, ORDERS, opened
@@ -134,6 +135,8 @@ def test_a_command_that_is_durable_is_acknowledged_though_the_snapshot_behind_it
 
 def downgraded(path: Path) -> None:
     """Let the database be as `downgrade` of its migration leaves it; the log stays beside it."""
+    forget_cluster(path)
+    forget_node_configs(path)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("DROP TABLE quorum_position")
         database.execute("UPDATE alembic_version SET version_num = '0002'")

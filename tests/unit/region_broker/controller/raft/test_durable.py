@@ -174,6 +174,7 @@ def test_INV_RF5_a_snapshot_of_ones_own_leaves_the_pieces_of_a_leaders_alone() -
     3. The next piece of the former comes."""
     disk = SimulatedDisk()
     store = with_entries(disk, 2)
+    store.persist([Persist(HardState(Term(3)), None, ())])  # whoever hears of a term notes it
     store.keep_piece(Piece(point(10, 3), 0, b"one ", last=False))
     store.keep_snapshot(point(2), b"own")
     assert store.image() == b"own"
