@@ -5,7 +5,7 @@ INV-CLT2  a message that arrives is credited to the member whose handshake its c
           it names; one for a group that is not here, or that is no message, ends its connection and nothing else
 INV-CLT3  there are lines to members that have an address, `LINES_MAX` at most: nobody makes this node connect anywhere by
           naming members
-INV-CLT4  a member has one connection to here, its newest; while that stands, another start of the same member is refused: two
+INV-CLT4  a member has one connection of this kind to here, its newest; while that stands, another start of the same member is refused: two
           processes run on copies of one folder, or the former one's end is not noticed yet (INV-PS9)
 
 What one member says to another travels on the connection that the former made; the other direction has one of its own.
@@ -28,7 +28,7 @@ from region_broker.region.cluster.raft_messages import (
     decode_raft_message,
 )
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.node_protocol import Probe, Probed
+from region_broker.region.peers.node_protocol import RAFT, Probe, Probed
 from region_broker.region.peers.protocol import (
     RUNS_ELSEWHERE,
     PeerProtocolError,
@@ -92,8 +92,8 @@ class PeerTransport:
         """Let nodes of this region in at the peer port; call it before the port is bound."""
         assert server.node_door is None, "a node has one transport"
         door = NodeDoor(self._parts.standing, self._on_session)
-        door.handlers.register_notice(RaftNotice, self._on_notice)
-        door.handlers.register(Probe, self._on_probe)
+        door.handlers_for(RAFT).register_notice(RaftNotice, self._on_notice)
+        door.handlers_for(RAFT).register(Probe, self._on_probe)
         server.node_door = door
 
     def group(self, name: str) -> GroupTransport:

@@ -2,6 +2,7 @@
 
 INV-PSS1  a session is of one kind for life, a region's or a node's, and is served what was registered for that kind only
 INV-PSS2  whose a node's session is, its handshake said: no later message names its sender
+INV-PSS3  a node's session is of one purpose for life, and is served what was registered for that purpose only
 Not here: sockets, frames and the handshake itself (`server`).
 """
 
@@ -11,7 +12,13 @@ from uuid import UUID
 
 from region_broker.controller.raft.entries import Member
 from region_broker.ports.network import Buffer, ByteStream
-from region_broker.region.peers.node_protocol import NodeHello, NodeIdentity
+from region_broker.region.peers.node_protocol import (
+    PURPOSES,
+    RAFT,
+    NodeHello,
+    NodeIdentity,
+    Purpose,
+)
 from region_broker.region.peers.protocol import (
     UNKNOWN_MESSAGE,
     AnyMessage,
@@ -85,6 +92,11 @@ class NodeSession(Session):
         """Return which start of the member's process it is of."""
         return self._hello.life
 
+    @property
+    def purpose(self) -> Purpose:
+        """Return what it is for (INV-PSS3)."""
+        return self._hello.purpose
+
     def cut_off(self) -> None:
         """End the connection at once."""
         self._cut_off()
@@ -157,10 +169,18 @@ class NodeDoor:
     """How nodes of this node's region come in, and what they are served."""
 
     def __init__(self, identity: NodeIdentity, on_session: Callable[[NodeSession], None]) -> None:
-        """Let in whom `identity` does not object to; tell `on_session` of each, which may raise `PeerRefused`, too."""
+        """Let in whom `identity` does not object to; tell `on_session` of each for the quorum's messages, which may raise
+        `PeerRefused`, too.
+        """
         self._identity = identity
         self._on_session = on_session
-        self.handlers: Handlers[NodeSession] = Handlers()
+        self._handlers: dict[Purpose, Handlers[NodeSession]] = {
+            purpose: Handlers() for purpose in PURPOSES
+        }
+
+    def handlers_for(self, purpose: Purpose) -> Handlers[NodeSession]:
+        """Return what connections of a purpose are served; register it before the port is bound."""
+        return self._handlers[purpose]
 
     def handshake(
         self, session_id: int, stream: ByteStream, frame: Frame
@@ -171,5 +191,6 @@ class NodeDoor:
         if objection is not None:
             raise objection
         session = NodeSession(session_id, stream.peer, theirs, stream.abort)
-        self._on_session(session)
+        if session.purpose == RAFT:
+            self._on_session(session)
         return self._identity.hello(), session
