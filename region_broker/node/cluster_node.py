@@ -30,6 +30,7 @@ from region_broker.controller.metadata_commands import CommandRefused, PutDomain
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
 from region_broker.controller.metadata_store import Cluster
 from region_broker.controller.raft.effects import RoleChanged
+from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
 from region_broker.node.node import Node, peer_settings
@@ -46,6 +47,9 @@ VOTERS_MAX: Final = 3
 LOOK_MS: Final = 50
 TOLD_EACH_MS: Final = 10_000
 DRAIN_MS_MAX: Final = 3_000
+
+_NOT_YET: Final = frozenset({"leadership-not-begun", "node-id-in-use"})
+"""Refusals of a registration that time mends: the first node is about to lead, a former folder of this node still counts as there."""
 
 _log: Final = logging.getLogger("tidemark.node")
 
@@ -85,6 +89,9 @@ class ClusterNode:
         self._begun: Begun
         self.controller: ControllerDriver
         self.node: Node | None = None
+        self.on_node: Callable[[Node], None] = lambda _node: None
+        """Told of the node once it is joined together, before it runs."""
+        self.failed_callbacks: Final = FailedCallbacks()
 
     @classmethod
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
@@ -137,6 +144,7 @@ class ClusterNode:
                 working = [
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
                     tasks.create_task(self.controller.run(), name="controller"),
+                    tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:
@@ -194,6 +202,7 @@ class ClusterNode:
         node = Node(config, self._ports, storage, self._parts_of(storage))
         await node.failover.recover()
         await storage.folder.note_whole()
+        self.on_node(node)
         return node
 
     async def _tell_waiting(self) -> None:
@@ -218,7 +227,9 @@ class ClusterNode:
             try:
                 await self._begun.metadata.apply(RegisterNode(node))
             except CommandRefused as refused:
-                raise NodeRefused(f"this node cannot register: {refused.reason}") from refused
+                if refused.code not in _NOT_YET:
+                    raise NodeRefused(f"this node cannot register: {refused.reason}") from refused
+                await self._ports.clock.sleep_ms(LOOK_MS)
             except MetadataUnwritable as error:
                 _log.warning("this node cannot register yet: %s", error)
                 await self._ports.clock.sleep_ms(LOOK_MS)

@@ -28,7 +28,7 @@ from region_broker.region.cluster.raft_messages import (
     decode_raft_message,
 )
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.node_protocol import RAFT, Probe, Probed
+from region_broker.region.peers.node_protocol import RAFT, REPLICA, Probe, Probed
 from region_broker.region.peers.protocol import (
     RUNS_ELSEWHERE,
     PeerProtocolError,
@@ -162,7 +162,7 @@ class PeerTransport:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(client.run())
             try:
-                self._met[node_id] = (await client.handshake(self._parts.standing)).member
+                self._met[node_id] = (await client.handshake(self._parts.standing, REPLICA)).member
             except (PeerUnreachable, PeerRefused) as error:
                 _log.info("node %d is not met yet: %s", node_id, error)
             finally:
