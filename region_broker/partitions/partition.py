@@ -17,11 +17,12 @@ Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 from collections.abc import Callable
 from uuid import UUID
 
-from idempotency.identity import LeaderEpoch, TopicPartition
+from idempotency.identity import LeaderEpoch, LogKey, TopicPartition
 from idempotency.partition_state import PartitionState
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
+from region_broker.log.journal.sync_job import DirtyLog
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.commit_waiters import CommitFuture, CommitListener, CommitWaiters
 from region_broker.partitions.parts.reader import PartitionReader
@@ -46,6 +47,7 @@ class Partition:
         """Start as a mirror that shows nothing; `become_leader` or `become_mirror` follows."""
         self.tp = tp
         self.topic_id = topic_id
+        self.key = LogKey(topic_id, tp.partition)
         self.log = log
         self.sight = sight = Sight(log, start)
         self.watchers = ReadableWatchers()
@@ -54,6 +56,7 @@ class Partition:
         self._waiters = CommitWaiters()
         self.on_durable: Callable[[], None] = _nobody_copies
         """Called when more is durable here, or the log failed: where the region has other nodes that copy it."""
+        self._mark_dirty = log.listener.on_dirty
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
         self.retention = Retention(tp, log, sight, self._trimming, self.watchers)
@@ -151,6 +154,11 @@ class Partition:
         self.follow_term(self.written_epoch)
         self.watchers.notify()
 
+    def become_follower(self) -> None:
+        """Take only what the leader node of this region has, from now on, and show nothing to readers."""
+        self.become_mirror()
+        self.rewind_cut(0, is_end=False)
+
     def follow_term(self, leader_epoch: LeaderEpoch) -> None:
         """Tell clients of a mirror the leader epoch of the primary region's term, under which this log may be idle.
 
@@ -217,6 +225,26 @@ class Partition:
             listener.committed()
         else:
             self._waiters.notify_at(offset, listener)
+
+    def tell_appends(self, on_appended: Callable[[], None] | None) -> None:
+        """Call `on_appended` after each batch that is written, synced or not, from now on; None: nobody copies (any more).
+
+        It must be cheap, and costs nothing while nobody asks for it.
+        """
+        listener, mark_dirty = self.log.listener, self._mark_dirty
+        if on_appended is None:
+            listener.on_dirty = mark_dirty
+            return
+
+        def tell(log: DirtyLog) -> None:
+            mark_dirty(log)
+            on_appended()
+
+        listener.on_dirty = tell
+
+    def tell_durable(self, on_durable: Callable[[], None] | None) -> None:
+        """Let `on_durable` be told, None: nobody."""
+        self.on_durable = _nobody_copies if on_durable is None else on_durable
 
     def _stable_moved(self) -> None:
         self.on_durable()

@@ -104,6 +104,29 @@ class PartitionReader:
         end = high_watermark if limit is None else min(limit, high_watermark)
         return self._reads.read(offset, max_bytes, end, wait=wait)[0]
 
+    def read_replica(
+        self, offset: int, max_bytes: int, *, wait: bool = True
+    ) -> tuple[bytes | bytearray, int]:
+        """Return whole batches from `offset` up to the log's end, synced or not, byte for byte, and where to go on.
+
+        For followers in this region. At least one batch if there is one, also from below the log start. Raises OffsetOutOfRange,
+        PartitionFailed, CorruptRange, and ColdRange unless `wait`.
+        """
+        self._check_range(offset, self._content.start_offset)
+        return self._reads.read(offset, max_bytes, self._content.end_offset, wait=wait)
+
+    def bytes_up_to_end(self, offset: int, enough: int, *, wait: bool = True) -> int:
+        """Return how many bytes a follower that is at `offset` lacks; stops counting at `enough`, as `readable_bytes` does."""
+        end = self._content.end_offset
+        if self._content.failed is not None or not self._content.start_offset <= offset <= end:
+            return enough
+        if offset == end:
+            return 0
+        try:
+            return self._reads.bytes_between(offset, end, enough, wait=wait)
+        except LogError:
+            return enough  # said and counted already; whoever reads it hears of it
+
     def has_another(self, batch: BatchHeader) -> bool:
         """Return whether another batch than this one, of another region's log, is in its place here.
 

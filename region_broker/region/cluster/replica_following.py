@@ -1,0 +1,401 @@
+"""This node follows the leader of its region's logs: it compares, cuts, copies, and says how far it is durable.
+
+INV-RFD1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
+INV-RFD2 while this follows, all logs here are in the follower's role: they take nothing but what the leader has, show nothing, and
+         know of HW what a leader has said, never more than is durable here
+INV-RFD3 what a connection brings counts while it is the newest one of this core
+INV-RFD4 a log that does not take what the leader has stops, loudly, or waits; the others go on
+
+How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
+waits for the disk, and is rare.
+Not here: what is done when (`replication.following`), the connection (`replica_line`), who leads.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, assert_never
+
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey, Member
+from idempotency.record_batch import BatchError
+from region_broker.log.failures import LogError, PartitionFailed
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.region.cluster.member_line import LineParts
+from region_broker.region.cluster.replica_line import CannotBe, ReplicaLine
+from region_broker.region.cluster.replica_logs import local_log, noted_high_watermark
+from region_broker.region.cluster.replica_messages import ReplicaPart
+from region_broker.replication.effects import (
+    AppendSlices,
+    CheckEpochs,
+    Connect,
+    CutLog,
+    Disconnect,
+    DivergedBelowHighWatermark,
+    FollowerEffect,
+    HighWatermark,
+    LogStart,
+    SendFetch,
+    SendReport,
+    StartAt,
+)
+from region_broker.replication.events import (
+    Connected,
+    ConnectionBroken,
+    EpochsChecked,
+    Fetched,
+    FollowerEvent,
+    FollowLeader,
+    LeaderLog,
+    LogAdded,
+    LogRemoved,
+    LogsDurable,
+    Slice,
+    Ticked,
+)
+from region_broker.replication.following import FollowingCore, Stage
+
+TICK_MS: Final = 50
+_log: Final = logging.getLogger("tidemark.replication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingParts:
+    """What following needs of the node. `line`: as for Raft's lines, with `address_of`; its clock counts here, too."""
+
+    partitions: PartitionTable
+    line: LineParts
+
+
+@dataclass(slots=True)
+class Behind:
+    """What one log lacks of the leader's, as that one said last."""
+
+    leaders_end: int
+    unsent_bytes: int
+
+
+class ReplicaFollowing:
+    """`follow`, `stop`, and again; `run` owns its tasks."""
+
+    def __init__(self, parts: FollowingParts) -> None:
+        """Follow nobody, and leave the logs' roles to others."""
+        self._parts = parts
+        self._core = FollowingCore()
+        self._leader: Member | None = None
+        self._leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+        self._is_on = False
+        self._events: deque[FollowerEvent] = deque()
+        self._is_stepping = False
+        self._logs: dict[LogKey, Partition] = {}
+        self._moved: dict[LogKey, Partition] = {}
+        self._behind: dict[LogKey, Behind] = {}
+        self._line: ReplicaLine | None = None
+        self._lines: deque[ReplicaLine] = deque()
+        self._begins = asyncio.Event()
+        self._tasks: dict[ReplicaLine, asyncio.Task[None]] = {}
+        self._answer: dict[LogKey, tuple[ReplicaPart, memoryview]] = {}
+        self._last_reason = ""
+        self._follows = asyncio.Event()
+
+    # -- the role --------------------------------------------------------------------------------
+
+    def follow(self, leader: Member | None, leader_epoch: LeaderEpoch) -> None:
+        """Copy from `leader` under its leader epoch; from nobody for None. All logs of the table are followers from now on.
+
+        An older leader epoch than the one that was followed changes nothing.
+        """
+        if leader_epoch < self._leader_epoch:
+            return
+        if leader_epoch > self._leader_epoch or not self._is_on:
+            self._leader, self._leader_epoch = leader, leader_epoch
+        self._is_on = True
+        self.logs_changed()
+        self._tell(FollowLeader(leader_epoch, leader))
+        self._follows.set()
+
+    def stop(self) -> None:
+        """Copy no more, and let the logs go: this node leads them from now on, or ends. Their roles are as they were."""
+        self._is_on = False
+        self._follows.clear()
+        self._end_line()
+        for partition in self._logs.values():
+            partition.tell_durable(None)
+        self._logs.clear()
+        self._moved.clear()
+        self._behind.clear()
+        self._events.clear()
+        self._core = FollowingCore()
+
+    def logs_changed(self) -> None:
+        """Partitions were opened or dropped: to be called after that, in the same step, as a partition opens in no role."""
+        if not self._is_on:
+            return
+        found = {
+            partition.key: partition
+            for partition in self._parts.partitions
+            if partition.failed is None
+        }
+        for key, partition in list(self._logs.items()):
+            if found.get(key) is not partition:
+                self._remove(key)
+        for key, partition in found.items():
+            if key not in self._logs:
+                self._take_on(partition)
+
+    def _take_on(self, partition: Partition) -> None:
+        """Put a log into the follower's role (INV-RFD2)."""
+        known = noted_high_watermark(partition)
+        partition.become_follower()
+        partition.commit_up_to(known)
+        self._logs[partition.key] = partition
+        partition.tell_durable(partial(self._on_durable, partition))
+        self._tell(LogAdded(partition.key, local_log(partition)))
+
+    def _remove(self, key: LogKey) -> None:
+        partition = self._logs.pop(key)
+        partition.tell_durable(None)
+        self._moved.pop(key, None)
+        self._behind.pop(key, None)
+        self._tell(LogRemoved(key))
+
+    def _on_durable(self, partition: Partition) -> None:
+        if not self._moved:
+            asyncio.get_running_loop().call_soon(self._tell_durable)
+        self._moved[partition.key] = partition
+
+    def _tell_durable(self) -> None:
+        moved, self._moved = self._moved, {}
+        for key in [key for key, partition in moved.items() if partition.failed is not None]:
+            del moved[key]
+            self._remove(key)
+        if moved:
+            self._tell(LogsDurable({key: log.durable_end for key, log in moved.items()}))
+
+    # -- the core --------------------------------------------------------------------------------
+
+    def _tell(self, event: FollowerEvent) -> None:
+        """Tell the core, at once or when it has its turn (INV-RFD1)."""
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                for effect in self._core.step(event, self._parts.line.clock.monotonic_ms()):
+                    self._perform(effect)
+        finally:
+            self._is_stepping = False
+
+    def _perform(self, effect: FollowerEffect) -> None:
+        match effect:
+            case Connect() | Disconnect() | CheckEpochs() | SendFetch() | SendReport():
+                self._perform_on_line(effect)
+            case AppendSlices(slices):
+                for part in slices:
+                    self._append(part)
+            case HighWatermark(key, offset):
+                if key in self._logs:
+                    self._logs[key].commit_up_to(offset)
+            case CutLog() | StartAt() | LogStart() | DivergedBelowHighWatermark():
+                self._perform_on_log(effect)
+            case _:
+                assert_never(effect)
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def _append(self, part: Slice) -> None:
+        """Write what the leader sent of a log; what it does not take ends the session, as the core counts it as written."""
+        partition = self._logs.get(part.key)
+        if partition is None:
+            return
+        sent, data = self._answer[part.key]
+        writer = partition.writer
+        writer.cleaned_at_primary = max(writer.cleaned_at_primary, sent.cleaned_below)
+        try:
+            end_offset = writer.append_mirrored(data)
+        except PartitionFailed:
+            self._give_up(part.key)
+        except (LogError, BatchError) as error:
+            self._break(f"{partition.tp} does not take what the leader sent: {error}")
+        else:
+            if end_offset != part.end_offset:
+                self._break(
+                    f"{partition.tp} ends at {end_offset}, the leader spoke of {part.end_offset}"
+                )
+
+    def _perform_on_log(
+        self, effect: CutLog | StartAt | LogStart | DivergedBelowHighWatermark
+    ) -> None:
+        partition = self._logs.get(effect.key)
+        if partition is None:
+            return
+        try:
+            match effect:
+                case CutLog(_, to_offset):
+                    _log.warning("%s is cut from %d to %d: the leader has another history from there on",
+                                 partition.tp, partition.log_end_offset, to_offset)  # fmt: skip
+                    partition.truncate_to(to_offset)
+                case StartAt(_, offset):
+                    _log.warning(
+                        "%s starts again at %d, as the leader's does", partition.tp, offset
+                    )
+                    partition.start_at(offset)
+                    partition.commit_up_to(offset)
+                case LogStart(_, offset):
+                    partition.retention.forget_below(offset)
+                case DivergedBelowHighWatermark(_, meets_at, high_watermark):
+                    partition.stop(
+                        f"it parts from the leader's log at {meets_at}, and what lies below {high_watermark} was committed"
+                        " here: a disk has lied, or somebody led who was not in sync. Nothing was cut; keep the folder, and let"
+                        " this node join again with an empty one"
+                    )
+                case _:
+                    assert_never(effect)
+        except LogError as error:
+            if not isinstance(effect, LogStart):
+                partition.stop(f"it cannot be cut as the leader's log was: {error}")
+            else:
+                _log.warning("%s keeps what the leader has deleted: %s", partition.tp, error)
+        if partition.failed is not None:
+            self._give_up(effect.key)
+
+    def _give_up(self, key: LogKey) -> None:
+        if key in self._logs:
+            self._remove(key)
+
+    # -- the connection --------------------------------------------------------------------------
+
+    def _perform_on_line(
+        self, effect: Connect | Disconnect | CheckEpochs | SendFetch | SendReport
+    ) -> None:
+        line = self._line
+        match effect:
+            case Connect(session, leader, leader_epoch):
+                self._end_line()
+                self._line = ReplicaLine(session, leader, leader_epoch, self._parts.line, self)
+                self._lines.append(self._line)
+                self._begins.set()
+            case Disconnect():
+                self._end_line()
+            case CheckEpochs():
+                if line is not None and line.is_let_in:
+                    line.check(effect)
+            case SendFetch():
+                if line is not None and line.is_let_in:
+                    line.fetch(effect)
+            case SendReport(_, durable_ends):
+                if line is not None and line.is_let_in:
+                    line.report(durable_ends)
+            case _:
+                assert_never(effect)
+
+    def _end_line(self) -> None:
+        line, self._line = self._line, None
+        if line is not None and line in self._tasks:
+            self._tasks[line].cancel()
+
+    def _break(self, reason: str) -> None:
+        """End the session: what lies between is compared anew, in the next one."""
+        line = self._line
+        self._say(reason)
+        if line is not None:
+            self._end_line()
+            self._tell(ConnectionBroken(line.session))
+
+    def _say(self, reason: str) -> None:
+        if reason != self._last_reason:
+            self._last_reason = reason
+            _log.warning("replication from node %s was interrupted: %r", self._leader, reason[:300])
+
+    def let_in(self, line: ReplicaLine) -> None:
+        """See `Driver`."""
+        if line is self._line:
+            self._last_reason = ""
+            logs = {key: local_log(partition) for key, partition in self._logs.items()}
+            self._tell(Connected(line.session, logs))
+
+    def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
+        """See `Driver`."""
+        if line is self._line:
+            self._tell(EpochsChecked(line.session, found))
+
+    def fetched(self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]]) -> None:
+        """See `Driver`; raises `CannotBe` while the disk has no room."""
+        if line is not self._line:
+            return
+        full = self._parts.partitions.room.refusal
+        if full is not None:
+            raise CannotBe(full)
+        self._answer = {part.key: (part, data) for part, data in parts}
+        slices = []
+        for part, _ in parts:
+            self._behind[part.key] = Behind(part.log_end_offset, part.unsent_bytes)
+            # A log here never starts beyond its end.
+            start = min(part.log_start_offset, part.end_offset)
+            slices.append(
+                Slice(part.key, part.position, part.end_offset, part.high_watermark, start)
+            )
+        self._tell(Fetched(line.session, tuple(slices)))
+        self._answer = {}
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect when that is due, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._begins.wait()
+                self._begins.clear()
+                while self._lines:
+                    line = self._lines.popleft()
+                    if line is self._line:
+                        task = self._tasks[line] = tasks.create_task(self._keep(line))
+                        task.add_done_callback(partial(self._ended, line))
+
+    def _ended(self, line: ReplicaLine, _task: asyncio.Task[None]) -> None:
+        del self._tasks[line]
+
+    async def _keep(self, line: ReplicaLine) -> None:
+        reason = await line.run()
+        if line is self._line:
+            self._line = None
+            self._say(reason)
+            self._tell(ConnectionBroken(line.session))
+
+    async def _tick(self) -> None:
+        while True:
+            await self._follows.wait()
+            await self._parts.line.clock.sleep_ms(TICK_MS)
+            if self._is_on:
+                self._tell(Ticked())
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, object]:
+        """Return whom this follows and what it lacks, as JSON-able values; None where the leader was not heard yet."""
+        connected = self._line is not None and self._line.is_let_in
+        behind, records, size_bytes = 0, 0, 0
+        for key, partition in self._logs.items():
+            known = self._behind.get(key)
+            if self._core.stage(key) is not Stage.COPIED:
+                behind += 1
+            elif known is not None and known.leaders_end > partition.log_end_offset:
+                behind += 1
+                records += known.leaders_end - partition.log_end_offset
+                size_bytes += known.unsent_bytes
+        return {
+            "leader": None if self._leader is None else str(self._leader),
+            "leader_epoch": self._leader_epoch,
+            "connected": connected,
+            "logs": len(self._logs),
+            "logs_behind": behind,
+            "records_behind": records if connected else None,
+            "bytes_behind": size_bytes if connected else None,
+            "last_error": self._last_reason,
+        }

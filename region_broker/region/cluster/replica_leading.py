@@ -1,0 +1,261 @@
+"""This node leads the region's logs: it serves the followers, moves HW, and has the in-sync set changed.
+
+INV-RLD1 a follower is served under the leader epoch that this node leads, if it is registered, and under no other; whoever waited while
+         that ended is refused
+INV-RLD2 who reports is said by the connection (INV-PSS2), and a connection's end is told at once
+INV-RLD3 a claim of a newer leader epoch is refused, and deposes nobody: that is the metadata's to say
+INV-RLD4 a proposal goes out once; one of which nobody knows is told so, and never as refused
+
+In a region of one node nothing of this runs. Not here: what counts (`replication.leading`), what is sent (`replica_sending`), who elects.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from idempotency.identity import LeaderEpoch, LogKey, Member
+from idempotency.ports import Clock
+from region_broker.controller.cluster_commands import ChangeInSync
+from region_broker.controller.cluster_image import Leadership
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.refusals import CommandRefused
+from region_broker.log.failures import NotLeader
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+from region_broker.region.cluster.replica_logs import history_of
+from region_broker.region.cluster.replica_messages import (
+    NOT_LEADING,
+    OTHER_LEADER_EPOCH,
+    UNKNOWN_FOLLOWER,
+    AskedLog,
+    CheckedReplicaLogs,
+    CheckReplicaLogs,
+    DurableReport,
+    FoundLog,
+    ReplicaFetch,
+    offsets_of,
+)
+from region_broker.region.cluster.replica_sending import FetchSession
+from region_broker.region.cluster.replica_term import LeaderTerm, TermParts
+from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
+from region_broker.replication.effects import ProposeInSync
+from region_broker.replication.events import ProposalEnded, Ticked
+from region_broker.replication.leading import LeadingSettings
+from region_broker.wire.cooperative_yield import CooperativeYield
+
+TICK_MS: Final = 100
+MIN_IN_SYNC: Final = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadingParts:
+    """What leading needs of the node.
+
+    `propose` has the metadata change the in-sync set, or raises CommandRefused, MetadataUnwritable (nobody knows); it asks once.
+    `image`: the metadata as they are known here. `min_in_sync`: for topics that do not set it.
+    """
+
+    me: Member
+    partitions: PartitionTable
+    clock: Clock
+    image: Callable[[], MetadataImage]
+    propose: Callable[[ChangeInSync], Awaitable[None]]
+    min_in_sync: int = 1
+    settings: LeadingSettings = field(default_factory=LeadingSettings)
+
+
+class ReplicaLeading:
+    """`serve_on` once; `begin`, `end`, and again; `run` owns its tasks."""
+
+    def __init__(self, parts: LeadingParts) -> None:
+        """Lead nothing yet."""
+        self._parts = parts
+        self._term: LeaderTerm | None = None
+        self._proposals: deque[tuple[LeaderTerm, ProposeInSync]] = deque()
+        self._asked = asyncio.Event()
+        self._leads = asyncio.Event()
+
+    def serve_on(self, handlers: Handlers[NodeSession]) -> None:
+        """Answer followers; once, before the peer port is bound."""
+        handlers.register(CheckReplicaLogs, self._check)
+        handlers.register(ReplicaFetch, self._fetch)
+        handlers.register_notice(DurableReport, self._reported)
+
+    # -- the role --------------------------------------------------------------------------------
+
+    def begin(self, leadership: Leadership) -> None:
+        """Lead all logs of the table under a leader epoch in which this node has not led, and whose writes may begin now.
+
+        The table's logs take HW from this from now on (`Partition.commit_up_to`).
+        """
+        self.end()
+        term_parts = TermParts(
+            me=self._parts.me,
+            clock=self._parts.clock,
+            settings=self._parts.settings,
+            min_in_sync_of=self._min_in_sync_of,
+            propose=self._on_proposal,
+        )
+        self._term = LeaderTerm(term_parts, leadership)
+        self._term.reconcile(self._parts.partitions)
+        self.image_changed(self._parts.image())
+        self._leads.set()
+
+    def end(self) -> None:
+        """Lead no more: no HW moves. Who waits for one is told by whoever changes the role."""
+        term, self._term = self._term, None
+        self._leads.clear()
+        if term is not None:
+            term.end()
+
+    def image_changed(self, image: MetadataImage) -> None:
+        """Take over what the metadata say: who leads, who is in sync, who is fenced, what topics ask for."""
+        term = self._term
+        if term is None:
+            return
+        if image.leadership is not None:
+            term.leadership_is(image.leadership)
+        term.fenced_are(
+            frozenset(node.member for node in image.nodes.values() if not node.is_eligible)
+        )
+        term.set_min_in_sync()
+
+    def logs_changed(self) -> None:
+        """Partitions were opened or dropped, or one has stopped: to be called after that, and in the same step if writes follow."""
+        if self._term is not None:
+            self._term.reconcile(self._parts.partitions)
+
+    async def until_committed(self) -> None:
+        """Return once HW covers, in every log that runs, what was there when this node began to lead (R6).
+
+        Raises NotLeader if it does not lead, or no more.
+        """
+        if self._term is None:
+            raise NotLeader("this node does not lead the region's logs")
+        await self._term.until_committed()
+
+    def is_short(self, partition: Partition) -> bool:
+        """Return whether the in-sync set is smaller than the log's `min.insync.replicas`: acks=all is to be refused (R1)."""
+        term = self._term
+        if term is None or partition.key not in term.logs:
+            return False
+        return not term.core.has_enough(partition.key)
+
+    def _min_in_sync_of(self, partition: Partition) -> int:
+        """Return what the topic asks for; no more than the nodes that there are, or HW would stand still for good."""
+        image, default = self._parts.image(), self._parts.min_in_sync
+        topic = image.topic_by_id(partition.topic_id)
+        wanted = int(topic.configs.get(MIN_IN_SYNC, default)) if topic is not None else default
+        return min(wanted, max(len(image.nodes), default))
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Propose, and let the core know of the time, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                while self._proposals:
+                    tasks.create_task(self._propose(*self._proposals.popleft()))
+
+    async def _tick(self) -> None:
+        while True:
+            await self._leads.wait()
+            await self._parts.clock.sleep_ms(TICK_MS)
+            if self._term is not None:
+                self._term.tell(Ticked())
+
+    def _on_proposal(self, term: LeaderTerm, proposal: ProposeInSync) -> None:
+        self._proposals.append((term, proposal))
+        self._asked.set()
+
+    async def _propose(self, term: LeaderTerm, proposal: ProposeInSync) -> None:
+        """Ask once, and tell what is known of it (INV-RLD4); what was carried out comes as metadata."""
+        command = ChangeInSync(
+            leader=self._parts.me,
+            leader_epoch=proposal.leader_epoch,
+            in_sync=tuple(sorted(proposal.members)),
+            expected_version=proposal.expected_version,
+        )
+        try:
+            await self._parts.propose(command)
+        except CommandRefused:
+            term.tell(ProposalEnded(proposal.number, is_refused=True))
+        except MetadataUnwritable:
+            term.tell(ProposalEnded(proposal.number, is_refused=False))
+
+    # -- followers -------------------------------------------------------------------------------
+
+    def _admit(self, session: NodeSession, leader_epoch: LeaderEpoch) -> LeaderTerm:
+        """Return the leader epoch that goes on; raises `PeerRefused` (INV-RLD1)."""
+        term = self._term
+        if term is None or term.is_over:
+            raise PeerRefused(NOT_LEADING, f"node {self._parts.me} does not lead the region's logs")
+        if leader_epoch != term.leader_epoch:
+            raise PeerRefused(
+                OTHER_LEADER_EPOCH,
+                f"node {self._parts.me} leads under leader epoch {term.leader_epoch}, and is asked for {leader_epoch}",
+            )
+        if self._parts.image().node_of(session.member) is None or session.member == self._parts.me:
+            raise PeerRefused(UNKNOWN_FOLLOWER, f"node {session.member} is not registered")
+        return term
+
+    def _session(self, term: LeaderTerm) -> FetchSession:
+        return FetchSession(
+            term.logs, term.copying, self._parts.partitions.cold_reads, self._parts.clock
+        )
+
+    async def _check(
+        self, session: NodeSession, message: CheckReplicaLogs, _attachment: memoryview
+    ) -> CheckedReplicaLogs:
+        term = self._admit(session, message.leader_epoch)
+        term.follower(session, self._session)
+        found: list[FoundLog] = []
+        yielding = CooperativeYield()
+        for asked in message.logs:
+            await yielding.row()
+            found += _found(term, asked)
+        self._admit(session, message.leader_epoch)
+        return CheckedReplicaLogs(logs=tuple(found))
+
+    async def _fetch(
+        self, session: NodeSession, message: ReplicaFetch, _attachment: memoryview
+    ) -> Reply:
+        term = self._admit(session, message.leader_epoch)
+        following = term.follower(session, self._session)
+        for topic_id, number in message.forgotten:
+            following.forget(LogKey(topic_id, number))
+        for place in message.positions:
+            following.begin(place.key, place.offset)
+        term.report(session, offsets_of(message.durable_ends))
+        reply = await following.answer(message)
+        if self._admit(session, message.leader_epoch) is not term:
+            raise PeerRefused(NOT_LEADING, f"node {self._parts.me} leads anew")
+        return reply
+
+    def _reported(
+        self, session: NodeSession, message: DurableReport, _attachment: memoryview
+    ) -> None:
+        term = self._term
+        if term is not None and message.leader_epoch == term.leader_epoch and term.has(session):
+            term.report(session, offsets_of(message.durable_ends))
+
+
+def _found(term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:
+    """Return where the leader epoch ends in a log that is led here; nothing for another one."""
+    partition = term.logs.get(asked.key)
+    if partition is None:
+        return []
+    history = history_of(partition)
+    end = history.end_of(asked.leader_epoch)
+    return [
+        FoundLog(
+            asked.topic_id, asked.partition, asked.leader_epoch, end.leader_epoch, end.end_offset, history.log_start_offset
+        )
+    ]  # fmt: skip

@@ -1,0 +1,155 @@
+"""What followers and the leader of a region's logs say to each other, on a line of its own (purpose `REPLICA`).
+
+INV-RM1  what is given to a core has numbers in range (0 up to `NUMBERS_END`), and no more names than `LOGS_MAX`; anything else
+         ends the connection that it came on
+INV-RM2  each message names the leader epoch that it was said under: one of another is refused, or changes nothing
+
+A follower asks (`CheckReplicaLogs`, with no log: may it follow at all), fetches (`ReplicaFetch`, several at a time, answered in
+order), and says in between how far it is durable (`DurableReport`, a notice). Who it is, its handshake said.
+Not here: what they mean (`replication`), who answers (`replica_leading`), who asks (`replica_link`).
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from idempotency.identity import LeaderEpoch, LogKey
+from region_broker.limits import ARRAY_ELEMENTS_MAX
+from region_broker.region.peers.protocol import PeerMessage
+
+LOGS_MAX: Final = ARRAY_ELEMENTS_MAX
+LOGS_CHECKED_AT_ONCE: Final = 1_000
+NUMBERS_END: Final = 2**62
+"""Offsets are below: whoever counts on from one stays in a signed 64 bits."""
+NOT_LEADING: Final = "not-leading"
+OTHER_LEADER_EPOCH: Final = "other-leader-epoch"
+UNKNOWN_FOLLOWER: Final = "unknown-follower"
+OUT_OF_RANGE: Final = "out-of-range"
+
+Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
+Epoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
+Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class AskedLog(msgspec.Struct, frozen=True, array_like=True):
+    """Where does `leader_epoch` end in the leader's log? -1 where the follower's has no record."""
+
+    topic_id: UUID
+    partition: Partition
+    leader_epoch: Epoch
+
+    @property
+    def key(self) -> LogKey:
+        """Return which log it is."""
+        return LogKey(self.topic_id, self.partition)
+
+
+class FoundLog(msgspec.Struct, frozen=True, array_like=True):
+    """The largest leader epoch at or below `asked` that the leader's log has, its end, and where its bytes begin (KIP-101, KIP-279)."""
+
+    topic_id: UUID
+    partition: Partition
+    asked: Epoch
+    leader_epoch: Epoch
+    end_offset: Offset
+    log_start_offset: Offset
+
+    @property
+    def key(self) -> LogKey:
+        """Return which log it is."""
+        return LogKey(self.topic_id, self.partition)
+
+
+class LogPlace(msgspec.Struct, frozen=True, array_like=True):
+    """An offset in a log: from where to send, or up to where it is durable."""
+
+    topic_id: UUID
+    partition: Partition
+    offset: Offset
+
+    @property
+    def key(self) -> LogKey:
+        """Return which log it is."""
+        return LogKey(self.topic_id, self.partition)
+
+
+Asked: TypeAlias = Annotated[tuple[AskedLog, ...], msgspec.Meta(max_length=LOGS_MAX)]
+Found: TypeAlias = Annotated[tuple[FoundLog, ...], msgspec.Meta(max_length=LOGS_MAX)]
+Places: TypeAlias = Annotated[tuple[LogPlace, ...], msgspec.Meta(max_length=LOGS_MAX)]
+Names: TypeAlias = Annotated[tuple[tuple[UUID, Partition], ...], msgspec.Meta(max_length=LOGS_MAX)]
+
+
+class CheckReplicaLogs(PeerMessage, frozen=True, kw_only=True):
+    """Ask where leader epochs end in the leader's logs; with no log, whether the sender may follow under `leader_epoch`."""
+
+    leader_epoch: Epoch
+    logs: Asked = ()
+
+
+class CheckedReplicaLogs(PeerMessage, frozen=True, kw_only=True):
+    """The answer; what the leader does not have, or cannot lead, is left out."""
+
+    logs: Found
+
+
+class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
+    """Ask for what is new: `positions` are set, `forgotten` removed, the rest goes on where it was sent to (KIP-227).
+
+    `durable_ends`: as in `DurableReport`. Answered at once when anything is there, else after `wait_ms_max`.
+    """
+
+    leader_epoch: Epoch
+    positions: Places = ()
+    forgotten: Names = ()
+    durable_ends: Places = ()
+    bytes_max: Offset
+    wait_ms_max: Offset
+
+
+class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
+    """One log's part of the attachment: `data_bytes` of it, whole batches from `position` up to `end_offset`.
+
+    `log_start_offset`: below which the leader's log was deleted; `cleaned_below`: below which offsets may be missing; `unsent_bytes`:
+    what lies behind `end_offset`, counted up to a limit; `log_end_offset`: where the leader's log ends.
+    """
+
+    topic_id: UUID
+    partition: Partition
+    position: Offset
+    end_offset: Offset
+    data_bytes: Offset
+    high_watermark: Offset
+    log_start_offset: Offset
+    cleaned_below: Offset
+    log_end_offset: Offset
+    unsent_bytes: Offset
+
+    @property
+    def key(self) -> LogKey:
+        """Return which log it is."""
+        return LogKey(self.topic_id, self.partition)
+
+
+class ReplicaFetched(PeerMessage, frozen=True, kw_only=True):
+    """What is new, in the attachment's order."""
+
+    parts: Annotated[tuple[ReplicaPart, ...], msgspec.Meta(max_length=LOGS_MAX)]
+
+
+class DurableReport(PeerMessage, frozen=True, kw_only=True):
+    """A notice: so far these logs are durable at the follower; others have not moved."""
+
+    leader_epoch: Epoch
+    durable_ends: Places
+
+
+def places_of(offsets: Mapping[LogKey, int]) -> tuple[LogPlace, ...]:
+    """Return offsets by log as they are said."""
+    return tuple(LogPlace(key.topic_id, key.partition, offset) for key, offset in offsets.items())
+
+
+def offsets_of(places: Places) -> dict[LogKey, int]:
+    """Return what `places_of` was given."""
+    return {place.key: place.offset for place in places}

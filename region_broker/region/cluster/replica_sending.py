@@ -1,0 +1,227 @@
+"""What one follower is sent: from where, how much at a time, and when.
+
+INV-RSN1 an answer goes out as soon as a log has something that the follower was not sent, or its HW or start moved; a waiting fetch
+         costs nothing: appends wake it, nobody polls
+INV-RSN2 what leaves is what is written here, synced or not: a follower may be durable first, and HW counts this node, too (INV-RPL1)
+INV-RSN3 logs take turns, and an answer has at most `ANSWER_BYTES_MAX` and its last log's share; it is read for no longer than
+         `COLLECT_MS`
+INV-RSN4 what memory has not is read in by a thread (INV-CO1)
+INV-RSN5 a session knows logs that are led here, and no other: what else a follower names is not kept
+
+Fetches of one session are answered in the order in which they came.
+Not here: who may fetch, what a report means (`replica_leading`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from idempotency.identity import LogKey
+from idempotency.ports import Clock
+from idempotency.record_batch import Buffer
+from region_broker.limits import MIB
+from region_broker.log.cold_reads import ColdReads
+from region_broker.log.failures import LogError, OffsetOutOfRange
+from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.replica_messages import (
+    OUT_OF_RANGE,
+    ReplicaFetch,
+    ReplicaFetched,
+    ReplicaPart,
+)
+from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.sessions import Reply
+
+LOG_BYTES_MAX: Final = 1 * MIB
+ANSWER_BYTES_MAX: Final = 8 * MIB
+WAIT_MS_MAX: Final = 2_000
+COLLECT_MS: Final = 1_000
+COUNTED_BYTES_MAX: Final = 64 * MIB
+"""What lies behind an answer is counted up to here."""
+
+
+class Copying:
+    """Which sessions copy which log: whom an append wakes. Of one leader epoch."""
+
+    def __init__(self) -> None:
+        """Nobody copies."""
+        self._sessions: dict[LogKey, tuple[FetchSession, ...]] = {}
+        self._ends: dict[LogKey, Callable[[], None]] = {}
+
+    def begin(self, partition: Partition, session: "FetchSession") -> None:
+        """Wake `session` at what happens to a log from now on."""
+        key = partition.key
+        others = self._sessions.get(key, ())
+        if session in others:
+            return
+        self._sessions[key] = (*others, session)
+        if others:
+            return
+        partition.tell_appends(partial(self.moved, key))
+        unwatch = partition.watchers.add(partial(self._changed, partition))
+
+        def end() -> None:
+            partition.tell_appends(None)
+            unwatch()
+
+        self._ends[key] = end
+
+    def end(self, key: LogKey, session: "FetchSession") -> None:
+        """Wake it no more."""
+        left = tuple(other for other in self._sessions.get(key, ()) if other is not session)
+        if left:
+            self._sessions[key] = left
+        elif self._sessions.pop(key, None):
+            self._ends.pop(key)()
+
+    def moved(self, key: LogKey) -> None:
+        """A batch was written, or HW moved."""
+        for session in self._sessions.get(key, ()):
+            session.mark(key)
+
+    def _changed(self, partition: Partition) -> None:
+        for session in self._sessions.get(partition.key, ()):
+            session.start_moved(partition)
+
+
+class FetchSession:
+    """One follower's fetch positions: every log goes on where the last answer ended."""
+
+    def __init__(
+        self,
+        logs: Mapping[LogKey, Partition],
+        copying: Copying,
+        cold_reads: ColdReads,
+        clock: Clock,
+    ) -> None:
+        """Send what `logs` has, by and by; nothing is asked for yet."""
+        self.positions: dict[LogKey, int] = {}
+        self._logs = logs
+        self._copying = copying
+        self._cold_reads = cold_reads
+        self._clock = clock
+        self._told: dict[LogKey, tuple[int, int]] = {}
+        """What was said last of HW and start."""
+        self._moved: dict[LogKey, None] = {}
+        self._wakes = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    # -- what is asked for -----------------------------------------------------------------------
+
+    def begin(self, key: LogKey, position: int) -> None:
+        """Send a log from `position` on (INV-RSN5)."""
+        partition = self._logs.get(key)
+        if partition is None or self._closed:
+            return
+        self.positions[key] = position
+        self._told.pop(key, None)
+        self._copying.begin(partition, self)
+        self.mark(key)
+
+    def forget(self, key: LogKey) -> None:
+        """Send nothing of a log any more."""
+        self.positions.pop(key, None)
+        self._told.pop(key, None)
+        self._moved.pop(key, None)
+        self._copying.end(key, self)
+
+    def mark(self, key: LogKey) -> None:
+        """Look at a log in the next answer, which goes out now (INV-RSN1)."""
+        self._moved[key] = None
+        self._wakes.set()
+
+    def start_moved(self, partition: Partition) -> None:
+        """Look at a log whose start has moved; called at other changes, too."""
+        told = self._told.get(partition.key)
+        if told is not None and told[1] != partition.log_start_offset:
+            self.mark(partition.key)
+
+    def close(self) -> None:
+        """End: fetches that wait are answered."""
+        self._closed = True
+        for key in list(self.positions):
+            self.forget(key)
+        self._wakes.set()
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    async def answer(self, request: ReplicaFetch) -> Reply:
+        """Answer in turn; wait for news at most as long as asked. Raises `PeerRefused`."""
+        async with self._turn:
+            until_ms = self._clock.monotonic_ms() + min(request.wait_ms_max, WAIT_MS_MAX)
+            while True:
+                await self._wait(until_ms - self._clock.monotonic_ms())
+                reply = await self._collect(request)
+                if reply is not None:
+                    return reply
+                if self._closed or self._clock.monotonic_ms() >= until_ms:
+                    return Reply(ReplicaFetched(parts=()))
+
+    async def _wait(self, wait_ms: int) -> None:
+        if self._closed or self._wakes.is_set() or wait_ms <= 0:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            woken = tasks.create_task(self._wakes.wait())
+            timer = tasks.create_task(self._clock.sleep_ms(wait_ms))
+            await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
+            woken.cancel()
+            timer.cancel()
+
+    async def _collect(self, request: ReplicaFetch) -> Reply | None:
+        self._wakes.clear()
+        parts: list[ReplicaPart] = []
+        data: list[Buffer] = []
+        room = min(request.bytes_max, ANSWER_BYTES_MAX)
+        waiting, self._moved = self._moved, {}
+        left, unfinished = list[LogKey](), list[LogKey]()
+        begun_ms = self._clock.monotonic_ms()
+        for key in waiting:
+            if room <= 0 or self._clock.monotonic_ms() > begun_ms + COLLECT_MS:
+                left.append(key)
+                continue
+            reading = partial(self._take, key, min(room, LOG_BYTES_MAX))
+            taken = await self._cold_reads.read(reading)
+            if taken is None:
+                continue
+            part, part_data = taken
+            parts.append(part)
+            if part_data:
+                data.append(part_data)
+                room -= len(part_data)
+                if part.end_offset < part.log_end_offset:
+                    unfinished.append(key)
+        moved_meanwhile, self._moved = self._moved, {}
+        for key in (*left, *moved_meanwhile, *unfinished):
+            self.mark(key)
+        return Reply(ReplicaFetched(parts=tuple(parts)), data) if parts else None
+
+    def _take(
+        self, key: LogKey, bytes_max: int, *, wait: bool
+    ) -> tuple[ReplicaPart, Buffer] | None:
+        position, partition = self.positions.get(key), self._logs.get(key)
+        if position is None or partition is None:
+            return None
+        marks = partition.high_watermark, partition.log_start_offset
+        if position == partition.log_end_offset and self._told.get(key) == marks:
+            return None
+        try:
+            data, end_offset = partition.reader.read_replica(position, bytes_max, wait=wait)
+            unsent_bytes = 0
+            if end_offset < partition.log_end_offset:
+                unsent_bytes = partition.reader.bytes_up_to_end(
+                    end_offset, COUNTED_BYTES_MAX, wait=wait
+                )
+        except OffsetOutOfRange as error:
+            # The follower compares all its logs anew, in its next session.
+            raise PeerRefused(OUT_OF_RANGE, f"{key.encode()}: {error}") from error
+        except LogError:
+            return None  # said and counted by the partition; the other logs go on
+        self.positions[key] = end_offset
+        self._told[key] = marks
+        part = ReplicaPart(
+            key.topic_id, key.partition, position, end_offset, len(data), *marks, partition.log.cleaning.holes_below,
+            partition.log_end_offset, unsent_bytes,
+        )  # fmt: skip
+        return part, data

@@ -1,0 +1,285 @@
+"""One leader epoch of this node: the core of the leader, the logs that it leads, and the followers that came in.
+
+INV-RTM1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
+INV-RTM2 once this is over no HW moves, whoever still reports
+INV-RTM3 only a log that runs is led: one that stops, or is dropped, is closed for the core, and does not come back
+
+What is durable is told once for all logs of a group commit, in the turn after it.
+Not here: messages (`replica_leading`), bytes (`replica_sending`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, assert_never
+
+from idempotency.identity import LeaderEpoch, LogKey, Member
+from idempotency.ports import Clock
+from region_broker.controller.cluster_image import Leadership
+from region_broker.log.failures import NotLeader
+from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.replica_logs import noted_high_watermark
+from region_broker.region.cluster.replica_sending import Copying, FetchSession
+from region_broker.region.peers.sessions import NodeSession
+from region_broker.replication.effects import (
+    Deposed,
+    Enough,
+    HighWatermark,
+    LeaderEffect,
+    NotEnough,
+    ProposeInSync,
+    WentBack,
+)
+from region_broker.replication.events import (
+    FollowerConnected,
+    FollowerLost,
+    FollowerReport,
+    InSyncChanged,
+    LeaderEpochSeen,
+    LeaderEvent,
+    LogClosed,
+    LogOpened,
+    LogsDurable,
+    MembersFenced,
+    MinInSyncChanged,
+)
+from region_broker.replication.facts import InSync
+from region_broker.replication.leading import LeadingCore, LeadingSettings
+
+_log: Final = logging.getLogger("tidemark.replication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermParts:
+    """What a leader epoch needs. `propose` is given what the metadata are to take over, and `ended` is told what became of it."""
+
+    me: Member
+    clock: Clock
+    settings: LeadingSettings
+    min_in_sync_of: Callable[[Partition], int]
+    propose: Callable[["LeaderTerm", ProposeInSync], None]
+
+
+def in_sync_of(leadership: Leadership) -> InSync:
+    """Return the in-sync set as the core has it."""
+    return InSync(frozenset(leadership.in_sync), leadership.version)
+
+
+class LeaderTerm:
+    """See the module's head. `end` it before another one begins."""
+
+    def __init__(self, parts: TermParts, leadership: Leadership) -> None:
+        """Lead under the leader epoch of `leadership`; logs follow by `reconcile`."""
+        self.leader_epoch: Final[LeaderEpoch] = leadership.leader_epoch
+        self.logs: dict[LogKey, Partition] = {}
+        self.copying = Copying()
+        self._parts = parts
+        self.core = LeadingCore(
+            parts.me,
+            leadership.leader_epoch,
+            in_sync_of(leadership),
+            settings=parts.settings,
+            now_ms=parts.clock.monotonic_ms(),
+        )
+        self._events: deque[LeaderEvent] = deque()
+        self._is_stepping = False
+        self._is_over = False
+        self._min_in_sync: dict[LogKey, int] = {}
+        self._followers: dict[NodeSession, FetchSession] = {}
+        self._moved: dict[LogKey, Partition] = {}
+        self._unsettled: set[LogKey] = set()
+        """The logs of which this leader does not know yet all that was committed before (R6)."""
+        self._settled = asyncio.Event()
+
+    # -- the core --------------------------------------------------------------------------------
+
+    def tell(self, event: LeaderEvent) -> None:
+        """Tell the core, at once or when it has its turn (INV-RTM1); nothing once this is over."""
+        if self._is_over:
+            return
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                for effect in self.core.step(event, self._parts.clock.monotonic_ms()):
+                    self._perform(effect)
+        finally:
+            self._is_stepping = False
+
+    def _perform(self, effect: LeaderEffect) -> None:
+        match effect:
+            case HighWatermark(key, offset):
+                self._show(key, offset)
+            case ProposeInSync():
+                self._parts.propose(self, effect)
+            case NotEnough(min_in_sync):
+                _log.warning("%d nodes are in sync, fewer than min.insync.replicas=%d: acks=all is refused",
+                             len(self.core.in_sync.members), min_in_sync)  # fmt: skip
+            case Enough(min_in_sync):
+                _log.info("min.insync.replicas=%d is reached again", min_in_sync)
+            case WentBack(member, keys):
+                _log.error(
+                    "node %s has less of %d logs than it said under this leader epoch (%s first): its folder is an older"
+                    " copy, or its disk lied. It is taken out of the in-sync set: empty its folder",
+                    member, len(keys), keys[0].encode(),
+                )  # fmt: skip
+            case Deposed(leader_epoch):
+                _log.warning(
+                    "leader epoch %d is over: %d has begun", self.leader_epoch, leader_epoch
+                )
+            case _:
+                assert_never(effect)
+
+    def _show(self, key: LogKey, offset: int) -> None:
+        partition = self.logs.get(key)
+        if partition is None or self._is_over:
+            return  # INV-RTM2
+        partition.commit_up_to(offset)
+        self.copying.moved(key)
+        if key in self._unsettled and self.core.knows_latest(key):
+            self._settle(key)
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def reconcile(self, partitions: Iterable[Partition]) -> None:
+        """Lead what runs of `partitions`, and nothing else (INV-RTM3)."""
+        if self.is_over:
+            return
+        found = {partition.key: partition for partition in partitions if partition.failed is None}
+        for key, partition in list(self.logs.items()):
+            if found.get(key) is not partition:
+                self._close(key)
+        for key, partition in found.items():
+            if key not in self.logs:
+                self._open(partition)
+        self._look_whether_settled()
+
+    def _open(self, partition: Partition) -> None:
+        key = partition.key
+        self.logs[key] = partition
+        self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
+        self._unsettled.add(key)
+        partition.tell_durable(partial(self._on_durable, partition))
+        known = noted_high_watermark(partition)
+        self.tell(
+            LogOpened(key, partition.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
+        )  # fmt: skip
+        if key in self.logs and not self.core.is_deposed:
+            partition.commit_up_to(self.core.high_watermark(key))
+            if self.core.knows_latest(key):
+                self._settle(key)
+
+    def _close(self, key: LogKey) -> None:
+        partition = self.logs.pop(key)
+        partition.tell_durable(None)
+        self._moved.pop(key, None)
+        del self._min_in_sync[key]
+        for session in self._followers.values():
+            session.forget(key)
+        self._settle(key)
+        self.tell(LogClosed(key))
+
+    def _on_durable(self, partition: Partition) -> None:
+        if not self._moved:
+            asyncio.get_running_loop().call_soon(self._tell_durable)
+        self._moved[partition.key] = partition
+
+    def _tell_durable(self) -> None:
+        moved, self._moved = self._moved, {}
+        if self._is_over:
+            return
+        stopped = [key for key, partition in moved.items() if partition.failed is not None]
+        for key in stopped:
+            del moved[key]
+            self._close(key)
+        if moved:
+            self.tell(LogsDurable({key: log.durable_end for key, log in moved.items()}))
+
+    def set_min_in_sync(self) -> None:
+        """Look at what the logs' topics ask for now."""
+        for key, partition in self.logs.items():
+            wanted = self._parts.min_in_sync_of(partition)
+            if wanted != self._min_in_sync[key]:
+                self._min_in_sync[key] = wanted
+                self.tell(MinInSyncChanged(key, wanted))
+
+    # -- what the metadata say -------------------------------------------------------------------
+
+    def leadership_is(self, leadership: Leadership) -> None:
+        """Take over who leads, and who is in sync."""
+        if leadership.leader_epoch > self.leader_epoch:
+            self.tell(LeaderEpochSeen(leadership.leader_epoch))
+        elif leadership.leader_epoch == self.leader_epoch and leadership.leader == self._parts.me:
+            self.tell(InSyncChanged(leadership.leader_epoch, in_sync_of(leadership)))
+
+    def fenced_are(self, members: frozenset[Member]) -> None:
+        """Take over whom the metadata have fenced."""
+        self.tell(MembersFenced(members))
+
+    # -- followers -------------------------------------------------------------------------------
+
+    def follower(
+        self, session: NodeSession, make: Callable[["LeaderTerm"], FetchSession]
+    ) -> FetchSession:
+        """Return what is sent on a connection; its first message begins that."""
+        found = self._followers.get(session)
+        if found is None:
+            found = self._followers[session] = make(self)
+            self.tell(FollowerConnected(session.member, session.session_id, self.leader_epoch))
+            session.on_close(lambda: self._lost(session))
+        return found
+
+    def has(self, session: NodeSession) -> bool:
+        """Return whether a connection follows under this leader epoch."""
+        return session in self._followers
+
+    def report(self, session: NodeSession, durable_ends: dict[LogKey, int]) -> None:
+        """Take in how far a follower is durable."""
+        self.tell(
+            FollowerReport(session.member, session.session_id, self.leader_epoch, durable_ends)
+        )
+
+    def _lost(self, session: NodeSession) -> None:
+        following = self._followers.pop(session, None)
+        if following is not None:
+            following.close()
+            self.tell(FollowerLost(session.member, session.session_id))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether this leader epoch is over, as far as is known here."""
+        return self._is_over or self.core.is_deposed
+
+    async def until_committed(self) -> None:
+        """Return once HW covers, in all logs that run, what older leader epochs left; raises NotLeader if this ends before."""
+        await self._settled.wait()
+        if self.is_over:
+            raise NotLeader(f"this node leads no more under leader epoch {self.leader_epoch}")
+
+    def _settle(self, key: LogKey) -> None:
+        self._unsettled.discard(key)
+        self._look_whether_settled()
+
+    def _look_whether_settled(self) -> None:
+        if not self._unsettled:
+            self._settled.set()
+
+    def end(self) -> None:
+        """Lead no more: nothing moves, and followers that wait are sent away (INV-RTM2)."""
+        self._is_over = True
+        self._settled.set()
+        for session in list(self._followers.values()):
+            session.close()
+        self._followers.clear()
+        for partition in self.logs.values():
+            partition.tell_durable(None)
+        self.logs.clear()
+        self._moved.clear()
