@@ -110,12 +110,12 @@ class ClusterNode:
         return made
 
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
-        self._standing = standing = NodeStanding(
+        standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
             is_removed=lambda _member: False,
         )  # fmt: skip
         ports = self._ports
-        parts = LineParts(
+        self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
         )  # fmt: skip
@@ -266,8 +266,8 @@ class ClusterNode:
             handshake=self._handshake,
             member=self._begun.member,
             door=door,
-            standing=self._standing,
-            address_of=lambda member: self._addresses.get(member.node_id),
+            line=self._line_parts,
+            node_count=len(self.config.own.nodes),
         )
 
     # -- ending ----------------------------------------------------------------------------------

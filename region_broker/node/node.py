@@ -41,12 +41,12 @@ from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
+from region_broker.node.replication import Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.ports.system.descriptors import descriptor_limit
-from region_broker.region.cluster.leadership import LeadershipDriver
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
@@ -58,7 +58,7 @@ from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.server import PeerServer, PeerSettings
-from region_broker.region.ports import RoleServices
+from region_broker.region.ports import RoleServices, Term
 from region_broker.region.role import NodeIdentity, RegionRole
 from region_broker.region.role_sides import GroupRole, TransactionRole
 from region_broker.region.tidemarks.service import TidemarkParts, TidemarkService
@@ -88,7 +88,7 @@ class Node:
         self.metrics: Final = Metrics()
         self._ports = ports
         self._cluster = cluster
-        self._leadership: LeadershipDriver | None = None
+        self._replication: Replication | None = None
         self._handshake = Handshake() if cluster is None else cluster.handshake
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
@@ -96,6 +96,10 @@ class Node:
         self._compose_region()
         self._compose_servers()
         self.configs.follow(self._effects.take)
+        if cluster is not None:
+            self._replication = Replication(
+                cluster, storage, self.role, ports.clock, self.failover.run, self.tidemarks.notice_topics
+            )  # fmt: skip
 
     @classmethod
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
@@ -159,6 +163,7 @@ class Node:
                 groups=GroupRole(self.groups),
                 open_cut_leader=self.tidemarks.open_cut_leader,
                 open_link=self.tidemarks.open_link,
+                settle_commits=self._settle_commits,
             ),
             storage.metadata.image.main_domain.region_epoch,
         )
@@ -181,6 +186,10 @@ class Node:
         self._source.promised_to = self.failover.promised_to
         self._source.doubt = self.failover.doubt
         self.operations = FailoverOperations(self.failover, ports.chance)
+
+    async def _settle_commits(self, term: Term) -> None:
+        if self._replication is not None:
+            await self._replication.leadership.settle_commits(term)
 
     def _tidemark_parts(self) -> TidemarkParts:
         storage, ports = self.storage, self._ports
@@ -234,7 +243,7 @@ class Node:
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
         )
-        self.topics.on_change = self.tidemarks.notice_topics
+        self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         self._forwarder = PeerForwarder(
             ports.network,
@@ -301,6 +310,11 @@ class Node:
                 lambda: role.acting or role.mirrors,
             ),
         )
+
+    def _notice_topics(self) -> None:
+        self.tidemarks.notice_topics()
+        if self._replication is not None:
+            self._replication.logs_changed()
 
     def _compose_http(self) -> None:
         storage = self.storage
@@ -470,17 +484,17 @@ class Node:
             self.role.acting
             or self.role.mirrors
             or self.failover.state.phase is Phase.DISPUTED
-            or (self._leadership is not None and self._leadership.follows)
+            or (self._replication is not None and self._replication.leadership.follows)
         ):
             await self._ports.clock.sleep_ms(5)
         on_ready()
 
     async def _decide_role(self) -> None:
         """Do what this node is to do in its region, and the region among the others."""
-        if self._leadership is None:
+        if self._replication is None:
             await self.failover.run()
         else:
-            await self._leadership.run()
+            await self._replication.run()
 
     async def _watch_disk(self) -> None:
         partitions = self.storage.partitions
@@ -502,7 +516,7 @@ class Node:
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
         if (
-            self._leadership is None or not self._leadership.follows
+            self._replication is None or not self._replication.leadership.follows
         ):  # a log of a follower begins where its leader's does
             await self.storage.hold.look(self._hold_parts)
             self.storage.partitions.maintain(self.storage.hold.of)
