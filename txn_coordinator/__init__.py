@@ -6,9 +6,10 @@ and `transitions`. May import: `idempotency`; asyncio only in the driver's parts
 
 What there is
     Events (`events`) go in by `core.step`; effects (`effects`) come out; `core.view` answers questions and changes
-    nothing; `core.connections` says whether a TV1 client's request came in order. There is no other way in. The parts of
-    a core (`shard/`) are not for drivers: `table` has the entries, `progress` moves them, `decisions` writes their next
-    record, and a module for each kind of request has its rules.
+    nothing; `core.connections` says whether a TV1 client's request came in order; `core.limit_timeouts` says which
+    time-outs are taken from then on, at any time but within a step. There is no other way in. The parts of a core
+    (`shard/`) are not for drivers: `table` has the entries, `progress` moves them, `decisions` writes their next record,
+    and a module for each kind of request has its rules.
 
 Loading a shard
     1. Make a new core. A core that was resigned or that failed is never used again: its callbacks are deaf (C23).

@@ -107,12 +107,18 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
     from region_broker.groups import ports as of_groups
     from region_broker.groups.records import LedgerRecordError
     from region_broker.node import START_REFUSALS, Node
+    from region_broker.node.cluster_node import ClusterNode
     from txn_coordinator.ports import LedgerFailed
 
     try:
         await _look_around(config, path)
-        node = await Node.open(config, _ports())
-        node.configs.follow(_set_log_level)
+        node: Node | ClusterNode
+        if config.siblings:
+            node = await ClusterNode.open(config, _ports())
+            node.on_node = lambda joined: joined.configs.follow(_set_log_level)
+        else:
+            node = await Node.open(config, _ports())
+            node.configs.follow(_set_log_level)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(node.failed_callbacks.handle)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -145,6 +145,10 @@ def _takes_writes(view: Mapping[str, Any]) -> str:
 
 def remark(view: Mapping[str, Any]) -> str:
     """Return why a region does not act, and what its tidemarks, its link or its disk suffer from, if anything."""
+    return "; ".join(filter(None, (_remark(view), view.get("damage"))))
+
+
+def _remark(view: Mapping[str, Any]) -> str:
     known = view.get("lag") or {}
     if view["acting"]:
         failed = known.get("rounds", {}).get("failed")

@@ -143,6 +143,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX, "written out whole when it is made")
     ] = JOURNAL_BYTES_DEFAULT
     cached_tail_bytes: Annotated[int, Within(0, TIB, "0: the system decides")] = 0
+    scrub_bytes_per_second: Annotated[
+        int, Within(0, TIB, "0: damage at rest is found when it is read, and never mended")
+    ] = 4 << 20
     disk_free_bytes_min: Annotated[int, Within(0, TIB, "0: none need be free")] = 256 << 20
     metrics_names_max: Annotated[int, Within(0, 100_000, "each is several series; 0: none")] = 200
     shard_count: Annotated[

@@ -51,7 +51,7 @@ class RemoveNode(msgspec.Struct, frozen=True, tag=True):
 
 
 class ElectLeader(msgspec.Struct, frozen=True, tag=True):
-    """Let an in-sync member lead under a new leader epoch; whoever is not eligible leaves the in-sync set with it."""
+    """Let an in-sync member lead under a new leader epoch; the in-sync set stays, until the new leader says otherwise."""
 
     leader: Member
     leader_epoch: LeaderEpoch

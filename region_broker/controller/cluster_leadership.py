@@ -2,14 +2,15 @@
 
 INV-MH1  one leader epoch has one leader: each election takes a new one, greater than all that the region took before (T1, T19)
 INV-MH2  the leader is registered, unfenced and in sync
-INV-MH3  the in-sync set loses a member only by its leader, which is alive to say so, by an election, which drops whoever is not eligible
-         (KIP-841), and where that node is removed
+INV-MH3  the in-sync set loses a member only by its leader, which is alive to say so; by an operator's word; and where that node is
+         removed. Neither being fenced nor an election drops anybody
 INV-MH4  so while nobody leads, each of them holds all that was committed (KIP-966)
 INV-MH5  the in-sync set is never empty, and who is not in it leads by an operator's word alone, which is counted
 INV-MH6  only the leader, under its own leader epoch, says who joins the in-sync set, and it knows what it changes
-1. Leader and follower lose their power. 2. The follower is back before the leader's silence is noticed. 3. The leader's disk is gone.
-Were the follower out of the in-sync set with its fencing, nobody could lead; nothing was committed without it. So a leader drops whom
-the metadata fence, drain or replace, and is asked by nobody else.
+1. Two members are in sync, and both lose their power. 2. One is back before the other's silence is noticed: a new life, so it is
+fenced, and the other one leads, or is elected. 3. The disk of that other one is gone. Were the first out of the in-sync set by then,
+nobody could lead, although it holds everything: nothing was committed without it. So a leader drops whom the metadata fence,
+drain, or do not have (any more), as its first act; high watermarks go on from there. None of these is elected (KIP-841).
 A failover gives the region another region epoch (`RecordLineage`), and leaves all of this as it was: who is in sync still holds
 all that was committed, of which the takeover keeps a part. The leader epoch is then of a former region epoch, so its leader changes
 nothing any more; an election under the new region epoch comes first, and whoever wins it cuts its logs to the base of the
@@ -29,7 +30,7 @@ from region_broker.controller.cluster_commands import (
     ElectUnclean,
     LeadershipCommand,
 )
-from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership, NodeImage
+from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
@@ -82,13 +83,6 @@ def without_member(image: MetadataImage, member: Member) -> MetadataImage:
     return _with(image, leadership, in_sync=others)
 
 
-def _eligible(
-    image: MetadataImage, members: Iterable[Member], leader: Member
-) -> tuple[Member, ...]:
-    kept = {member for member in members if (node := image.node_of(member)) and node.is_eligible}
-    return tuple(sorted({*kept, leader}))
-
-
 def _with(image: MetadataImage, leadership: Leadership, **values: object) -> MetadataImage:
     changed = msgspec.structs.replace(leadership, version=leadership.version + 1, **values)
     return msgspec.structs.replace(image, leadership=changed)
@@ -109,8 +103,7 @@ def _elected(image: MetadataImage, command: ElectLeader) -> MetadataImage:
             f"node {command.leader.node_id} ({command.leader}) may lack records that were acknowledged: wait until one of"
             f" {_names(in_sync)} is back, or let this one lead by an operator's word (an unclean election), which may lose records",
         )
-    eligible = _eligible(image, in_sync, command.leader)  # INV-MH3
-    return _led(image, command, eligible, unclean=0)
+    return _led(image, command, in_sync, unclean=0)  # INV-MH3
 
 
 def _elected_unclean(image: MetadataImage, command: ElectUnclean) -> MetadataImage:
@@ -181,7 +174,7 @@ def _judge_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> None
         )
 
 
-def _judge_eligible(image: MetadataImage, member: Member) -> NodeImage:
+def _judge_eligible(image: MetadataImage, member: Member) -> None:
     node = image.nodes.get(member.node_id)
     if node is None:
         raise CommandRefused(
@@ -204,7 +197,6 @@ def _judge_eligible(image: MetadataImage, member: Member) -> NodeImage:
             "node-draining",
             f"node {member.node_id} is about to stop, and takes nothing on: start it anew",
         )
-    return node
 
 
 # --- the in-sync set ---

@@ -55,6 +55,10 @@ class MetadataUnwritable(OSError):
     """A command could not be made durable, or the metadata not be opened (a full disk, a read-only file system)."""
 
 
+class MetadataInDoubt(MetadataUnwritable):
+    """The last command may be durable, or not: a start shows it. What was noted for it on disk must stay until then."""
+
+
 class Stored(NamedTuple):
     """What a database holds: the image after `position`; None where no log was applied to it yet."""
 

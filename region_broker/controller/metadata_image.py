@@ -19,6 +19,7 @@ from uuid import UUID
 
 import msgspec
 
+from geo_replicator.folder_life import Birth
 from idempotency import identity
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster_image import Leadership, NodeImage
@@ -98,6 +99,8 @@ class DomainImage(msgspec.Struct, frozen=True, kw_only=True):
     region_epoch: RegionEpoch
     shard_count: int
     lineage: tuple[LineageEntry, ...] = ()
+    birth: Birth | None = None
+    """The cluster's birth, where a region with several nodes was founded: its later nodes have it from here (T32)."""
 
 
 class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -3,7 +3,8 @@
 INV-M6   a command is in `image` only once it is committed in the log; what was refused is in neither. Whoever asked for it goes on
          in the very step in which it is there: nobody else sees a topic before its partitions are open. Who is cancelled
          meanwhile is let go when it is settled (INV-UB1); what must follow a command is carried to its end with it
-INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used
+INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used; nor
+         is one without a position that the log never came to: a version without log changed it meanwhile
 INV-M16  who follows the image hears of each one in the step in which it is there, whoever asked for the change
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
          whoever asks here has gone on with what came before it
@@ -33,6 +34,7 @@ from region_broker.controller import metadata_commands
 from region_broker.controller.image_database import (
     ConnectSqlite,
     ImageDatabase,
+    MetadataInDoubt,
     MetadataUnreadable,
     MetadataUnwritable,
     Stored,
@@ -50,8 +52,8 @@ from region_broker.controller.metadata_machine import (
     encode_wish,
     fold,
 )
-from region_broker.controller.raft.durable import RaftStore
-from region_broker.controller.raft.effects import JoinAsked, PassedOn
+from region_broker.controller.raft.durable import RaftStore, check_owner
+from region_broker.controller.raft.effects import JoinAsked, PassedOn, ReadAsked, RoleChanged
 from region_broker.controller.raft.entries import LogIndex, Member, Membership, SnapshotPoint, Term
 from region_broker.controller.raft.failures import (
     Busy,
@@ -63,6 +65,7 @@ from region_broker.controller.raft.failures import (
     RaftStoreForeign,
     RaftStoreFull,
     Refused,
+    WishFailed,
 )
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import (
@@ -71,23 +74,32 @@ from region_broker.controller.raft.group_setup import (
     Transport,
 )
 from region_broker.controller.raft.memberships import memberships_of
-from region_broker.controller.raft.recovered import Recovered, member_of, peek
+from region_broker.controller.raft.recovered import FOUNDED_TERM, Recovered, member_of, peek
 from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.controller.unbroken import to_its_end
+from region_broker.limits import MIB
 from region_broker.ports.disk import Disk
 
 _log: Final = logging.getLogger("tidemark.metadata")
 
 QUORUM_FOLDER: Final = "quorum"
-_FIRST: Final = (LogIndex(1), Term(1))
+_FIRST: Final = (LogIndex(1), FOUNDED_TERM)
 """Where the snapshot stands that a log begins with: it came before all entries."""
+_SETTINGS: Final = RaftSettings(payload_bytes_max=64 * MIB, uncommitted_bytes_max=80 * MIB)
+"""A takeover names where it cuts each log: what the failover journal takes finds room here, or it would stop half way."""
 _AFTER_A_RESTART: Final = "the metadata cannot be written, and whether the last change was is known after a restart: {why}"
 _NOT_THIS_LOG: Final = (
     "{path} is what the log of the quorum had come to after entry {index} of term {term}, by member {member}, and {folder} {why}."
     " Give the whole data folder back as it was when the node stopped, all parts from one moment; or empty it: the node then"
     " joins the region that acts, and copies all from there."
+)
+
+_WITHOUT_LOG: Final = (
+    "{path} was changed by a version of Tidemark that has no log of the quorum, after {folder} was begun: what is in that log"
+    " was not in force then. Move {folder} away: a new log then begins with what the database holds. Or give the whole data"
+    " folder back as it was when this version stopped last."
 )
 
 
@@ -97,10 +109,6 @@ AGAIN_MS: Final = 100
 """After so long without news of it, a command is passed on again, then after twice as long, up to `AGAIN_MS_MAX`; and so often is a
 quorum asked to be taken in."""
 AGAIN_MS_MAX: Final = 1_000
-
-
-class MetadataUnsure(MetadataUnwritable):
-    """Nobody knows whether the command takes effect: it may do so later, while this node runs, or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,8 @@ class Cluster:
     voters_max: int = 3
     settings: RaftSettings = field(default_factory=RaftSettings)
     snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES
+    on_role: Callable[[RoleChanged], None] = lambda _: None
+    """Told in the step in which this member's role in the quorum changes."""
 
 
 class MetadataStore:
@@ -143,7 +153,7 @@ class MetadataStore:
         self._cluster = cluster
         self._keeping = keeping
         self._image = machine.current
-        self._take_image: Callable[[MetadataImage], None] = lambda _: None
+        self._followers: list[Callable[[MetadataImage], None]] = []
         self._write_lock = asyncio.Lock()
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
@@ -203,8 +213,8 @@ class MetadataStore:
         return self._group.facts()
 
     def follow(self, take: Callable[[MetadataImage], None]) -> None:
-        """Hand over the present image, and each later one as soon as it is there (INV-M16); there is one follower."""
-        self._take_image = take
+        """Hand over the present image, and each later one as soon as it is there (INV-M16)."""
+        self._followers.append(take)
         take(self._image)
 
     async def run(self) -> None:
@@ -231,6 +241,16 @@ class MetadataStore:
         if failure is not None:
             raise failure
 
+    async def read_current(self) -> None:
+        """Return once all is in `image` that was committed when this was called; this member must lead the quorum (ReadIndex).
+
+        Raises `MetadataUnwritable` where it does not, or not any more.
+        """
+        try:
+            await self._group.ask(ReadAsked)
+        except WishFailed as error:
+            raise MetadataUnwritable(f"the metadata cannot be read: {error}") from error
+
     def stop(self) -> None:
         """Let `run` end."""
         self._group.stop()
@@ -247,19 +267,20 @@ class MetadataStore:
             # Whose folder a host has, its handshake says: it is asked as what it is, a node.
             cluster.transport.send_to_node(node_id, JoinAsked(self._group.term))
 
-    async def apply(self, command: Command) -> MetadataImage:
-        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`, `MetadataUnsure`.
+    async def apply(self, command: Command, *, in_term: Term | None = None) -> MetadataImage:
+        """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`, `MetadataInDoubt`.
 
-        After `MetadataUnwritable` nothing has changed, unless the store has `failed`: then the next start shows it.
+        After `MetadataUnwritable` nothing has changed, unless it is `MetadataInDoubt`: where the store has `failed`, the next start shows
+        it, else it may take effect while this node runs. `in_term`: only while this member leads the quorum in that term, and once.
         """
         async with self._write_lock:
             if self._cluster is None:
                 metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
             if self.failed:
-                raise MetadataUnwritable(_AFTER_A_RESTART.format(why=self.failed))
+                raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
             wish_id = self._life.chance.uuid()
             settled = self._asked[wish_id] = asyncio.get_running_loop().create_future()
-            work = self._wish(encode_wish(wish_id, command), settled)
+            work = self._wish(encode_wish(wish_id, command), settled, in_term)
             try:
                 await to_its_end(work)
             finally:
@@ -271,7 +292,9 @@ class MetadataStore:
                 raise CommandRefused(applied.refusal.code, applied.refusal.reason)
             return self._image
 
-    async def _wish(self, payload: bytes, settled: asyncio.Future[Applied]) -> None:
+    async def _wish(
+        self, payload: bytes, settled: asyncio.Future[Applied], in_term: Term | None
+    ) -> None:
         """Return once `settled` is; raises `MetadataUnwritable`."""
         if self._cluster is None:
             try:
@@ -279,18 +302,35 @@ class MetadataStore:
             except (RaftStoreFull, Refused, Busy, NotLeader) as error:
                 raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
             except (RaftStoreFailed, Lost) as error:
-                raise MetadataUnwritable(self._fail(error)) from error
-            return
+                raise MetadataInDoubt(self._fail(error)) from error
+        elif in_term is not None:
+            await self._wish_in(in_term, payload)
+        else:
+            await self._wish_again(payload, settled, self._cluster)
+
+    async def _wish_in(self, term: Term, payload: bytes) -> None:
+        if not self._group.leads or self._group.term != term:
+            raise MetadataUnwritable(f"this member does not lead the quorum in term {term}")
+        try:
+            await self._group.propose(payload)
+        except (RaftStoreFull, Refused, Busy, NotLeader) as error:
+            raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
+        except (RaftStoreFailed, Lost) as error:
+            raise MetadataInDoubt(f"a change of the metadata is not settled: {error}") from error
+
+    async def _wish_again(
+        self, payload: bytes, settled: asyncio.Future[Applied], cluster: Cluster
+    ) -> None:
         clock = self._life.clock
         due_ms = clock.monotonic_ms() + SETTLED_MS_MAX
         why, again_ms = "nobody leads the quorum", AGAIN_MS
         while not settled.done():
             if clock.monotonic_ms() >= due_ms or self.failed:
-                raise MetadataUnsure(
+                raise MetadataInDoubt(
                     f"a change of the metadata is not settled ({why}): it may take effect later, or never. Look which nodes of the"
                     " region run: most of its voters must"
                 )
-            why = await self._wish_once(payload, self._cluster) or why
+            why = await self._wish_once(payload, cluster) or why
             await asyncio.wait([settled], timeout=again_ms / 1000)
             again_ms = min(2 * again_ms, AGAIN_MS_MAX)
 
@@ -348,7 +388,8 @@ class MetadataStore:
 
     def _show(self, image: MetadataImage) -> None:
         self._image = image
-        self._take_image(image)
+        for take in self._followers:
+            take(image)
 
     def _fail(self, error: Exception) -> str:
         """Take no command any more, for the first reason that is known; return it."""
@@ -366,7 +407,7 @@ def _setup(
 ) -> GroupSetup:
     setup = GroupSetup(
         member=life.member, founders=Membership((life.member,)), disk=life.disk, folder=folder,
-        clock=life.clock, chance=life.chance,
+        clock=life.clock, chance=life.chance, settings=_SETTINGS,
     )  # fmt: skip
     if cluster is None:
         return setup
@@ -377,6 +418,8 @@ def _setup(
         settings=cluster.settings,
         snapshot_after_bytes=cluster.snapshot_after_bytes,
         on_joining=keeping.note_joining,
+        on_leader=cluster.on_role,
+        on_follower=cluster.on_role,
     )
 
 
@@ -399,6 +442,8 @@ def check_log(
 ) -> None:
     """Raise `MetadataUnreadable` unless the log may be the one that made what is stored (INV-M13)."""
     if stored.position is None:
+        if found is not None and not _has_been(stored.image, found[1]):
+            raise MetadataUnreadable(_WITHOUT_LOG.format(path=path, folder=folder))
         return
     member, index, term = stored.position.member, stored.position.index, stored.position.term
     if found is None:
@@ -418,6 +463,20 @@ def check_log(
     )
 
 
+def _has_been(image: MetadataImage, found: Recovered) -> bool:
+    """Return whether the log came to `image` once, or began later than that."""
+    if found.snapshot is None or image.version == 0:
+        return True
+    past = decode_state(found.snapshot[1])
+    if image.version < past.image.version:
+        return True
+    for entry in found.entries:
+        if past.image.version == image.version:
+            break
+        past, _ = fold(past, [entry])
+    return past.image == image
+
+
 def _told(folder: Path, error: Exception) -> Exception:
     """Return what a start says of an error of the log."""
     if isinstance(error, RaftStoreDamaged | RaftStoreForeign):
@@ -433,10 +492,10 @@ def _told(folder: Path, error: Exception) -> Exception:
     )
 
 
-def stored_image(path: Path, disk: Disk) -> MetadataImage | None:
+def stored_image(path: Path, disk: Disk, member: Member | None = None) -> MetadataImage | None:
     """Return what the metadata at `path` came to, and change nothing; raises `MetadataUnreadable`, `MetadataUnwritable`.
 
-    None where there is none yet, or one that a start would first migrate or recover.
+    None where there is none yet, or one that a start would first migrate or recover. `member`: whose log it has to be.
     """
     stored = read_stored(path)
     if stored is None:
@@ -445,6 +504,8 @@ def stored_image(path: Path, disk: Disk) -> MetadataImage | None:
     try:
         found = peek(disk, folder)
         check_log(path, folder, stored, found)
+        if found is not None and member is not None:
+            check_owner(folder, found[0], member)
         if found is None or found[1].snapshot is None:
             return stored.image
         return _folded(stored, found[1], decode_state(found[1].snapshot[1]))

@@ -74,6 +74,7 @@ domains = Table(
     Column("region_epoch", Integer, nullable=False),
     Column("shard_count", Integer, nullable=False),
     Column("lineage", LargeBinary, nullable=False),
+    Column("birth", LargeBinary),
 )
 
 deleted_topics = Table(
@@ -332,11 +333,14 @@ def _domain_row(domain: DomainImage) -> dict[str, Any]:
         "region_epoch": domain.region_epoch,
         "shard_count": domain.shard_count,
         "lineage": msgspec.json.encode(domain.lineage),
+        "birth": None if domain.birth is None else msgspec.json.encode(domain.birth),
     }
 
 
 def _domain(row: Mapping[str, Any]) -> DomainImage:
-    return msgspec.convert({**row, "lineage": msgspec.json.decode(row["lineage"])}, DomainImage)
+    lineage, birth = msgspec.json.decode(row["lineage"]), row["birth"]
+    birth = None if birth is None else msgspec.json.decode(birth)
+    return msgspec.convert({**row, "lineage": lineage, "birth": birth}, DomainImage)
 
 
 def _node_row(node: NodeImage) -> dict[str, Any]:

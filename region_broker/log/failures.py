@@ -35,6 +35,10 @@ class CorruptRange(LogError):
         self.offset = offset
 
 
+class NotMended(LogError):
+    """A damaged range stays as it is: nobody has what belongs there, or nobody can prove it. The text says which."""
+
+
 class NewerFormat(LogError):
     """The data folder was written by a newer version of Tidemark, or is not one of ours."""
 

@@ -16,12 +16,12 @@ from region_broker.region.tidemarks.retention_hold import HoldParts
 from region_broker.region.tidemarks.service import TidemarkService
 
 
-class CleanerThread:
-    """A `Worker`: one thread, started when there is something to clean."""
+class OwnThread:
+    """A `Worker`: one thread, started when there is something to do."""
 
-    def __init__(self) -> None:
-        """Start no thread yet."""
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="log-cleaner")
+    def __init__(self, name: str) -> None:
+        """Start no thread yet; it will be called `name`."""
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def start(self, work: Callable[[], None]) -> Awaitable[None]:
         """See `Worker`."""
@@ -47,7 +47,7 @@ def compose_cleaner(
             bound_of=bounds.bound_of,
             disk=ports.disk,
             clock=ports.clock,
-            worker=CleanerThread(),
+            worker=OwnThread("log-cleaner"),
             on_sealed=storage.group_commit.on_sealed or (lambda _: None),
         )
     )

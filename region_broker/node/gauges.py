@@ -25,12 +25,13 @@ LAG_INTERVAL_MS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeSources:
-    """What is looked at. `group_states` yields the state of every group; `held_back` is of the mirror's view."""
+    """What is looked at. `group_states` yields the state of every group; `held_back` is of the mirror's view, `scrub` of the scrubber."""
 
     partitions: PartitionTable
     transactions: Callable[[], Iterable[TransactionRecord]]
     group_states: Callable[[], Iterable[str]]
     held_back: Callable[[], Mapping[str, int]]
+    scrub: Callable[[], Mapping[str, int]]
 
 
 class NodeCollector(Collector):
@@ -62,6 +63,18 @@ class NodeCollector(Collector):
         yield _gauge("held_back_logs", "Logs that the whole cut holds back here", held["logs"])
         yield _gauge("held_back_ms", "For how long at most, in ms", held["ms"])
         yield _gauge("held_back_splits", "How often it was given up", held["splits"])
+        yield from self._scrub()
+
+    def _scrub(self) -> Iterator[Metric]:
+        found = self._sources.scrub()
+        for name, text in (
+            ("bytes", "Bytes that the scrubber has read since the start"),
+            ("passes", "How often it has looked at all sealed segments"),
+            ("oldest_look_ms", "How long ago the segment was looked at that waits longest, in ms"),
+            ("damaged_ranges", "Damaged ranges of logs that are known and not mended"),
+            ("mended_ranges", "Those that were mended since the start"),
+        ):
+            yield _gauge(f"scrub_{name}", text, found[name])
 
     def _logs(self) -> Iterator[Metric]:
         count = failed = size_bytes = unstable = corrupt = lost = 0

@@ -35,10 +35,14 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
+from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
+from region_broker.node.handshake import Handshake
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
+from region_broker.node.replication import Replication
+from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -50,11 +54,11 @@ from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
+from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
-from region_broker.region.peers.protocol import Hello
 from region_broker.region.peers.server import PeerServer, PeerSettings
-from region_broker.region.ports import RoleServices
+from region_broker.region.ports import RoleServices, Term
 from region_broker.region.role import NodeIdentity, RegionRole
 from region_broker.region.role_sides import GroupRole, TransactionRole
 from region_broker.region.tidemarks.service import TidemarkParts, TidemarkService
@@ -71,35 +75,31 @@ _log: Final = logging.getLogger("tidemark.node")
 _LOOK_AGAIN_MS: Final = 1_000
 
 
-class _Handshake:
-    """This node's `PeerIdentity`, before the failover driver that speaks for it is built."""
-
-    driver: FailoverDriver
-
-    def hello(self) -> Hello:
-        return self.driver.hello()
-
-    def learn(self, hello: Hello) -> None:
-        self.driver.learn(hello)
-
-
 class Node:
     """`open`, then `run` until `stop` is called."""
 
-    def __init__(self, config: NodeConfig, ports: Ports, storage: Storage) -> None:
-        """Use `open`."""
+    def __init__(
+        self, config: NodeConfig, ports: Ports, storage: Storage, cluster: ClusterParts | None = None
+    ) -> None:  # fmt: skip
+        """Use `open`; `cluster`: what a node of a region with several is given (`cluster_node`)."""
         self.config: Final = config
         self.storage: Final = storage
         self.configs: Final = NodeConfigs(config, storage.metadata)
         self.metrics: Final = Metrics()
         self._ports = ports
-        self._handshake = _Handshake()
+        self._cluster = cluster
+        self._replication: Replication | None = None
+        self._handshake = Handshake() if cluster is None else cluster.handshake
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
         self._compose_coordinators()
         self._compose_region()
         self._compose_servers()
         self.configs.follow(self._effects.take)
+        if cluster is not None:
+            self._replication = Replication(
+                cluster, storage, self.role, ports.clock, self.failover.run, self.tidemarks.notice_topics
+            )  # fmt: skip
 
     @classmethod
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
@@ -163,6 +163,7 @@ class Node:
                 groups=GroupRole(self.groups),
                 open_cut_leader=self.tidemarks.open_cut_leader,
                 open_link=self.tidemarks.open_link,
+                settle_commits=self._settle_commits,
             ),
             storage.metadata.image.main_domain.region_epoch,
         )
@@ -185,6 +186,10 @@ class Node:
         self._source.promised_to = self.failover.promised_to
         self._source.doubt = self.failover.doubt
         self.operations = FailoverOperations(self.failover, ports.chance)
+
+    async def _settle_commits(self, term: Term) -> None:
+        if self._replication is not None:
+            await self._replication.leadership.settle_commits(term)
 
     def _tidemark_parts(self) -> TidemarkParts:
         storage, ports = self.storage, self._ports
@@ -238,7 +243,7 @@ class Node:
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
         )
-        self.topics.on_change = self.tidemarks.notice_topics
+        self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         self._forwarder = PeerForwarder(
             ports.network,
@@ -269,11 +274,7 @@ class Node:
             memory=self.memory,
         )
         self._dispatcher = Dispatcher(services, all_apis())
-        caps = ConnectionCaps.fitting(
-            descriptor_limit(),
-            config.connections_per_address_max,
-            config.connection_rate_per_address,
-        )
+        caps = _connection_caps(config)
         self.kafka = KafkaServer(
             ports.network,
             ports.clock,
@@ -283,14 +284,37 @@ class Node:
             caps=caps,
             memory=self.memory,
         )
-        # Each client of a mirror may have a connection of its own: half as many as clients get.
-        peers = PeerSettings(connections_max=max(1, caps.in_all // 2))
-        self.peers = PeerServer(ports.network, self._handshake, peers)
+        if self._cluster is None:
+            self.peers = PeerServer(ports.network, self._handshake, peer_settings(config))
+        else:
+            self.peers = self._cluster.peers
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self.failover.outlook.lives.admit
         ForwardTarget(self._dispatcher, self.role).register(self.peers)
+        self.scrubber = compose_scrubber(
+            storage, ports, self._other_regions(), config.scrub_bytes_per_second
+        )
         self._compose_http()
+
+    def _other_regions(self) -> OtherRegions:
+        role = self.role
+        return OtherRegions(
+            peers=self.failover.parts.peers,
+            identity=self._handshake,
+            server=self.peers,
+            shared=SharedLogs(
+                self._handshake,
+                self.tidemarks,
+                self._source,
+                lambda: role.acting or role.mirrors,
+            ),
+        )
+
+    def _notice_topics(self) -> None:
+        self.tidemarks.notice_topics()
+        if self._replication is not None:
+            self._replication.logs_changed()
 
     def _compose_http(self) -> None:
         storage = self.storage
@@ -300,6 +324,7 @@ class Node:
                 self.operations,
                 storage.partitions.kept,
                 lambda: storage.partitions.room.refusal,
+                self.scrubber.problem,
             ),
             {
                 "metadata": lambda: storage.metadata.failed or None,
@@ -308,6 +333,7 @@ class Node:
                 "tidemarks": self._tidemark_check,
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
+                "damage": self.scrubber.problem,
             },
             self.metrics.registry,
         )
@@ -318,6 +344,7 @@ class Node:
                     transactions=self.transactions.transactions,
                     group_states=lambda: [found.state for found in self.groups.list()[1]],
                     held_back=self.tidemarks.held_back,
+                    scrub=self.scrubber.figures,
                 )
             )
         )
@@ -379,7 +406,8 @@ class Node:
         try:
             await self._bind()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.storage.metadata.run(), name="metadata")
+                if self._cluster is None:
+                    tasks.create_task(self.storage.metadata.run(), name="metadata")
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
@@ -390,13 +418,14 @@ class Node:
                         ),
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
-                        ("failover", self.failover.run()),
+                        ("failover", self._decide_role()),
                         (
                             "peers",
                             self.peers.wait_closed(),
                         ),  # raises what a handler raised as a bug
                         ("retention", self._maintain()),
                         ("cleaner", self.cleaner.run()),
+                        ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
@@ -437,7 +466,7 @@ class Node:
         own = self.config.own_node
         for what, address, bind in (
             ("Kafka", own.kafka, self.kafka.start),
-            ("peer", own.peer, self.peers.start),
+            *([] if self._cluster is not None else [("peer", own.peer, self.peers.start)]),
             ("HTTP", own.http, self.http.start),
         ):
             host, port = split(address)
@@ -452,10 +481,20 @@ class Node:
     async def _until_settled(self, on_ready: Callable[[], None]) -> None:
         """Call `on_ready` when this region takes writes, mirrors, or stands in dispute (T33)."""
         while not (
-            self.role.acting or self.role.mirrors or self.failover.state.phase is Phase.DISPUTED
+            self.role.acting
+            or self.role.mirrors
+            or self.failover.state.phase is Phase.DISPUTED
+            or (self._replication is not None and self._replication.leadership.follows)
         ):
             await self._ports.clock.sleep_ms(5)
         on_ready()
+
+    async def _decide_role(self) -> None:
+        """Do what this node is to do in its region, and the region among the others."""
+        if self._replication is None:
+            await self.failover.run()
+        else:
+            await self._replication.run()
 
     async def _watch_disk(self) -> None:
         partitions = self.storage.partitions
@@ -476,9 +515,25 @@ class Node:
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
-        await self.storage.hold.look(self._hold_parts)
-        self.storage.partitions.maintain(self.storage.hold.of)
+        if (
+            self._replication is None or not self._replication.leadership.follows
+        ):  # a log of a follower begins where its leader's does
+            await self.storage.hold.look(self._hold_parts)
+            self.storage.partitions.maintain(self.storage.hold.of)
         await self.storage.partitions.purge()
 
 
-__all__ = ["Node", "NodeRefused"]
+def _connection_caps(config: NodeConfig) -> ConnectionCaps:
+    return ConnectionCaps.fitting(
+        descriptor_limit(),
+        config.connections_per_address_max,
+        config.connection_rate_per_address,
+    )
+
+
+def peer_settings(config: NodeConfig) -> PeerSettings:
+    """Return the limits of the peer port: each client of a mirror may have a connection of its own, half as many as clients get."""
+    return PeerSettings(connections_max=max(1, _connection_caps(config).in_all // 2))
+
+
+__all__ = ["Node", "NodeRefused", "peer_settings"]

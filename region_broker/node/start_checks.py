@@ -17,12 +17,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
+from geo_replicator.folder_life import FolderIdentity
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.relations import PORTS
 from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
-from region_broker.controller.metadata_store import stored_image
+from region_broker.controller.metadata_store import incarnation_of, stored_image
+from region_broker.controller.raft.entries import Member
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,
@@ -72,12 +75,13 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
 
 def _not_served_yet(config: NodeConfig) -> Iterator[Problem]:
     """Yield what a configuration may say, and no node can do."""
-    for at, region in enumerate(config.regions):
+    for at, region in enumerate(config.regions if len(config.regions) > 1 else ()):
         if len(region.nodes) > 1:
             yield Problem(
                 f"regions[{at}].nodes",
                 f"are {len(region.nodes)}",
-                "several nodes in a region are not served yet: give each region one (docs/ROADMAP.md)",
+                "several nodes in a region are served where there is no other region, for now: give each region one"
+                " (docs/ROADMAP.md)",
             )
 
 
@@ -96,7 +100,7 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
         identity = read_identity(ports.disk, folder)
         if identity is not None:
             check_owner(identity, config, folder)
-        image = stored_image(folder / METADATA_FILE, ports.disk)
+        image = stored_image(folder / METADATA_FILE, ports.disk, _member(config, identity, ports))
         if image is not None:
             yield from contradictions(image, config)
         # One that a start would first migrate or recover is not judged here.
@@ -106,6 +110,13 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
                 yield Problem(_key(config), "cannot be opened", missing)
     except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
         yield Problem(_key(config), "is not for this configuration", str(error))
+
+
+def _member(config: NodeConfig, identity: FolderIdentity | None, ports: Ports) -> Member | None:
+    """Return as whom a start would open the log of the quorum; None where it would begin one."""
+    path = Path(config.data_dir) / METADATA_FILE
+    begun = incarnation_of(path, ports.disk) if identity is None else UUID(hex=identity.folder_id)
+    return None if begun is None else Member(config.own_node.node_id, begun)
 
 
 def _is_unborn(folder: Path, ports: Ports) -> bool:

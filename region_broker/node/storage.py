@@ -11,6 +11,7 @@ Not here: what runs on it (`node`).
 import asyncio
 import fcntl
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from uuid import UUID
 
 import msgspec
 
-from geo_replicator.folder_life import Birth, FolderIdentity, birth_of_older_folder
+from geo_replicator.folder_life import FolderIdentity, birth_of_older_folder
 from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from idempotency import fencing
 from idempotency.ports import Chance, Clock
@@ -49,7 +50,7 @@ from region_broker.controller.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import Life, MetadataStore, incarnation_of
+from region_broker.controller.metadata_store import Cluster, Life, MetadataStore, incarnation_of
 from region_broker.controller.raft.entries import Member
 from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
@@ -103,6 +104,47 @@ class Ports:
 
 
 @dataclass(slots=True)
+class Begun:
+    """A life of a folder that has begun: locked, with one more start in its identity, its metadata open."""
+
+    folder: Path
+    lock: Lock
+    identity: FolderIdentity
+    metadata: MetadataStore
+    member: Member
+
+    @classmethod
+    async def open(
+        cls, config: NodeConfig, ports: Ports, cluster_of: "ClusterOf | None" = None
+    ) -> Self:
+        """Begin; `cluster_of`: how this member reaches the others of its region, None where it is the only node.
+
+        Raises what is in `START_REFUSALS`, and `OSError`.
+        """
+        folder = Path(config.data_dir)
+        ports.disk.make_dirs(folder)
+        lock = lock_folder(folder, ports.disk)
+        try:
+            identity, metadata, member = await _open_identified(config, folder, ports, cluster_of)
+        except BaseException:
+            lock.close()
+            raise
+        return cls(folder, lock, identity, metadata, member)
+
+    def contradicts(self, error: CommandRefused) -> NodeRefused:
+        """Return what to raise where the metadata refuse what the configuration says."""
+        return NodeRefused(f"{self.folder} contradicts the configuration: {error.reason}")
+
+    async def close(self) -> None:
+        """Give it up."""
+        await self.metadata.close()
+        self.lock.close()
+
+
+ClusterOf = Callable[[Member, FolderIdentity], Cluster]
+
+
+@dataclass(slots=True)
 class Storage:
     """Everything on disk, opened."""
 
@@ -123,54 +165,57 @@ class Storage:
 
         Raises what is in `START_REFUSALS`, and `OSError`.
         """
-        folder = Path(config.data_dir)
-        ports.disk.make_dirs(folder)
-        lock = lock_folder(folder, ports.disk)
+        begun = await Begun.open(config, ports)
         try:
-            identity, metadata = await _open_identified(config, folder, ports)
+            await prepare(begun, config)
+            await begun.metadata.apply(CountNodeStart())
+            return cls.finish(begun, config, ports)
+        except CommandRefused as error:
+            await begun.close()
+            raise begun.contradicts(error) from error
         except BaseException:
-            lock.close()
+            await begun.close()
             raise
-        try:
-            present = counting_of(config, metadata.image).config
-            log_config = NodeLogConfig(
-                flush_policy=FlushPolicy(config.flush_policy),
-                flush_interval_ms=config.flush_interval_ms,
-                journal_bytes=config.journal_bytes,
-                cached_tail_bytes=config.cached_tail_bytes,
-                disk_free_bytes_min=present.disk_free_bytes_min,
-                deleted_topic_retention_ms=present.deleted_topic_retention_ms,
-            )
-            group_commit = GroupCommit(
-                log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
-            )
-            partitions = PartitionTable(
-                ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
-            )
-            for topic in metadata.image.topics.values():
-                partitions.open_topic(topic)
-            partitions.finish_drops()
-            return cls(
-                disk=ports.disk,
-                lock=lock,
-                folder=FolderRecord(ports.disk, folder, identity),
-                metadata=metadata,
-                group_commit=group_commit,
-                partitions=partitions,
-                quarantine=QuarantineStore(ports.disk, folder / _QUARANTINE_FOLDER),
-                reached=ReachedFile.open(ports.disk, folder),
-                hold=RetentionHold.open(
-                    ports.disk,
-                    folder,
-                    ports.clock,
-                    [known.name for known in config.regions if known.name != config.region],
-                ),
-                journal=FailoverJournal(ports.disk, folder / _JOURNAL_FILE),
-            )
-        except BaseException:
-            await metadata.close()
-            lock.close()
-            raise
+
+    @classmethod
+    def finish(cls, begun: "Begun", config: NodeConfig, ports: Ports) -> Self:
+        """Open the logs, and all else that lies beside the metadata; raises as `open`, and closes nothing then."""
+        folder, metadata = begun.folder, begun.metadata
+        present = counting_of(config, metadata.image).config
+        log_config = NodeLogConfig(
+            flush_policy=FlushPolicy(config.flush_policy),
+            flush_interval_ms=config.flush_interval_ms,
+            journal_bytes=config.journal_bytes,
+            cached_tail_bytes=config.cached_tail_bytes,
+            disk_free_bytes_min=present.disk_free_bytes_min,
+            deleted_topic_retention_ms=present.deleted_topic_retention_ms,
+        )
+        group_commit = GroupCommit(
+            log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
+        )
+        partitions = PartitionTable(
+            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
+        )
+        for topic in metadata.image.topics.values():
+            partitions.open_topic(topic)
+        partitions.finish_drops()
+        return cls(
+            disk=ports.disk,
+            lock=begun.lock,
+            folder=FolderRecord(ports.disk, folder, begun.identity),
+            metadata=metadata,
+            group_commit=group_commit,
+            partitions=partitions,
+            quarantine=QuarantineStore(ports.disk, folder / _QUARANTINE_FOLDER),
+            reached=ReachedFile.open(ports.disk, folder),
+            hold=RetentionHold.open(
+                ports.disk,
+                folder,
+                ports.clock,
+                [known.name for known in config.regions if known.name != config.region],
+            ),
+            journal=FailoverJournal(ports.disk, folder / _JOURNAL_FILE),
+        )
 
     async def complete_digests(self) -> None:
         """Write the sidecars of sealed segments that a crash prevented; a damaged one is logged."""
@@ -224,8 +269,8 @@ def is_in_use(folder: Path) -> bool:
 
 
 async def _open_identified(
-    config: NodeConfig, folder: Path, ports: Ports
-) -> tuple[FolderIdentity, MetadataStore]:
+    config: NodeConfig, folder: Path, ports: Ports, cluster_of: ClusterOf | None
+) -> tuple[FolderIdentity, MetadataStore, Member]:
     """Begin a life of the folder: its identity with one more start, then the metadata."""
     found = read_identity(ports.disk, folder)
     if found is not None:
@@ -239,6 +284,7 @@ async def _open_identified(
         Life(member, ports.disk, ports.clock, ports.chance),
         new_cluster_id=config.cluster_id,
         connect=ports.connect_sqlite,
+        cluster=None if cluster_of is None else cluster_of(member, identity),
     )
     try:
         _check_contradictions(store.image, config)
@@ -250,14 +296,10 @@ async def _open_identified(
             identity, chain=started, starts_counted=store.image.node_start_count
         )
         write_identity(ports.disk, folder, identity)
-        await _prepare(store, config, identity.history)
-    except CommandRefused as error:
-        await store.close()
-        raise NodeRefused(f"{folder} contradicts the configuration: {error.reason}") from error
     except BaseException:
         await store.close()
         raise
-    return identity, store
+    return identity, store, member
 
 
 def _new_identity(config: NodeConfig, folder: Path, ports: Ports) -> FolderIdentity:
@@ -377,7 +419,9 @@ def _with_older_history(identity: FolderIdentity, image: MetadataImage) -> Folde
     return msgspec.structs.replace(identity, joined=history)
 
 
-async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | None) -> None:
+async def prepare(begun: Begun, config: NodeConfig) -> None:
+    """Write what the metadata need at a first start: regions, domain, ledgers. Raises `CommandRefused`, `MetadataUnwritable`."""
+    store, history = begun.metadata, begun.identity.history
     for region in config.regions:
         if store.image.regions.get(region.name) != region.image():
             await store.apply(PutRegion(region.image()))
@@ -411,7 +455,6 @@ async def _prepare(store: MetadataStore, config: NodeConfig, history: Birth | No
             await store.apply(CreateTopic(topic))
         elif present.configs != configs:  # a folder that another version wrote
             await store.apply(SetTopicConfigs(present.topic_id, configs))
-    await store.apply(CountNodeStart())
 
 
 def _write_digest(disk: Disk, segment_path: Path) -> None:

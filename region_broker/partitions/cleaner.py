@@ -14,11 +14,11 @@ Not here: what is kept (`log.cleaning`).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from idempotency.ports import Clock
 from idempotency.record_batch import BatchError
@@ -32,6 +32,7 @@ from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.replay import rebuild_state
 from region_broker.log.segment import SealedCache, Segment
+from region_broker.partitions.pace import Worker
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
 
@@ -44,14 +45,6 @@ RESTS_PER_WORK: Final = 2
 
 BoundOf = Callable[[Partition], int]
 """Below which offset a partition may be cleaned now; 0: nowhere."""
-
-
-class Worker(Protocol):
-    """Where blocking work runs: a thread, or inline in a simulation."""
-
-    def start(self, work: Callable[[], None]) -> Awaitable[None]:
-        """Begin the work; the awaitable ends with it and raises what it raised."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +108,16 @@ class Cleaner:
         return best
 
     async def clean(self, partition: Partition, filth: Filth) -> bool:
-        """Clean one log as far as `filth` allows; return whether it came to its end."""
+        """Clean one log as far as `filth` allows; return whether it came to its end. Not while it is mended (INV-CLS4)."""
+        state = partition.log.cleaning
+        if not state.take():
+            return False
+        try:
+            return await self._clean(partition, filth)
+        finally:
+            state.release()
+
+    async def _clean(self, partition: Partition, filth: Filth) -> bool:
         log = partition.log
         try:
             run = _Run(partition, filth, self._parts)

@@ -120,8 +120,8 @@ class SoundReads:
         if offset not in self._corrupt_at and len(self._corrupt_at) < CORRUPT_OFFSETS_NAMED:
             self._corrupt_at.add(offset)
             logger.error(
-                "%s: what is stored at offset %d is damaged and is not given out: %s. Restore the segment from "
-                "another region; readers may go on behind it",
+                "%s: what is stored at offset %d is damaged and is not given out: %s. It is mended from "
+                "another region where one has it (docs/runbooks/damaged_log.md); readers may go on behind it",
                 self._tp, offset, reason,
             )  # fmt: skip
         return CorruptRange(offset, f"{self._tp} at {offset}: {reason}")

@@ -6,7 +6,7 @@ INV-DK4  `pread_cached` never waits for the device where the file system can tel
         it reads as `pread` does
 INV-DK5  a folder that `make_dirs` made holds nothing before its own name is durable
 INV-DK6  what a start finds in a file, or by its name, is durable before anything is done for it: a process may be killed
-        between a write and its sync, and the page cache outlives it
+        between a write and its sync, or end for a sync that failed, and the page cache outlives it
 INV-DK3  a failed `fdatasync` is never repeated on the same file by anyone: the kernel may have dropped the
         dirty pages and answer the second call with success
 `pwrite` writes everything or raises `OSError`; after an error the bytes from `position` on are unknown.
@@ -166,9 +166,13 @@ def make_dirs_durably(disk: Disk, path: Path) -> None:
 
 
 def sync_as_found(disk: Disk, path: Path) -> None:
-    """Make a file and its name durable as this start finds them (INV-DK6); needs no room. Raises OSError."""
+    """Make a file, which is small, and its name durable as this start finds them (INV-DK6); raises OSError.
+
+    It is written once more: what a sync failed for is in the page cache as if it were durable, and no later sync finds it.
+    """
     file = disk.open(path)
     try:
+        file.pwrite(0, file.pread(file.size(), 0))
         file.fdatasync()
     finally:
         file.close()

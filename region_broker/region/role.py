@@ -222,6 +222,19 @@ class RegionRole:
                 log.become_mirror()
                 log.show_up_to(shown, shown)
 
+    async def follow(self, reason: str) -> None:
+        """Take no writes, and only what the node brings that leads this region; what is under way has an unknown outcome (P18)."""
+        self.close_gate(reason)
+        await self._ready_to_run.wait()
+        if self._cut_leader is not None:
+            await self._services.transactions.resign()
+            await self._services.groups.resign()
+        for (
+            log
+        ) in self.logs():  # before anything is waited for: nothing of it is committed here any more
+            log.become_mirror()
+        await self.stand_still(reason)
+
     async def act(
         self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str
     ) -> None:
@@ -241,6 +254,7 @@ class RegionRole:
             log.readers_ahead = below is not None
             if below is not None:
                 log.state.allow_gap_once(below)
+        await self._services.settle_commits(term)
         # From here on coordinators may be half loaded: stand_still must make them resign.
         is_first = leader_counter_of(term.leader_epoch) == FIRST_TERM_COUNTER
         self._cut_leader = self._services.open_cut_leader(term, adopts and is_first)

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance
+from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,
@@ -132,8 +133,11 @@ class TopicRegistry:
             self._partitions.mark_topic(topic_id, "an order to delete it, in this region")
             try:
                 await self._metadata.apply(DeleteTopic(topic_id))
-            except (CommandRefused, OSError):
-                self._partitions.unmark_topic(topic_id)
+            except (CommandRefused, OSError) as error:
+                if not isinstance(
+                    error, MetadataInDoubt
+                ):  # the next start knows what the mark is for
+                    self._partitions.unmark_topic(topic_id)
                 raise
             self._partitions.drop_topic(topic.topic_id)
             if self.on_delete is not None:

@@ -29,9 +29,13 @@ class RegionService:
         operations: FailoverOperations,
         kept: KeptDeletions,
         disk_refusal: Callable[[], str | None],
+        damage: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Speak for the region of `driver`; `disk_refusal` says why its disk takes no records of clients."""
+        """Speak for the region of `driver`; `disk_refusal` says why its disk takes no records of clients, `damage` what
+        of its logs is damaged and not mended.
+        """
         self._disk_refusal = disk_refusal
+        self._damage = damage
         self._driver = driver
         self._kept = kept
         self._operations = operations
@@ -98,6 +102,7 @@ class RegionService:
             "acting": parts.role.acting,
             "reason_not_acting": parts.role.reason_not_acting,
             "refuses_writes": self._refuses_writes(),
+            "damage": self._damage() or "",
             "history": msgspec.to_builtins(parts.folder.identity.history),
             "primary_region": domain.acting_region,
             "region_epoch": domain.region_epoch,

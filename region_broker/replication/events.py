@@ -131,8 +131,11 @@ LeaderEvent: TypeAlias = (
 
 
 class LocalLog(NamedTuple):
-    """What a follower has of a log: its history (of leader epochs with records alone, INV-E3), how far that is durable, and the high
-    watermark that it knows (at most that)."""
+    """What a follower has of a log: its history (of leader epochs with records alone, INV-E3), and how far that is durable.
+
+    `high_watermark`: what a leader has said, as far as it is durable here; after a start what was noted of it, or the log start. Never
+    the durable end itself: what lies between may have to be cut.
+    """
 
     history: LogHistory
     durable_end: int

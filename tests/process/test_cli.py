@@ -548,7 +548,7 @@ def test_nobody_listens() -> None:
 def test_dev_announces_stops_cleanly_and_comes_up_again(tmp_path: Path, number: int) -> None:
     folder = str(tmp_path)
     first = Dev("--regions", "1", "--data-dir", folder)
-    assert set(first.regions[0]) == {"name", "bootstrap", "http", "pids"}
+    assert set(first.regions[0]) == {"name", "bootstrap", "http", "pids", "nodes"}
     assert first.line.count("\n") == 1
     run("topic", "create", "kept", "--bootstrap", first.bootstrap)
     run("produce", "kept", "--bootstrap", first.bootstrap, stdin="x\n")

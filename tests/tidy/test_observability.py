@@ -12,6 +12,7 @@ from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
 from tests.fixtures.node_logs import fixture
+from tests.fixtures.scrubbing import Twin, scrubber_of
 from tests.tidy.tree import ROOT
 
 FOLDER = ROOT / "docs" / "observability"
@@ -38,11 +39,13 @@ def offered() -> set[str]:
     metrics.api("Produce").answered(duration_s=0.1, request_bytes=1, response_bytes=1)
     metrics.error("Produce", "x")
     metrics.connections_refused.labels("x").inc()
+    node = fixture()
     sources = GaugeSources(
-        partitions=fixture().table,
+        partitions=node.table,
         transactions=lambda: (),
         group_states=lambda: (),
         held_back=lambda: {"logs": 0, "ms": 0, "splits": 0},
+        scrub=scrubber_of(node, Twin(node.partition)).figures,
     )
     collectors: list[Collector] = [
         NodeCollector(sources),

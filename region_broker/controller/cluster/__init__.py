@@ -20,7 +20,8 @@ What a driver owes the core:
 7. Registering: a node sends who it is, and the driver has `RegisterNode` applied as any other command. A process whose life was
    replaced, or whose node was removed, ends.
 8. Whoever is elected under a new region epoch cuts its logs to the lineage's base, durably, before it leads (T20). A leader that the
-   image does not name any more acknowledges nothing.
+   image does not name any more acknowledges nothing. A leader drops from the in-sync set, at once, whoever is fenced, drains, or is not
+   registered with that folder: nobody else does (INV-MH3), and its high watermarks wait for it.
 
 May import: the metadata's values and commands, `raft.entries`, and the pure packages.
 """

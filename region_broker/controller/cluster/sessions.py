@@ -129,9 +129,11 @@ class Sessions:
 
     def _is_awaited(self, node: NodeImage) -> bool:
         leadership = self._image.leadership
-        if leadership is None:
-            return True
-        return leadership.leader is None and node.member in leadership.in_sync
+        return (
+            leadership is not None
+            and leadership.leader is None
+            and node.member in leadership.in_sync
+        )
 
     def _may_return_ms(self, node: NodeImage) -> int:
         flaps = self._flaps.get(node.node_id)

@@ -52,7 +52,15 @@ from region_broker.controller.raft.effects import (
     message_bytes,
 )
 from region_broker.controller.raft.entries import Entry, LogIndex, Member, Membership, Term
-from region_broker.controller.raft.failures import Busy, Lost, NotLeader, RaftStoreFull, Refused
+from region_broker.controller.raft.failures import (
+    Busy,
+    Lost,
+    NotLeader,
+    RaftStoreError,
+    RaftStoreFailed,
+    RaftStoreFull,
+    Refused,
+)
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.group_setup import GroupSetup, StateMachine
 from region_broker.controller.raft.needed_room import entries_bytes, log_bytes, volume_bytes
@@ -70,6 +78,10 @@ FULL_MS: Final = 1000
 SNAPSHOT_PIECE_BYTES: Final = 256 * 1024
 
 _NO_ROOM: Final = "the disk of this member is full: nothing was appended"
+_ROOM_DENIED: Final = (
+    "Room that was taken there is denied (by a file system that writes each block to a new place). Make room, and start the"
+    " node again."
+)
 
 Wish = Proposed | ReadAsked | MembershipAsked | TransferAsked
 
@@ -102,6 +114,7 @@ class Carrier:
         self._full_until_ms = 0
         self._has_begun = self._is_run = self._stopping = False
         self._is_outside = False
+        self._ended_by: Exception | None = None
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -145,8 +158,11 @@ class Carrier:
     async def ask(self, wish: Callable[[int], Wish]) -> LogIndex:
         """Return what the wish, made of its ticket, came to.
 
-        Raises NotLeader, Busy, Refused, RaftStoreFull: nothing was appended; Lost: nobody knows.
+        Raises NotLeader, Busy, Refused, RaftStoreFull: nothing was appended; Lost: nobody knows. Before `run`, what the store
+        raises, too, and raised before.
         """
+        if self._ended_by is not None and not self._is_run:
+            raise self._ended_by
         if self._stopping:
             raise NotLeader(None)
         if len(self._inbox) >= INBOX_MAX:  # INV-RK5
@@ -157,14 +173,21 @@ class Carrier:
         try:
             self._submit(wish(ticket))
             if self._has_begun and not self._is_run:
-                try:
-                    await self._turns()
-                except BaseException:
-                    future.cancel()  # the caller hears of what ended the turn, not that it ended
-                    raise
+                await self._own_turns(future)
             return await future
         finally:
             self._waiting.pop(ticket, None)
+
+    async def _own_turns(self, future: asyncio.Future[LogIndex]) -> None:
+        """Carry out the wish that `future` waits for; what ends the turn behind its answer is for whoever asks next."""
+        try:
+            await self._turns()
+        except BaseException as error:
+            if not future.done():
+                future.cancel()
+            elif isinstance(error, RaftStoreError) and future.exception() is None:
+                return
+            raise  # the caller hears of what ended the turn, not that it ended
 
     def _submit(self, event: Event) -> None:
         self._inbox.append(event)
@@ -191,12 +214,16 @@ class Carrier:
         async with self._one_at_a_time:
             try:
                 yield
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, RaftStoreError):
+                    self._ended_by = error
                 self.end()
                 raise
 
     async def run(self) -> None:
         """Drive the core until `stop`; raises what the store or the state machine raised."""
+        if self._ended_by is not None:
+            raise self._ended_by
         self._is_run = True
         try:
             if not self._has_begun:
@@ -346,7 +373,10 @@ class Carrier:
 
     async def _flush(self, persists: list[Persist], behind: list[Effect]) -> None:
         if persists:
-            await self._outside(partial(self._store.persist, tuple(persists)))
+            try:
+                await self._outside(partial(self._store.persist, tuple(persists)))
+            except RaftStoreFull as error:  # room was taken, and nobody takes back what is decided
+                raise RaftStoreFailed(f"{error}. {_ROOM_DENIED}") from error
         for effect in behind:
             await self._do(effect)
         persists.clear()

@@ -112,12 +112,8 @@ class RaftStore:
         owner = member_of(self._disk, self._folder)
         if owner is None:  # a new member: its file has its name once its head is durable
             self._replace_log(encode_head(self._member))
-        elif owner != self._member:
-            raise RaftStoreForeign(
-                f"{self._folder} is the folder of member {owner}, and {self._member} was to be started on it: folders were"
-                " exchanged or copied, or the node's id was changed. Give each node its own folder back; or empty this one,"
-                " and let the node join as a new member."
-            )
+        else:
+            check_owner(self._folder, owner, self._member)
         drop_partial(self._disk, self._folder)
         self._disk.fsync_dir(self._folder)  # INV-DK6; a file has its name when it is durable
         self._file = self._disk.open(self._path)
@@ -358,6 +354,16 @@ class RaftStore:
             if held is not None:
                 held.close()
         self._failed = self._failed or f"{self._folder} is closed"
+
+
+def check_owner(folder: Path, owner: Member, member: Member) -> None:
+    """Raise RaftStoreForeign unless the folder of `owner` is that of `member`."""
+    if owner != member:
+        raise RaftStoreForeign(
+            f"{folder} is the folder of member {owner}, and {member} was to be started on it: folders were"
+            " exchanged or copied, or the node's id was changed. Give each node its own folder back; or empty this one,"
+            " and let the node join as a new member."
+        )
 
 
 def _restart(point: SnapshotPoint) -> Change:

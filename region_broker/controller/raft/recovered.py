@@ -30,6 +30,8 @@ from region_broker.controller.raft.snapshot_file import (
 from region_broker.ports.disk import Disk
 
 LOG_NAME: Final = "log"
+FOUNDED_TERM: Final = Term(1)
+"""That of a snapshot which a log begins with, before anybody voted."""
 _IMAGE_STEP_BYTES: Final = 1024 * 1024
 
 
@@ -90,7 +92,7 @@ def read_log(member: Member, data: bytes, path: Path) -> tuple[LogContent, Frame
 def goes_on(log: LogContent, point: SnapshotPoint | None, path: Path) -> bool:
     """Return whether a log is that of the snapshot beside it; if not, it is an older one, to be dropped (INV-RT5).
 
-    Raises RaftStoreDamaged where the snapshot that the log starts behind is not there.
+    Raises RaftStoreDamaged where the snapshot that the log starts behind is not there, or the log has not heard of its term.
     """
     if point is None:
         if log.start_index != BEFORE_FIRST:
@@ -101,6 +103,9 @@ def goes_on(log: LogContent, point: SnapshotPoint | None, path: Path) -> bool:
         point.index == log.start_index and point.term != log.start_term
     ):
         reason = f"the log starts behind {log.start_index}, and the snapshot is at {point.index}"
+        raise RaftStoreDamaged(path, HEAD_BYTES, reason)
+    if point.term > max(log.hard_state.term, FOUNDED_TERM):
+        reason = f"the log knows of no term behind {log.hard_state.term}, and the snapshot is of term {point.term}"
         raise RaftStoreDamaged(path, HEAD_BYTES, reason)
     return log.term_at(point.index) == point.term
 

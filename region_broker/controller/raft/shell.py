@@ -167,7 +167,11 @@ class RaftGroup(RaftosNode):
             point = SnapshotPoint(BEFORE_FIRST, NO_TERM, setup.founders)
         else:
             point, image = found.snapshot
-            machine.load(image)
+            try:
+                machine.load(image)
+            except BaseException:
+                store.close()
+                raise
         core = RaftCore(
             setup.member, found.hard_state, point, found.entries,
             settings=setup.settings, draw=lambda below: setup.chance.randbits(32) % below,

@@ -10,6 +10,7 @@ INV-CLS1  a crash at any point leaves the old segments or the new one: `swap` is
 INV-CLS2  before anything else changes which segments there are, a swap under way is either given up or finished, and its
          `swap` file is durably gone: done again later it would remove segments that came after. What failed of that is
          done again before the next cleaning
+INV-CLS4  at most one at a time writes segments of a log anew, the cleaner or the mender: both name their files alike
 INV-CLS3  offsets are missing only below `holes_below`, which is durable before the first of them is
 
 Not here: what is kept (`rewriting`).
@@ -89,9 +90,20 @@ class CleaningState:
         self._lock = threading.Lock()
         self._stage = _Stage.NONE
         self._swap: Swap | None = None
+        self._is_taken = False
         self.mark = mark
         self.interruptions = 0
         """Grows whenever the log was cut, shortened or closed: a run that began before is void."""
+
+    def take(self) -> bool:
+        """On the event loop: keep others from writing segments of this log anew until `release`; False if one does
+        (INV-CLS4)."""
+        was_taken, self._is_taken = self._is_taken, True
+        return not was_taken
+
+    def release(self) -> None:
+        """Let others write segments anew."""
+        self._is_taken = False
 
     @property
     def holes_below(self) -> int:
@@ -179,6 +191,13 @@ class CleaningState:
         A snapshot of a history that was cut off must not take its name, where it could be believed (INV-NP3).
         """
         path = self._folder / file_name(offset, SNAPSHOT_SUFFIX)
+        return self.keep_file(path, data, interruptions)
+
+    def keep_file(self, path: Path, data: bytes, interruptions: int) -> bool:
+        """Durably give a file beside the segments this content, unless the log was interrupted since; tell which.
+
+        Raises OSError.
+        """
         self._disk.write_file_atomic(cleaned_path(path), data)
         with self._lock:
             if interruptions != self.interruptions:

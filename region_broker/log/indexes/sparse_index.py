@@ -13,7 +13,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 
@@ -31,6 +31,14 @@ class SegmentSummary:
     next_offset: int
     max_timestamp_ms: int
     first_timestamp_ms: int
+
+
+class IndexEntry(NamedTuple):
+    """One entry: where a batch starts, and the highest timestamp of all before it."""
+
+    relative_offset: int
+    position: int
+    highest_before_ms: int
 
 
 class SparseIndex:
@@ -80,6 +88,10 @@ class SparseIndex:
         made._timestamps = self._timestamps[:]
         made._next_entry_at = self._next_entry_at
         return made
+
+    def entry(self, slot: int) -> IndexEntry:
+        """Return one entry, counted from 0."""
+        return IndexEntry(self._offsets[slot], self._positions[slot], self._timestamps[slot])
 
     def last_entry(self) -> tuple[int, int]:
         """Return (highest timestamp before it, position) of the newest entry; (-1, 0) without any."""

@@ -27,7 +27,7 @@ from region_broker.region.cluster.replica_messages import (
 )
 from region_broker.region.cluster.standing import StandingTowards
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.node_protocol import REPLICA_LINE
+from region_broker.region.peers.node_protocol import REPLICA
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 from region_broker.replication.effects import CheckEpochs, SendFetch
 from region_broker.replication.events import LeaderLog
@@ -104,8 +104,8 @@ class ReplicaLine:
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(client.run())
             try:
-                identity = StandingTowards(self._parts.standing, self._leader, REPLICA_LINE)
-                await client.handshake(identity)
+                identity = StandingTowards(self._parts.standing, self._leader)
+                await client.handshake(identity, REPLICA)
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     ask = CheckReplicaLogs(leader_epoch=self._leader_epoch)
                     await client.call(ask, CheckedReplicaLogs)

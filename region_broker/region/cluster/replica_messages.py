@@ -1,4 +1,4 @@
-"""What followers and the leader of a region's logs say to each other, on a line of its own (`REPLICA_LINE`).
+"""What followers and the leader of a region's logs say to each other, on a line of its own (purpose `REPLICA`).
 
 INV-RM1  what is given to a core has numbers in range (0 up to `NUMBERS_END`), and no more names than `LOGS_MAX`; anything else
          ends the connection that it came on

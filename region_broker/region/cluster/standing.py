@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from region_broker.controller.raft.entries import Member
 from region_broker.region.peers.node_protocol import (
     FEATURE_LEVEL,
-    LINES,
-    OTHER_LINE,
     OTHER_MEMBER,
     OTHER_REGION,
-    RAFT_LINE,
     REMOVED_MEMBER,
     SAME_MEMBER,
     NodeHello,
@@ -76,8 +71,6 @@ class NodeStanding:
                 f"node {self.member} knows the feature levels {FEATURE_LEVELS[0]} to {FEATURE_LEVELS[-1]}, the peer"
                 f" speaks {theirs.feature_level}: update the older one first",
             )
-        if theirs.line not in LINES:
-            return PeerRefused(OTHER_LINE, f"node {self.member} knows no line of that name")
         return self._objection_to_member(theirs)
 
     def _objection_to_member(self, theirs: NodeHello) -> PeerRefused | None:
@@ -108,11 +101,10 @@ class StandingTowards:
 
     own: NodeStanding
     expected: Member
-    line: str = RAFT_LINE
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
-        return msgspec.structs.replace(self.own.hello(), line=self.line)
+        return self.own.hello()
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:
         """See `NodeIdentity`."""

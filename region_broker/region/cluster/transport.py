@@ -5,8 +5,8 @@ INV-CLT2  a message that arrives is credited to the member whose handshake its c
           it names; one for a group that is not here, or that is no message, ends its connection and nothing else
 INV-CLT3  there are lines to members that have an address, `LINES_MAX` at most: nobody makes this node connect anywhere by
           naming members
-INV-CLT4  a member has one connection to here of each line, its newest; while one stands, another start of the same member is
-          refused: two processes run on copies of one folder, or the former one's end is not noticed yet (INV-PS9)
+INV-CLT4  a member has one connection of this kind to here, its newest; while that stands, another start of the same member is refused: two
+          processes run on copies of one folder, or the former one's end is not noticed yet (INV-PS9)
 
 What one member says to another travels on the connection that the former made; the other direction has one of its own.
 Not here: what Raft does with it (`controller.raft`), who is alive (a `Watcher`), addresses (`address_of`).
@@ -28,7 +28,7 @@ from region_broker.region.cluster.raft_messages import (
     decode_raft_message,
 )
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.node_protocol import LINES, RAFT_LINE, Probe, Probed
+from region_broker.region.peers.node_protocol import RAFT, REPLICA, Probe, Probed
 from region_broker.region.peers.protocol import (
     RUNS_ELSEWHERE,
     PeerProtocolError,
@@ -83,7 +83,7 @@ class PeerTransport:
         self._not_begun: deque[MemberLine] = deque()
         self._line_waits = asyncio.Event()
         self._is_full = False
-        self._sessions: dict[tuple[Member, str], NodeSession] = {}
+        self._sessions: dict[Member, NodeSession] = {}
         self._met: dict[int, Member] = {}
         self._seeking: set[int] = set()
         self._to_seek: deque[int] = deque()
@@ -92,8 +92,8 @@ class PeerTransport:
         """Let nodes of this region in at the peer port; call it before the port is bound."""
         assert server.node_door is None, "a node has one transport"
         door = NodeDoor(self._parts.standing, self._on_session)
-        door.handlers.register_notice(RaftNotice, self._on_notice)
-        door.handlers.register(Probe, self._on_probe)
+        door.handlers_for(RAFT).register_notice(RaftNotice, self._on_notice)
+        door.handlers_for(RAFT).register(Probe, self._on_probe)
         server.node_door = door
 
     def group(self, name: str) -> GroupTransport:
@@ -123,6 +123,11 @@ class PeerTransport:
         await line.run()
         # In the step in which it ended: what is sent now makes another one.
         del self._lines[line.target]
+
+    def life_of(self, member: Member) -> UUID | None:
+        """Return the life that a member's connection to here named; None without one."""
+        session = self._sessions.get(member)
+        return None if session is None else session.life
 
     def send(self, group: str, target: Member, message: Message) -> None:
         """Send a message of a group to a member, or lose it (INV-CLT1)."""
@@ -157,7 +162,7 @@ class PeerTransport:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(client.run())
             try:
-                self._met[node_id] = (await client.handshake(self._parts.standing)).member
+                self._met[node_id] = (await client.handshake(self._parts.standing, REPLICA)).member
             except (PeerUnreachable, PeerRefused) as error:
                 _log.info("node %d is not met yet: %s", node_id, error)
             finally:
@@ -182,29 +187,26 @@ class PeerTransport:
     def _on_session(self, session: NodeSession) -> None:
         """Take a member's connection in place of its former one (INV-CLT4)."""
         member = session.member
-        for line in sorted(LINES):
-            other = self._sessions.get((member, line))
-            if other is not None and other.life != session.life:
-                raise PeerRefused(
-                    RUNS_ELSEWHERE,
-                    f"another process is connected as node {member} from {other.peer_address}: end one of the two",
-                )
-        former = self._sessions.get((member, session.line))
-        self._sessions[member, session.line] = session
+        former = self._sessions.get(member)
+        if former is not None and former.life != session.life:
+            raise PeerRefused(
+                RUNS_ELSEWHERE,
+                f"another process is connected as node {member} from {former.peer_address}: end one of the two",
+            )
+        self._sessions[member] = session
         self._met[member.node_id] = member
         session.on_close(lambda: self._on_end(session))
         if former is not None:
             former.cut_off()
         self._parts.watcher.on_heard(member)
-        line_to_it = self._lines.get(member)
-        if line_to_it is not None:
-            line_to_it.note_there()
+        line = self._lines.get(member)
+        if line is not None:
+            line.note_there()
 
     def _on_end(self, session: NodeSession) -> None:
-        if self._sessions.get((session.member, session.line)) is session:
-            del self._sessions[session.member, session.line]
-            if session.line == RAFT_LINE:
-                self._parts.watcher.on_lost(session.member)
+        if self._sessions.get(session.member) is session:
+            del self._sessions[session.member]
+            self._parts.watcher.on_lost(session.member)
 
     def _on_notice(self, session: NodeSession, notice: RaftNotice, attachment: memoryview) -> None:
         """Take a message of Raft (INV-CLT2)."""

@@ -25,6 +25,7 @@ from geo_replicator.topology import LedgerTopics, MirrorTopic
 from geo_replicator.whole_ends import View, WholeEnds
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import BatchError, iter_headers
+from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CreateTopic,
@@ -402,8 +403,9 @@ class MirrorTopicStore:
         self._partitions.mark_beyond(topic_id, partition_count)
         try:
             await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
-        except (LinkFailed, OSError):
-            self._partitions.unmark_beyond(topic_id, partition_count)
+        except (LinkFailed, OSError) as error:
+            if not isinstance(error, MetadataInDoubt):  # the next start knows what the mark is for
+                self._partitions.unmark_beyond(topic_id, partition_count)
             raise
         self._logs.dropped(topic_id, partition_count)
         self._partitions.drop_beyond(topic_id, partition_count)
@@ -434,8 +436,9 @@ class MirrorTopicStore:
             )
             try:
                 await self._apply(DeleteTopic(topic.topic_id))
-            except (LinkFailed, OSError):
-                self._partitions.unmark_topic(topic.topic_id)
+            except (LinkFailed, OSError) as error:
+                if not isinstance(error, MetadataInDoubt):
+                    self._partitions.unmark_topic(topic.topic_id)
                 raise
         self._logs.dropped(topic.topic_id)
         self._partitions.drop_topic(topic.topic_id)

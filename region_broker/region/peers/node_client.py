@@ -7,9 +7,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from region_broker.ports.network import Buffer, Network
 from region_broker.region.peers.calls import PeerCalls, connected
-from region_broker.region.peers.node_protocol import NodeHello, NodeIdentity, Probe, Probed
+from region_broker.region.peers.node_protocol import (
+    RAFT,
+    NodeHello,
+    NodeIdentity,
+    Probe,
+    Probed,
+    Purpose,
+)
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     AnyMessage,
@@ -34,12 +43,13 @@ class NodeClient(PeerCalls):
         stream = await connected(network, address, CONNECT_TIMEOUT_S)
         return cls(stream, HANDSHAKE_FRAME_BYTES_MAX)
 
-    async def handshake(self, identity: NodeIdentity) -> NodeHello:
-        """Say NodeHello and return the other's.
+    async def handshake(self, identity: NodeIdentity, purpose: Purpose = RAFT) -> NodeHello:
+        """Say NodeHello, and what the connection is for, and return the other's.
 
         Raises `PeerRefused` where either of both will not talk to the other, `PeerUnreachable`.
         """
-        theirs = await self._within(CONNECT_TIMEOUT_S, identity.hello(), NodeHello)
+        ours = msgspec.structs.replace(identity.hello(), purpose=purpose)
+        theirs = await self._within(CONNECT_TIMEOUT_S, ours, NodeHello)
         objection = identity.objection(theirs)
         if objection is not None:
             raise objection

@@ -2,10 +2,11 @@
 
 A connection opens as every one does (`protocol`): the preface, then a `NodeHello` in place of a `Hello`, answered by the
 other's `NodeHello`, or by a refusal. An older version knows no `NodeHello` and closes the connection.
+What a connection is for, its `NodeHello` says, once: it is served what is registered for that purpose (INV-PSS3).
 Not here: who is let in (`region.cluster.standing`), what is said later (whoever registers it).
 """
 
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from region_broker.controller.raft.entries import Member
@@ -16,18 +17,23 @@ OTHER_MEMBER: Final = "other-member"
 SAME_MEMBER: Final = "same-member"
 FEATURE_LEVEL: Final = "feature-level"
 REMOVED_MEMBER: Final = "removed-member"
-OTHER_LINE: Final = "other-line"
-RAFT_LINE: Final = ""
-REPLICA_LINE: Final = "replica"
-LINES: Final = frozenset({RAFT_LINE, REPLICA_LINE})
-"""What a connection between two nodes is for; each has one of its own, so that none waits behind another one's bytes."""
+
+Purpose: TypeAlias = Literal["raft", "replica", "forward"]
+RAFT: Final = "raft"
+"""Messages of the quorum: the connection of a member's transport, of which it has one."""
+REPLICA: Final = "replica"
+"""A follower copies logs over it."""
+FORWARD: Final = "forward"
+"""Requests of one client connection of the other node, which are to be executed here."""
+PURPOSES: Final[tuple[Purpose, ...]] = (RAFT, REPLICA, FORWARD)
 
 
 class NodeHello(PeerMessage, frozen=True, kw_only=True):
     """The first message of a connection between nodes of one region, and its answer.
 
     `incarnation`: of the folder, with `node_id` the `Member`. `life`: drawn at each start of the process.
-    `feature_level`: what the node speaks; who does not know it refuses. `line`: one of `LINES`.
+    `feature_level`: what the node speaks; who does not know it refuses. `purpose`: what the connection is for; in an answer it
+    says nothing.
     """
 
     cluster_id: str
@@ -36,7 +42,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     incarnation: UUID
     life: UUID
     feature_level: int
-    line: str = RAFT_LINE
+    purpose: Purpose = RAFT
 
     @property
     def member(self) -> Member:

@@ -4,7 +4,8 @@ INV-PS6  what all connections hold, requests, parts of them and answers that are
          its own as on the Kafka port (INV-MB1..3); half a frame, and an answer that nobody takes, end the connection
          after a while, and so does a peer that does not say Hello
 INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
-INV-PS9  a node's session ends when nothing came on it for `node_silence_ms`: its node probes, if it has nothing else to say
+INV-PS9  a node's session ends when nothing came on it for `node_silence_ms`: its node probes, if it has nothing else to say.
+         One that forwards requests does not probe: it ends so only where no request of it is under way
 Nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch; a folder without
 history may ask (T32). Requests of one connection start in arrival order; answers leave as they are ready. A connection
 holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read. A handler runs to its end even when its peer
@@ -32,7 +33,7 @@ import msgspec
 from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
 from region_broker.ports.network import ByteStream, Listener, Network
-from region_broker.region.peers.node_protocol import NodeHello
+from region_broker.region.peers.node_protocol import FORWARD, NodeHello
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
@@ -175,11 +176,10 @@ class PeerServer:
         """
         return self._handlers.read(frame)
 
-    @property
-    def node_handlers(self) -> Handlers[NodeSession]:
-        """Return what nodes of this region are served; one of them has come in."""
+    def node_handlers(self, session: NodeSession) -> Handlers[NodeSession]:
+        """Return what the session of a node of this region is served (INV-PSS3)."""
         assert self.node_door is not None, "INV-PSS1: nobody comes in without a door"
-        return self.node_door.handlers
+        return self.node_door.handlers_for(session.purpose)
 
 
 def _objection(ours: Hello, theirs: Hello) -> tuple[str, str]:
@@ -271,11 +271,22 @@ class _Connection:
         if self._session is not None and not self._reader.held_bytes:
             # A link may be silent for as long as it likes, a node may not (INV-PS9).
             is_node = isinstance(self._session, NodeSession)
-            async with asyncio.timeout(settings.node_silence_ms / 1000 if is_node else None):
-                return await self._stream.read(READ_BYTES)
+            return await self._spoken(settings.node_silence_ms / 1000 if is_node else None)
         timeout_ms = settings.pressed_timeout_ms if memory.full else settings.stall_timeout_ms
         async with asyncio.timeout_at(self._frame_since_s + timeout_ms / 1000):
             return await self._stream.read(READ_BYTES)
+
+    async def _spoken(self, silence_s: float | None) -> bytes:
+        """Return the next bytes; TimeoutError where nothing comes for so long (INV-PS9)."""
+        while True:
+            try:
+                async with asyncio.timeout(silence_s):
+                    return await self._stream.read(READ_BYTES)
+            except TimeoutError:
+                session = self._session
+                assert isinstance(session, NodeSession), "a region may be silent"
+                if session.purpose != FORWARD or not self._busy_bytes:
+                    raise
 
     def _note_held(self) -> None:
         self._server.memory.hold(self._share, self._reader.held_bytes + self._busy_bytes)
@@ -283,7 +294,7 @@ class _Connection:
     async def _take(self, frame: Frame) -> bool:
         session = self._session
         if frame.kind is FrameKind.NOTICE and isinstance(session, NodeSession):
-            self._server.node_handlers.take(session, frame)
+            self._server.node_handlers(session).take(session, frame)
             await self._yielding.row()
             return True
         if frame.kind is not FrameKind.REQUEST:
@@ -378,7 +389,7 @@ class _Connection:
     ) -> tuple[FrameKind, Reply]:
         try:
             if isinstance(session, NodeSession):
-                answer = await self._server.node_handlers.read(frame)(session)
+                answer = await self._server.node_handlers(session).read(frame)(session)
             else:
                 handling = self._server.read(frame)
                 self._admit(session)

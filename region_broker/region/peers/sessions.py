@@ -2,6 +2,7 @@
 
 INV-PSS1  a session is of one kind for life, a region's or a node's, and is served what was registered for that kind only
 INV-PSS2  whose a node's session is, its handshake said: no later message names its sender
+INV-PSS3  a node's session is of one purpose for life, and is served what was registered for that purpose only
 Not here: sockets, frames and the handshake itself (`server`).
 """
 
@@ -11,7 +12,13 @@ from uuid import UUID
 
 from region_broker.controller.raft.entries import Member
 from region_broker.ports.network import Buffer, ByteStream
-from region_broker.region.peers.node_protocol import NodeHello, NodeIdentity
+from region_broker.region.peers.node_protocol import (
+    PURPOSES,
+    RAFT,
+    NodeHello,
+    NodeIdentity,
+    Purpose,
+)
 from region_broker.region.peers.protocol import (
     UNKNOWN_MESSAGE,
     AnyMessage,
@@ -43,18 +50,13 @@ class Session:
         self.session_id = session_id
         self.peer_address = peer_address
         self._closers: list[Callable[[], None]] = []
-        self._has_ended = False
 
     def on_close(self, closer: Callable[[], None]) -> None:
-        """Call `closer` once the connection has ended; at once if it has: a handler may begin after that."""
-        if self._has_ended:
-            closer()
-        else:
-            self._closers.append(closer)
+        """Call `closer` once the connection has ended."""
+        self._closers.append(closer)
 
     def end(self) -> None:
         """Run the closers; the server calls this."""
-        self._has_ended = True
         closers, self._closers = self._closers, []
         for closer in closers:
             closer()
@@ -91,9 +93,9 @@ class NodeSession(Session):
         return self._hello.life
 
     @property
-    def line(self) -> str:
-        """Return what the connection is for."""
-        return self._hello.line
+    def purpose(self) -> Purpose:
+        """Return what it is for (INV-PSS3)."""
+        return self._hello.purpose
 
     def cut_off(self) -> None:
         """End the connection at once."""
@@ -157,20 +159,28 @@ class Handlers(Generic[AnySession]):
 
     def take(self, session: AnySession, frame: Frame) -> None:
         """Hand a notice to its handler; raises `PeerProtocolError` for one that nobody takes, or that is none."""
-        taker = self._notices.get(frame.tag)
-        if taker is None:
+        take = self._notices.get(frame.tag)
+        if take is None:
             raise PeerProtocolError(f"nobody here takes {frame.tag!r} notices")
-        taker(session, frame)
+        take(session, frame)
 
 
 class NodeDoor:
     """How nodes of this node's region come in, and what they are served."""
 
     def __init__(self, identity: NodeIdentity, on_session: Callable[[NodeSession], None]) -> None:
-        """Let in whom `identity` does not object to; tell `on_session` of each, which may raise `PeerRefused`, too."""
+        """Let in whom `identity` does not object to; tell `on_session` of each for the quorum's messages, which may raise
+        `PeerRefused`, too.
+        """
         self._identity = identity
         self._on_session = on_session
-        self.handlers: Handlers[NodeSession] = Handlers()
+        self._handlers: dict[Purpose, Handlers[NodeSession]] = {
+            purpose: Handlers() for purpose in PURPOSES
+        }
+
+    def handlers_for(self, purpose: Purpose) -> Handlers[NodeSession]:
+        """Return what connections of a purpose are served; register it before the port is bound."""
+        return self._handlers[purpose]
 
     def handshake(
         self, session_id: int, stream: ByteStream, frame: Frame
@@ -181,5 +191,6 @@ class NodeDoor:
         if objection is not None:
             raise objection
         session = NodeSession(session_id, stream.peer, theirs, stream.abort)
-        self._on_session(session)
+        if session.purpose == RAFT:
+            self._on_session(session)
         return self._identity.hello(), session

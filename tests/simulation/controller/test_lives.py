@@ -13,6 +13,7 @@ from region_broker.controller.raft.entries import Member
 from tests.simulation.controller.play import play
 from tests.simulation.controller.world import Violated
 
+pytestmark = pytest.mark.slow
 SEEDS: Final = range(24)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -55,8 +56,8 @@ def _folders_do_not_count(patch: pytest.MonkeyPatch) -> None:
 
 def _elected_from_anywhere(image: MetadataImage, command: Any) -> MetadataImage:
     in_sync = image.leadership.in_sync if image.leadership else ()
-    eligible = cluster_leadership._eligible(image, in_sync, command.leader)
-    return cluster_leadership._led(image, command, eligible, unclean=0)
+    everybody = tuple(sorted({*in_sync, command.leader}))
+    return cluster_leadership._led(image, command, everybody, unclean=0)
 
 
 def _anybody_is_elected(patch: pytest.MonkeyPatch) -> None:
@@ -67,13 +68,26 @@ def _anybody_is_elected(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster_leadership, "_elected", _elected_from_anywhere)
 
 
-def _fenced_stay_in_sync(patch: pytest.MonkeyPatch) -> None:
-    def everybody(
-        _image: MetadataImage, members: Iterable[Member], leader: Member
-    ) -> tuple[Member, ...]:
-        return tuple(sorted({*members, leader}))
+def _elections_drop_the_fenced(patch: pytest.MonkeyPatch) -> None:
+    elected = cluster_leadership._elected
 
-    patch.setattr(cluster_leadership, "_eligible", everybody)
+    def shrunk(image: MetadataImage, command: Any) -> MetadataImage:
+        return _without_fenced(elected(image, command))
+
+    patch.setattr(cluster_leadership, "_elected", shrunk)
+
+
+def _without_fenced(image: MetadataImage) -> MetadataImage:
+    found = image.leadership
+    if found is None or found.leader is None:
+        return image
+    eligible = {one for one in found.in_sync if (node := image.node_of(one)) and node.is_eligible}
+    in_sync = tuple(sorted({*eligible, found.leader}))
+    return (
+        image
+        if in_sync == found.in_sync
+        else cluster_leadership._with(image, found, in_sync=in_sync)
+    )
 
 
 def _leader_epochs_are_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -134,20 +148,9 @@ def _many_proposals(patch: pytest.MonkeyPatch) -> None:
 
 def _in_sync_shrinks_by_fencing(patch: pytest.MonkeyPatch) -> None:
     lost_leader = cluster_leadership.without_lost_leader
-
-    def shrunk(image: MetadataImage) -> MetadataImage:
-        image = lost_leader(image)
-        found = image.leadership
-        if found is None or found.leader is None:
-            return image
-        eligible = cluster_leadership._eligible(image, found.in_sync, found.leader)
-        return (
-            image
-            if eligible == found.in_sync
-            else cluster_leadership._with(image, found, in_sync=eligible)
-        )
-
-    patch.setattr(cluster_nodes, "without_lost_leader", shrunk)
+    patch.setattr(
+        cluster_nodes, "without_lost_leader", lambda image: _without_fenced(lost_leader(image))
+    )
 
 
 def _anybody_changes_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +161,7 @@ def _anybody_changes_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: Final[dict[str, Patch]] = {
     patch.__name__: patch
     for patch in (
-        _leader_stays_when_fenced, _folders_do_not_count, _anybody_is_elected, _fenced_stay_in_sync,
+        _leader_stays_when_fenced, _folders_do_not_count, _anybody_is_elected, _elections_drop_the_fenced,
         _leader_epochs_are_not_counted, _nobody_is_fenced, _no_session_at_first, _silent_ones_are_let_in,
         _former_lives_are_heard, _stale_leaders_stay, _many_proposals, _in_sync_shrinks_by_fencing,
         _anybody_changes_the_in_sync_set,

@@ -246,17 +246,13 @@ class World:
             return
         demand(found.in_sync, "INV-MH5: never empty")
         shrinks = was is not None and not {*was.in_sync} <= {*found.in_sync}
-        may = isinstance(why, ElectLeader | ElectUnclean | ChangeInSync)
+        may = isinstance(why, ElectUnclean | ChangeInSync)
         demand(may or not shrinks, "INV-MH3: nobody else drops who is in sync")
         if found.leader is None:
             return
         leading = after.node_of(found.leader)
         demand(leading is not None and not leading.fenced, "INV-MH2: registered and unfenced")
         demand(found.leader in found.in_sync, "INV-MH2: in sync")
-        elects = isinstance(why, ElectLeader | ElectUnclean)
-        for one in found.in_sync if elects else ():
-            known = after.node_of(one)
-            demand(known is not None and not known.fenced, "INV-MH3: elections drop the fenced")
         known_leader = self.leaders.setdefault(found.leader_epoch, found.leader)
         demand(known_leader == found.leader, "INV-MH1: one leader for each leader epoch")
         if isinstance(why, ElectLeader):

@@ -334,13 +334,17 @@ async def _play(seed: int) -> Life:
             await region.troubles()
             region.is_quiet = True
             await calling
-            await joining
+            await asyncio.wait([joining], timeout=SETTLE_S)
+            if not joining.done():
+                raise Violated(f"INV-RSJ10: nobody lets a node join within {SETTLE_S} s")
         await region.settle()
     except* AssertionError as errors:
         violation = repr(errors.exceptions)
     for node in region.nodes:
-        with suppress(AssertionError):
+        try:
             await node.crash()
+        except* AssertionError as errors:
+            violation = violation or repr(errors.exceptions)
     assert region.fabric.trace is not None
     return Life(seed, violation, region.fabric.trace.digest, region.judge.counted)
 

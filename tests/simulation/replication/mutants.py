@@ -1,6 +1,7 @@
 """Rules taken out of the cores, one at a time, and what the lives show of it.
 
-INV-RPM1  each mutant is noticed by the violation that is expected of it, within its seeds; its edits apply
+INV-RPM1  each mutant is noticed by the violation that is expected of it, within its seeds; its edits apply, and its lives are clean
+          without them
 """
 
 import re
@@ -46,7 +47,10 @@ def _mutant(
     *edits: tuple[str, str, str],
     bent: dict[str, float] | None = None,
 ) -> Mutant:
-    made = tuple(Edit(ROOM + where, old, new) for where, old, new in edits)
+    made = tuple(
+        Edit(where if where.startswith("tests.") else ROOM + where, old, new)
+        for where, old, new in edits
+    )
     return Mutant(name, rule, expected, made, bent or {})
 
 
@@ -302,5 +306,20 @@ MUTANTS: Final = (
             "if event.leader_epoch <= self._leader_epoch:",
             "if event.leader_epoch < self._leader_epoch - 1:",
         ),
+    ),
+    _mutant(
+        "a-leader-that-started-again-goes-on-in-its-epoch", "R4, the contract of the room, 3", "INV-RPJ[13]",
+        (
+            "tests.simulation.replication.world:Node.start",
+            "self.epoch_at_start = self.world.register.leader_epoch",
+            "self.epoch_at_start = self.led_epoch = LeaderEpoch(-1)",
+        ),
+        ("tests.simulation.replication.judge:Judge.leads", "if leader_epoch in self._leaders:", "if False:"),
+        bent={"crash": 5, "start": 20, "elect": 0.3, "produce": 30},
+    ),
+    _mutant(
+        "a-deposed-leader-remembers-an-epoch-without-a-record", "R5, INV-E3", "INV-RPJ",
+        ("tests.simulation.replication.world:Node.learn", "log.epochs.truncate_end(log.end)", "pass"),
+        bent={"elect": 6, "learn": 40},
     ),
 )  # fmt: skip

@@ -51,7 +51,10 @@ def rendered(
         transactions=lambda: txns,
         group_states=lambda: groups,
         held_back=lambda: {"logs": 2, "ms": 30, "splits": 1},
-    )
+        scrub=lambda: {
+            "bytes": 9, "passes": 2, "oldest_look_ms": 70, "damaged_ranges": 3, "mended_ranges": 4,
+        },
+    )  # fmt: skip
     registry.register(NodeCollector(sources))
     return generate_latest(registry).decode()
 
@@ -69,6 +72,15 @@ def test_what_a_mirror_holds_back_is_shown() -> None:
     text = rendered()
     assert "tidemark_held_back_logs 2.0" in text
     assert "tidemark_held_back_ms 30.0" in text
+
+
+def test_what_the_scrubber_has_done_and_found_is_shown() -> None:
+    text = rendered()
+    assert "tidemark_scrub_bytes 9.0" in text
+    assert "tidemark_scrub_passes 2.0" in text
+    assert "tidemark_scrub_oldest_look_ms 70.0" in text
+    assert "tidemark_scrub_damaged_ranges 3.0" in text
+    assert "tidemark_scrub_mended_ranges 4.0" in text
 
 
 def test_partitions_and_their_bytes_are_counted() -> None:

@@ -19,7 +19,15 @@ def test_every_event_has_a_handler_and_nothing_else_has() -> None:
 
 # Holds INV-TC11.
 def test_drivers_take_nothing_of_a_core_but_what_its_contract_names() -> None:
-    allowed = {"shard", "step", "replay", "replay_whole_from", "view", "connections"}
+    allowed = {
+        "shard",
+        "step",
+        "replay",
+        "replay_whole_from",
+        "view",
+        "connections",
+        "limit_timeouts",
+    }
     taken = {
         node.attr
         for path in ROOT.rglob("*.py")

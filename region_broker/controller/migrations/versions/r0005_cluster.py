@@ -10,7 +10,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables, without a row: nobody has registered, and nobody was elected."""
+    """Create the tables, without a row: nobody has registered, and nobody was elected. No birth is named."""
+    op.add_column("domains", sa.Column("birth", sa.LargeBinary))
     op.create_table(
         "nodes",
         sa.Column("node_id", sa.Integer, primary_key=True, autoincrement=False),
@@ -36,5 +37,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Forget nodes and leader: what is left is a region of one node."""
+    op.drop_column("domains", "birth")
     op.drop_table("leadership")
     op.drop_table("nodes")

@@ -264,6 +264,10 @@ class FailoverSteps:
         grows only when this region acts, not with every start. Raises `EpochExhausted`.
         """
         metadata = self._parts.metadata
+        if (leadership := metadata.image.leadership) is not None:
+            # An election has taken it, for as long as this node leads the region.
+            assert fencing.region_epoch_of(leadership.leader_epoch) == region_epoch, leadership
+            return Term(region_epoch, leadership.leader_epoch, self._outlook.region)
         known = [
             log.written_epoch for log in self._parts.role.logs()
         ]  # of a folder that did not count yet

@@ -223,6 +223,19 @@ def test_status_tells_a_refused_primary_from_a_silent_one_and_a_primary_region_w
     assert "when it acts again" not in output
 
 
+def test_status_names_damage_that_is_not_mended_in_any_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    damaged = {"damage": "orders-0: segment 0 is damaged"}
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"eu": EU, "us": US}
+        return {"eu": view("acting", 5) | damaged, "us": view("mirror", 5, lag={}) | damaged}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    assert run("status").output.count("orders-0: segment 0 is damaged") == 2
+
+
 def test_T33_the_node_that_stands_aside_is_told_with_its_address_beside_the_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

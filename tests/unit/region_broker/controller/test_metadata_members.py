@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.membership_keeping import next_step
 from region_broker.controller.metadata_commands import CommandRefused, CreateTopic, DeleteTopic
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.controller.metadata_store import MetadataUnsure
 from region_broker.controller.raft.effects import Message, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Member, Membership
 from region_broker.controller.raft.settings import RaftSettings
@@ -128,7 +128,7 @@ async def test_without_most_of_the_voters_nobody_knows_what_becomes_of_a_command
     nodes = await three_nodes(Bus())
     for node in nodes[1:]:
         await node.crash()
-    with pytest.raises(MetadataUnsure, match="may take effect later, or never"):
+    with pytest.raises(MetadataInDoubt, match="may take effect later, or never"):
         await nodes[0].store.apply(topic(1))
     assert names(nodes[0]) == []
     await nodes[1].start()
@@ -143,7 +143,7 @@ async def test_what_was_given_up_and_takes_effect_later_is_what_others_changed()
     nodes = await three_nodes(Bus())
     for node in nodes[1:]:
         nodes[0].bus.cut.add(node.member)
-    with pytest.raises(MetadataUnsure):
+    with pytest.raises(MetadataInDoubt):
         await nodes[0].store.apply(topic(1))
     nodes[0].foreign.clear()
     nodes[0].bus.cut.clear()

@@ -17,7 +17,14 @@ from region_broker.region.cluster.raft_messages import RaftNotice
 from region_broker.region.cluster.standing import NodeStanding, StandingTowards
 from region_broker.region.peers.client import opened
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.node_protocol import NodeHello, NodeIdentity, Probe, Probed
+from region_broker.region.peers.node_protocol import (
+    PURPOSES,
+    NodeHello,
+    NodeIdentity,
+    Probe,
+    Probed,
+    Purpose,
+)
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     PREFACE,
@@ -31,7 +38,7 @@ from region_broker.region.peers.protocol import (
     encode_frame,
 )
 from region_broker.region.peers.server import PeerServer, PeerSettings
-from region_broker.region.peers.sessions import PeerSession
+from region_broker.region.peers.sessions import NodeSession, PeerSession
 from tests.fixtures.linked_regions import PlayedIdentity
 from tests.fixtures.region_nodes import NodeSide, member, real_node, running, standing_of
 from tests.fixtures.waiting import until
@@ -50,14 +57,14 @@ class Told(PeerMessage, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def handshaken(
-    address: tuple[str, int], identity: NodeIdentity
+    address: tuple[str, int], identity: NodeIdentity, purpose: Purpose = "raft"
 ) -> AsyncIterator[tuple[NodeClient, NodeHello]]:
-    """Make the handshake of a node, as its transport does."""
+    """Make the handshake of a node, as its transport does, or whatever the connection is for."""
     client = await NodeClient.connect(AsyncioNetwork(), address)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(client.run())
         try:
-            yield client, await client.handshake(identity)
+            yield client, await client.handshake(identity, purpose)
         finally:
             reading.cancel()
 
@@ -195,6 +202,102 @@ async def test_INV_PSS1_a_session_is_served_what_is_registered_for_its_kind_only
             assert await as_region.call(Ask(), Told) == Told()
     assert set(node.watched.heard) == {TWO}
     assert len(served) == 2
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+async def test_INV_PSS3_a_nodes_session_is_served_what_is_registered_for_its_purpose_only(
+    purpose: Purpose,
+) -> None:
+    node = first_node()
+    received = node.received("metadata")
+    assert node.server.node_door is not None
+
+    async def tell(_session: NodeSession, _message: Ask, _attachment: memoryview) -> Told:
+        return Told()
+
+    for other in set(PURPOSES) - {purpose}:
+        node.server.node_door.handlers_for(other).register(Ask, tell)
+    async with (
+        running(node),
+        handshaken(node.addresses[ONE], standing_of(TWO), purpose) as (client, _),
+    ):
+        with pytest.raises(PeerRefused, match="does not serve"):
+            await client.call(Ask(), Told)
+        if purpose == "raft":
+            assert await client.call(Probe(), Probed) == Probed()
+            return
+        with pytest.raises(PeerRefused, match="does not serve"):
+            await client.call(Probe(), Probed)
+        client.notify(NOTICE)
+        await until(lambda: client.ended is not None, "the quorum's message ends it")
+    assert (received, node.watched.heard, node.watched.lost) == ([], {}, [])
+
+
+async def test_INV_PSS3_a_purpose_that_nobody_knows_is_no_hello() -> None:
+    node = first_node()
+    hello = msgspec.to_builtins(standing_of(TWO).hello()) | {"purpose": "fun"}
+
+    class NodeHello(PeerMessage, frozen=True, kw_only=True):
+        """The same on the wire."""
+
+        cluster_id: str
+        region: str
+        node_id: int
+        incarnation: UUID
+        life: UUID
+        feature_level: int
+        purpose: str
+
+    async with running(node):
+        stream = await AsyncioNetwork().connect(*node.addresses[ONE])
+        said = msgspec.convert(hello, NodeHello)
+        stream.write(PREFACE, *encode_frame(FrameKind.REQUEST, 1, said))
+        assert await rest_of(stream) == b""
+
+
+async def test_INV_CLT4_connections_of_other_purposes_take_nobodys_place() -> None:
+    node = first_node()
+    address = node.addresses
+    async with running(node):
+        async with (
+            handshaken(address[ONE], standing_of(TWO)) as (raft, _),
+            handshaken(address[ONE], standing_of(TWO), "forward") as (forward, _),
+            handshaken(address[ONE], standing_of(TWO), "forward") as (another, _),
+            handshaken(address[ONE], standing_of(TWO), "replica") as (replica, _),
+        ):
+            for client in (forward, another, replica):
+                with pytest.raises(PeerRefused, match="does not serve"):
+                    await client.call(Ask(), Told)
+            assert await raft.call(Probe(), Probed) == Probed()
+        await until(lambda: node.watched.lost == [TWO], "the quorum's connection ended")
+    assert node.watched.lost == [TWO], "only that one's end is told"
+
+
+async def test_INV_PS9_a_forwarded_request_that_takes_long_is_waited_for() -> None:
+    node = first_node(PeerSettings(node_silence_ms=100))
+    assert node.server.node_door is not None
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    async def tell(_session: NodeSession, _message: Ask, _attachment: memoryview) -> Told:
+        begun.set()
+        await finish.wait()
+        return Told()
+
+    for purpose in PURPOSES:
+        node.server.node_door.handlers_for(purpose).register(Ask, tell)
+    async with (
+        running(node),
+        handshaken(node.addresses[ONE], standing_of(TWO), "forward") as (forward, _),
+        handshaken(node.addresses[ONE], standing_of(TWO), "replica") as (replica, _),
+    ):
+        answer = forward.begin(Ask(), Told)
+        await begun.wait()
+        # Nothing comes on either for as long; one of both has a request under way.
+        await until(lambda: replica.ended is not None, "the silent one is left")
+        assert forward.ended is None
+        finish.set()
+        assert (await answer)[0] == Told()
+        await until(lambda: forward.ended is not None, "and the other when it is silent, too")
 
 
 NOTICE = RaftNotice(group="metadata")
@@ -337,5 +440,6 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "cluster_id": hello.cluster_id, "region": "eu", "node_id": 2,
         "incarnation": "00000000-0000-0000-0000-000000000002",
         "life": "00000000-0000-0002-0000-000000000000", "feature_level": 1,
+        "purpose": "raft",
     }  # fmt: skip
     assert NodeHello.__name__ == "NodeHello"

@@ -1,0 +1,285 @@
+"""A node of a region with several: first a member of its quorum, then a node.
+
+INV-CNN1  nothing of the logs is opened before the quorum has applied that this very process has registered: the image is as new as
+          that then (RegisterNode is in it)
+INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
+          founds no quorum
+
+What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
+Not here: what these do (`region.cluster`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Self
+from uuid import UUID
+
+import msgspec
+
+from geo_replicator.folder_life import Birth, FolderIdentity
+from idempotency.identity import Member
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.rules import split
+from region_broker.controller.cluster.settings import ControllerSettings
+from region_broker.controller.cluster_commands import DrainNode, RegisterNode
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import CommandRefused, PutDomain
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
+from region_broker.controller.metadata_store import Cluster
+from region_broker.controller.raft.effects import RoleChanged
+from region_broker.node.callbacks import FailedCallbacks
+from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.handshake import Handshake
+from region_broker.node.node import Node, peer_settings
+from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, prepare
+from region_broker.region.cluster.controller_driver import ControllerDriver
+from region_broker.region.cluster.member_line import LineParts
+from region_broker.region.cluster.standing import FEATURE_LEVELS, NodeStanding
+from region_broker.region.cluster.transport import PeerTransport
+from region_broker.region.folder.identity_file import write_identity
+from region_broker.region.peers.server import PeerServer
+
+QUORUM_GROUP: Final = "metadata"
+VOTERS_MAX: Final = 3
+LOOK_MS: Final = 50
+TOLD_EACH_MS: Final = 10_000
+DRAIN_MS_MAX: Final = 3_000
+
+_NOT_YET: Final = frozenset({"leadership-not-begun", "node-id-in-use"})
+"""Refusals of a registration that time mends: the first node is about to lead, a former folder of this node still counts as there."""
+
+_log: Final = logging.getLogger("tidemark.node")
+
+
+class _Relay:
+    """What the transport tells, to the controller, which is made after it."""
+
+    controller: ControllerDriver | None = None
+
+    def on_heard(self, member: Member) -> None:
+        if self.controller is not None:
+            self.controller.on_heard(member)
+
+    def on_lost(self, member: Member) -> None:
+        if self.controller is not None:
+            self.controller.on_lost(member)
+
+    def role_changed(self, change: RoleChanged) -> None:
+        if self.controller is not None:
+            self.controller.role_changed(change)
+
+
+class ClusterNode:
+    """`open`, then `run` until `stop` is called; as `Node`."""
+
+    def __init__(self, config: NodeConfig, ports: Ports) -> None:
+        """Use `open`."""
+        self.config: Final = config
+        self._ports = ports
+        self._life: UUID = ports.chance.uuid()
+        self._stopping = asyncio.Event()
+        self._relay = _Relay()
+        self._handshake = Handshake()
+        self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
+        self._addresses = {node.node_id: split(node.peer) for node in config.own.nodes}
+        self._transport: PeerTransport
+        self._begun: Begun
+        self.controller: ControllerDriver
+        self.node: Node | None = None
+        self.on_node: Callable[[Node], None] = lambda _node: None
+        """Told of the node once it is joined together, before it runs."""
+        self.failed_callbacks: Final = FailedCallbacks()
+
+    @classmethod
+    async def open(cls, config: NodeConfig, ports: Ports) -> Self:
+        """Begin a life of the data folder; nothing is bound or run yet.
+
+        Raises what is in `storage.START_REFUSALS`, and `OSError`.
+        """
+        made = cls(config, ports)
+        made._begun = await Begun.open(config, ports, made._cluster_of)
+        store = made._begun.metadata
+        made.controller = ControllerDriver(
+            store, made._begun.member, made._life, ports.clock, ControllerSettings()
+        )
+        made.controller.lives = made._transport
+        made._relay.controller = made.controller
+        return made
+
+    def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
+        standing = NodeStanding(
+            cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
+            is_removed=lambda _member: False,
+        )  # fmt: skip
+        ports = self._ports
+        self._line_parts = parts = LineParts(
+            standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
+            address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
+        )  # fmt: skip
+        self._transport = transport = PeerTransport(parts)
+        transport.serve_on(self.peers)
+        self._line = transport.group(QUORUM_GROUP)
+        return Cluster(
+            transport=self._line,
+            hosts=tuple(node.node_id for node in self.config.siblings),
+            founds=identity.born is not None,
+            voters_max=VOTERS_MAX,
+            on_role=self._relay.role_changed,
+        )
+
+    def stop(self) -> None:
+        """Ask `run` to end cleanly; may be called from a signal handler of the loop."""
+        self._stopping.set()
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Serve until `stop`; raises as `Node.run`."""
+        metadata = self._begun.metadata
+        self._line.deliver_to(metadata.group.request_handler)
+        try:
+            await self._bind_peers()
+            async with asyncio.TaskGroup() as tasks:
+                working = [
+                    tasks.create_task(self._transport.run(), name="quorum-transport"),
+                    tasks.create_task(self.controller.run(), name="controller"),
+                    tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
+                ]
+                running = tasks.create_task(metadata.run(), name="metadata")
+                try:
+                    await self._serve(tasks, on_ready)
+                finally:
+                    metadata.stop()
+                    for task in working:
+                        task.cancel()
+                await asyncio.wait([running])
+        finally:
+            self.peers.close()
+            await self._begun.close()
+
+    async def _serve(self, tasks: asyncio.TaskGroup, on_ready: Callable[[], None]) -> None:
+        stopping = tasks.create_task(self._stopping.wait(), name="stopping")
+        starting = tasks.create_task(self._start(), name="joining")
+        await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return
+        self.node = node = starting.result()
+        serving = tasks.create_task(node.run(on_ready), name="node")
+        await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not serving.done():
+            await self._drain(node)
+            node.stop()
+        await serving
+
+    async def _bind_peers(self) -> None:
+        host, port = split(self.config.own_node.peer)
+        try:
+            await self.peers.start(self.config.listen_host or host, port)
+        except OSError as error:
+            raise NodeRefused(
+                f"the peer port {host}:{port} of node {self.config.own_node.node_id} cannot be bound:"
+                f" {error.strerror or error}. Stop what uses it, or change the port."
+            ) from error
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    async def _start(self) -> Node:
+        """Join the quorum, register, and open the rest of the folder (INV-CNN1)."""
+        begun, config = self._begun, self.config
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell_waiting(), name="telling")
+            await begun.metadata.join()
+            await self._register()
+            try:
+                await self._prepared()
+            except CommandRefused as error:
+                raise begun.contradicts(error) from error
+            telling.cancel()
+        storage = Storage.finish(begun, config, self._ports)
+        node = Node(config, self._ports, storage, self._parts_of(storage))
+        await node.failover.recover()
+        await storage.folder.note_whole()
+        self.on_node(node)
+        return node
+
+    async def _tell_waiting(self) -> None:
+        while True:
+            await self._ports.clock.sleep_ms(TOLD_EACH_MS)
+            names = ", ".join(str(node.node_id) for node in self.config.siblings)
+            _log.warning(
+                "this node waits for the quorum of region %s: most of its voters must run (nodes %s are asked). If the"
+                " region is new, run tidemark init once, at one of its nodes, while that one is stopped",
+                self.config.region, names,
+            )  # fmt: skip
+
+    async def _register(self) -> None:
+        own, member = self.config.own_node, self._begun.member
+        kafka, peer, http = split(own.kafka), split(own.peer), split(own.http)
+        node = NodeImage(
+            node_id=own.node_id, incarnation=member.incarnation, life=self._life,
+            kafka_host=kafka[0], kafka_port=kafka[1], peer_host=peer[0], peer_port=peer[1],
+            http_host=http[0], http_port=http[1], rack=own.rack, feature_level=FEATURE_LEVELS[-1],
+        )  # fmt: skip
+        while True:
+            try:
+                await self._begun.metadata.apply(RegisterNode(node))
+            except CommandRefused as refused:
+                if refused.code not in _NOT_YET:
+                    raise NodeRefused(f"this node cannot register: {refused.reason}") from refused
+                await self._ports.clock.sleep_ms(LOOK_MS)
+            except MetadataUnwritable as error:
+                _log.warning("this node cannot register yet: %s", error)
+                await self._ports.clock.sleep_ms(LOOK_MS)
+            else:
+                return
+
+    async def _prepared(self) -> None:
+        """Return once the metadata have what a region needs, written by whoever has its history (INV-CNN2)."""
+        begun, config = self._begun, self.config
+        store = begun.metadata
+        if begun.identity.history is not None:
+            await prepare(begun, config)
+            domain = store.image.main_domain
+            if domain.birth is None:
+                known = msgspec.structs.replace(domain, birth=begun.identity.history)
+                await store.apply(PutDomain(known))
+            return
+        while (birth := self._known_birth()) is None:
+            await self._ports.clock.sleep_ms(LOOK_MS)
+        identity = msgspec.structs.replace(begun.identity, born=birth)
+        write_identity(self._ports.disk, begun.folder, identity)
+        begun.identity = identity
+
+    def _known_birth(self) -> Birth | None:
+        image = self._begun.metadata.image
+        domain = image.domains.get(DEFAULT_DOMAIN)
+        return domain.birth if domain is not None and TIDEMARK_LEDGER in image.topics else None
+
+    def _parts_of(self, storage: Storage) -> ClusterParts:
+        door = self.peers.node_door
+        assert door is not None
+        return ClusterParts(
+            peers=self.peers,
+            handshake=self._handshake,
+            member=self._begun.member,
+            door=door,
+            line=self._line_parts,
+            node_count=len(self.config.own.nodes),
+        )
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def _drain(self, node: Node) -> None:
+        """Let another node lead first, where one can (a controlled shutdown)."""
+        store, me = self._begun.metadata, self._begun.member
+        leadership = store.image.leadership
+        if leadership is None or leadership.leader != me or len(leadership.in_sync) < 2:
+            return
+        with suppress(CommandRefused, MetadataUnwritable, TimeoutError):
+            async with asyncio.timeout(DRAIN_MS_MAX / 1000):
+                await store.apply(DrainNode(me.node_id, self._life))
+                while (now := store.image.leadership) is not None and now.leader == me:
+                    await self._ports.clock.sleep_ms(LOOK_MS)

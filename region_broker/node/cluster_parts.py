@@ -1,0 +1,27 @@
+"""What a node of a region with several is given by the member of the quorum that it is.
+
+Not here: who makes it (`cluster_node`), what is joined with it (`node`).
+"""
+
+from dataclasses import dataclass
+
+from idempotency.identity import Member
+from region_broker.node.handshake import Handshake
+from region_broker.region.cluster.member_line import LineParts
+from region_broker.region.peers.server import PeerServer
+from region_broker.region.peers.sessions import NodeDoor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterParts:
+    """`peers` is bound already, and `door` lets the other nodes in; `line`: how to reach them.
+
+    `node_count`: how many nodes the region is to have.
+    """
+
+    peers: PeerServer
+    handshake: Handshake
+    member: Member
+    door: NodeDoor
+    line: LineParts
+    node_count: int

@@ -1,0 +1,106 @@
+"""What copies the logs inside a region, joined together: who leads, leading, following, topics that other nodes change.
+
+INV-NRP1  before a node leads or follows for the first time, nothing of its logs counts as committed: what is durable here may be on
+          no other node
+Not here: what each does (`region.cluster`), the quorum (`cluster_node`).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from idempotency.ports import Clock
+from region_broker.controller.cluster_commands import ChangeInSync
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.storage import Storage
+from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
+from region_broker.region.cluster.registry_following import RegistryFollowing
+from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
+from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
+from region_broker.region.peers.node_protocol import REPLICA
+from region_broker.region.role import RegionRole
+from region_broker.replication.leading import LeadingSettings
+
+LAG_MS_MAX: Final = 5_000
+"""A member that is alive and lags holds acknowledgements back for so long; one that is not heard is fenced long before."""
+AGAIN_MS: Final = 1_000
+
+
+def default_min_in_sync(node_count: int) -> int:
+    """Return on how many members a record is before it is acknowledged, where its topic does not say: two of three."""
+    return 2 if node_count >= 3 else 1
+
+
+class Replication:
+    """`run` for as long as the node runs."""
+
+    def __init__(
+        self, cluster: ClusterParts, storage: Storage, role: RegionRole, clock: Clock,
+        lead: Callable[[], Awaitable[None]], topics_changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Join them; `lead` runs what takes writes in this region until it is cancelled."""
+        self._storage = storage
+        self._role = role
+        self._clock = clock
+        self._topics_changed = topics_changed
+        metadata, partitions = storage.metadata, storage.partitions
+        for partition in partitions:
+            partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
+        self.leading = ReplicaLeading(
+            LeadingParts(
+                me=cluster.member,
+                partitions=partitions,
+                clock=clock,
+                image=lambda: metadata.image,
+                propose=self._propose,
+                min_in_sync=default_min_in_sync(cluster.node_count),
+                settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
+            )
+        )
+        self.leading.serve_on(cluster.door.handlers_for(REPLICA))
+        self.following = ReplicaFollowing(FollowingParts(partitions=partitions, line=cluster.line))
+        self.leadership = LeadershipDriver(
+            LeadershipParts(
+                me=cluster.member,
+                image=lambda: metadata.image,
+                role=role,
+                leading=self.leading,
+                following=self.following,
+                lead=lead,
+            )
+        )
+        self._registry = RegistryFollowing(partitions, self._opened)
+        metadata.on_foreign = self._changed_by_others
+        metadata.follow(self.leadership.take_image)
+
+    async def _propose(self, command: ChangeInSync) -> None:
+        await self._storage.metadata.apply(command)
+
+    def logs_changed(self) -> None:
+        """Partitions were opened or dropped here."""
+        self.leading.logs_changed()
+        self.following.logs_changed()
+
+    def _opened(self, partition: Partition) -> None:
+        if self._role.leader_epoch >= 0:
+            partition.become_leader(self._role.leader_epoch)
+
+    def _changed_by_others(self, old: MetadataImage, new: MetadataImage) -> None:
+        self._registry.take(old, new)
+        if old.topics is not new.topics:
+            self.logs_changed()
+            self._topics_changed()
+
+    async def run(self) -> None:
+        """Lead and follow until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.leading.run(), name="replica-leading")
+            tasks.create_task(self.following.run(), name="replica-following")
+            tasks.create_task(self.leadership.run(), name="leadership")
+            while True:
+                await self._clock.sleep_ms(AGAIN_MS)
+                if self._registry.is_behind:
+                    self._registry.again(self._storage.metadata.image)
+                    self.logs_changed()

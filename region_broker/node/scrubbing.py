@@ -1,0 +1,44 @@
+"""The node's scrubber and the two sides of mending, joined: what is looked at, who is asked, who is answered.
+
+Not here: any rule (`partitions.scrubber`, `partitions.mending`, `region.mending`).
+"""
+
+from dataclasses import dataclass
+
+from region_broker.node.cleaning import OwnThread
+from region_broker.node.storage import Ports, Storage
+from region_broker.partitions.mending import MenderParts
+from region_broker.partitions.pace import Pace
+from region_broker.partitions.scrubber import Scrubber
+from region_broker.region.failover.peers import FailoverPeers
+from region_broker.region.mending.range_side import RangeSide
+from region_broker.region.mending.range_source import PeerRanges
+from region_broker.region.mending.shared_logs import SharedLogs
+from region_broker.region.peers.protocol import PeerIdentity
+from region_broker.region.peers.server import PeerServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherRegions:
+    """How the other regions are asked and answered."""
+
+    peers: FailoverPeers
+    identity: PeerIdentity
+    server: PeerServer
+    shared: SharedLogs
+
+
+def compose_scrubber(
+    storage: Storage, ports: Ports, others: OtherRegions, bytes_per_s: int
+) -> Scrubber:
+    """Return the scrubber of this node; `run` is its task. Other regions that mend are answered from now on."""
+    partitions = storage.partitions
+    RangeSide(partitions, others.shared).register(others.server)
+    parts = MenderParts(
+        source=PeerRanges(others.peers, others.identity, others.shared),
+        disk=ports.disk,
+        pace=Pace(ports.clock, OwnThread("log-scrubber"), bytes_per_s),
+        on_sealed=storage.group_commit.on_sealed or (lambda _: None),
+        room_refusal=lambda: partitions.room.refusal,
+    )
+    return Scrubber(parts, partitions)

@@ -1,0 +1,185 @@
+"""Which node of a region leads its logs: what the metadata say is carried out here, on each node.
+
+INV-LSH1  a node that the metadata name no more closes its gate in the step that says so, and moves no high watermark after it
+INV-LSH2  a process leads only under an election that came after it had registered: a leader epoch is led in once (`replication`, 3)
+INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
+
+Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
+(`region.role`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
+from region_broker.controller.cluster_image import Leadership
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.region.ports import Term
+
+_log: Final = logging.getLogger("tidemark.cluster")
+
+
+class LeadingSide(Protocol):
+    """`replica_leading.ReplicaLeading`."""
+
+    def begin(self, leadership: Leadership) -> None:
+        """Lead all logs under this leadership; they lead already (`Partition.become_leader`)."""
+        ...
+
+    def image_changed(self, image: MetadataImage) -> None:
+        """Take another image."""
+        ...
+
+    def end(self) -> None:
+        """Lead no more."""
+        ...
+
+    async def until_committed(self) -> None:
+        """Return once each log that runs is committed up to where it was when it began to lead."""
+        ...
+
+
+class FollowingSide(Protocol):
+    """`replica_following.ReplicaFollowing`."""
+
+    def follow(self, leader: Member | None, leader_epoch: LeaderEpoch) -> None:
+        """Copy from this leader, or wait for one."""
+        ...
+
+    def stop(self) -> None:
+        """Copy nothing any more."""
+        ...
+
+
+class RoleSide(Protocol):
+    """`region.role.RegionRole`."""
+
+    def close_gate(self, reason: str) -> None:
+        """Refuse writes from now on."""
+        ...
+
+    async def follow(self, reason: str) -> None:
+        """Take only what the leading node brings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipParts:
+    """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled."""
+
+    me: Member
+    image: Callable[[], MetadataImage]
+    role: RoleSide
+    leading: LeadingSide
+    following: FollowingSide
+    lead: Callable[[], Awaitable[None]]
+
+
+class LeadershipDriver:
+    """`run` is its only task; `take_image` hears of each image in the step in which it is there."""
+
+    def __init__(self, parts: LeadershipParts) -> None:
+        """Begin where this process has registered."""
+        self._parts = parts
+        self._changed = asyncio.Event()
+        leadership = parts.image().leadership
+        self._epoch_at_start = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
+        self._leads: LeaderEpoch | None = None
+        """Under which leader epoch this node leads, or is about to."""
+        self.follows = False
+        """Whether this node has begun to follow, or waits for somebody to lead."""
+
+    def _is_named(self, leadership: Leadership | None) -> bool:
+        """Return whether this process is to lead (INV-LSH2)."""
+        return (
+            leadership is not None
+            and leadership.leader == self._parts.me
+            and leadership.leader_epoch > self._epoch_at_start
+        )
+
+    def take_image(self, image: MetadataImage) -> None:
+        """Hear of an image (INV-LSH1)."""
+        leadership = image.leadership
+        if self._leads is not None:
+            stays = self._is_named(leadership) and leadership is not None
+            if not stays or leadership is None or leadership.leader_epoch != self._leads:
+                self._stop_leading()
+                self._parts.role.close_gate("another node leads this region now")
+            else:
+                self._parts.leading.image_changed(image)
+        self._changed.set()
+
+    def _is_leading(self) -> bool:
+        return self._leads is not None
+
+    def _stop_leading(self) -> None:
+        if self._leads is not None:
+            self._leads = None
+            self._parts.leading.end()
+
+    async def settle_commits(self, term: Term) -> None:
+        """Return once all is committed that the logs hold, which lead under `term` now (INV-LSH3)."""
+        leadership = self._parts.image().leadership
+        if leadership is None or self._leads != term.leader_epoch:
+            await (
+                asyncio.Event().wait()
+            )  # the term is over: whoever began it is about to be cancelled
+            return
+        self._parts.leading.begin(leadership)
+        await self._parts.leading.until_committed()
+
+    async def run(self) -> None:
+        """Lead and follow until cancelled."""
+        while True:
+            leadership = self._parts.image().leadership
+            if leadership is not None and self._is_named(leadership):
+                await self._lead(leadership.leader_epoch)
+            else:
+                await self._follow(leadership)
+
+    async def _lead(self, leader_epoch: LeaderEpoch) -> None:
+        self.follows = False
+        self._leads = leader_epoch
+        _log.warning("this node leads the region under leader epoch %d", leader_epoch)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                leading = tasks.create_task(_endless(self._parts.lead()), name="leads")
+                while self._is_leading():
+                    self._changed.clear()
+                    await self._changed.wait()
+                leading.cancel()
+        finally:
+            self._stop_leading()
+
+    async def _follow(self, leadership: Leadership | None) -> None:
+        leader = None if leadership is None else leadership.leader
+        epoch = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
+        if leader == self._parts.me:
+            leader = None  # of a former life: an election follows (INV-LSH2)
+        told = "nobody leads this region" if leader is None else f"node {leader} leads this region"
+        await self._parts.role.follow(told)
+        _log.warning("%s under leader epoch %d", told, epoch)
+        self._parts.following.follow(leader, epoch)
+        self.follows = True
+        try:
+            while _who(self._parts.image().leadership) == _who(leadership):
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self._parts.following.stop()
+
+
+def _who(leadership: Leadership | None) -> tuple[Member | None, LeaderEpoch]:
+    return (
+        (None, NO_LEADER_EPOCH)
+        if leadership is None
+        else (leadership.leader, leadership.leader_epoch)
+    )
+
+
+async def _endless(work: Awaitable[None]) -> None:
+    await work
+    raise AssertionError("what leads a region ends only when it is cancelled")

@@ -1,0 +1,70 @@
+"""Topics that other nodes of the region changed: the open partitions follow the registry.
+
+INV-RGF1  a partition is open in the step in which its topic is in the image, and goes in the step in which it is not; what a disk
+          refused is tried again
+Not here: changes that this node asks for itself (`region.topics`), roles (whoever is handed in takes what is opened).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.log.failures import LogError
+from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
+
+_log: Final = logging.getLogger("tidemark.topics")
+
+
+class RegistryFollowing:
+    """Hand `take` to `MetadataStore.on_foreign`."""
+
+    def __init__(self, partitions: PartitionTable, opened: Callable[[Partition], None]) -> None:
+        """Tell `opened` of each partition that is opened."""
+        self._partitions = partitions
+        self._opened = opened
+        self.is_behind = False
+        """Whether a disk kept something from being done."""
+
+    def take(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Carry out what has changed (INV-RGF1)."""
+        if old.topics is new.topics:
+            return
+        for topic in old.topics.values():
+            if new.topic_by_id(topic.topic_id) is None:
+                self._try(topic, self._drop)
+        for topic in new.topics.values():
+            if old.topics.get(topic.name) is not topic:
+                self._try(topic, self._make)
+
+    def again(self, image: MetadataImage) -> None:
+        """Try what a disk refused again."""
+        if self.is_behind:
+            self.is_behind = False
+            for topic in image.topics.values():
+                self._try(topic, self._make)
+
+    def _try(self, topic: TopicImage, change: Callable[[TopicImage], None]) -> None:
+        try:
+            change(topic)
+        except (LogError, OSError) as error:
+            self.is_behind = True
+            _log.error(
+                "what another node did to topic %s is not done here yet: %s", topic.name, error
+            )
+
+    def _make(self, topic: TopicImage) -> None:
+        partitions = self._partitions
+        if any(held.tp.topic != topic.name for held in partitions.beyond(topic.topic_id, 0)):
+            partitions.rename_topic(topic.topic_id, topic.name)
+        partitions.drop_beyond(topic.topic_id, topic.partition_count)
+        before = len(partitions.beyond(topic.topic_id, 0))
+        partitions.open_topic(topic)
+        partitions.update_config(topic)
+        for partition in partitions.beyond(topic.topic_id, before):
+            self._opened(partition)
+
+    def _drop(self, topic: TopicImage) -> None:
+        self._partitions.mark_topic(topic.topic_id, "an order to delete it, in this region")
+        self._partitions.drop_topic(topic.topic_id)
