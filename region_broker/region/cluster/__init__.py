@@ -13,7 +13,7 @@ The copies of the logs: `replica_leading` (followers are served; `replica_term` 
 `replica_following` (the other side; `replica_line` its connection), `replica_messages` (what they say), `replica_logs`.
 
     leading = ReplicaLeading(LeadingParts(...)); following = ReplicaFollowing(FollowingParts(partitions=..., line=line_parts))
-    leading.serve_on(peer_server.node_door.handlers)  # once, behind `transport.serve_on`
+    leading.serve_on(peer_server.node_door.handlers_for(REPLICA))  # once, behind `transport.serve_on`
     await leading.run(), await following.run()        # in a task group, for as long as the process runs
 
     # this node leads, under a leader epoch that is newer than its start (one step, no await in between):
@@ -26,8 +26,8 @@ The copies of the logs: `replica_leading` (followers are served; `replica_term` 
     # each time partitions were opened or dropped, in the same step, behind `become_leader` of new ones where this leads:
     leading.logs_changed(); following.logs_changed()
 
-`begin` and `follow` set `Partition.commit_up_to`, and are the only ones to do so; `Partition.on_durable` is theirs. In a region of one
-node neither is called, and HW is what is durable here.
+`begin` and `follow` set `Partition.commit_up_to`, and `Partition.copies` is theirs. In a region of one node neither is called, and HW is
+what is durable here.
 
 May import: `region.peers`, `controller`, `partitions`, `replication`, the network's port, and the pure packages; knows neither mirror
 nor failover.

@@ -24,7 +24,7 @@ from region_broker.region.cluster.raft_messages import (
     RaftNotice,
     decode_raft_message,
 )
-from region_broker.region.peers.node_protocol import RAFT_LINE, Probe
+from region_broker.region.peers.node_protocol import Probe
 from region_broker.region.peers.protocol import PREFACE, FrameKind, PeerProtocolError, encode_frame
 from region_broker.region.peers.server import PeerSettings
 from tests.fixtures.memory_census import resident_bytes
@@ -115,7 +115,7 @@ async def test_mutated_frames_of_nodes_end_their_connection_at_most(seed: int) -
         await good.is_served()
         assert resident_bytes() - before_bytes < GROWTH_BYTES_MAX
         await until(lambda: len(node.server._connections) == 1, "nobody else stays")
-        assert [*node.transport._sessions] == [(GOOD_ONE, RAFT_LINE)]
+        assert [*node.transport._sessions] == [GOOD_ONE]
         assert node.server.memory.held_bytes == 0
 
 

@@ -7,17 +7,22 @@ from typing import TypeAlias
 import pytest
 
 from region_broker.controller.cluster_commands import ChangeInSync
-from region_broker.controller.metadata_store import MetadataUnsure
+from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
 from tests.fixtures.node_logs import Topic, batch
-from tests.fixtures.replica_nodes import LAG_MS, ReplicaRegion, bytes_of, state_of
+from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
 from tests.simulation.simulated_loop import run_simulated
 
 Life: TypeAlias = Callable[[ReplicaRegion], Awaitable[None]]
 
 
 def unsure(_command: ChangeInSync) -> None:
-    raise MetadataUnsure("nobody knows")
+    raise MetadataInDoubt("nobody knows")
+
+
+async def hears_of_it(node: ReplicaNode, offset: int) -> None:
+    with pytest.raises(NotLeader):
+        await node.partition().wait_committed(offset)
 
 
 def live(life: Life, seed: int = 1, *, partitions: int = 1) -> None:
@@ -68,7 +73,7 @@ def test_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out(
 
 def test_a_dead_follower_is_taken_out_at_once() -> None:
     async def life(region: ReplicaRegion) -> None:
-        one, two, three = await region.start()
+        one, _, three = await region.start()
         await three.kill()
         begun_ms = region.clock.monotonic_ms()
         await one.produce(batch())
@@ -114,17 +119,16 @@ def test_nothing_committed_is_lost_with_a_leader_and_what_was_not_is_cut(power: 
 
 def test_a_deposed_leader_commits_nothing_and_its_waiters_hear_of_it() -> None:
     async def life(region: ReplicaRegion) -> None:
-        one, two, three = await region.start()
+        one, two, _ = await region.start()
         committed = await one.produce(batch())
         region.fabric.hush("n1", "n2")
         region.fabric.hush("n1", "n3")
         outcome = one.append(batch())
-        waiting = region.tasks.create_task(one.partition().wait_committed(outcome.next_offset))
+        waiting = region.tasks.create_task(hears_of_it(one, outcome.next_offset))
         await region.clock.sleep_ms(20)
         region.elect(2)
         await two.leading.until_committed()
-        with pytest.raises(NotLeader):
-            await waiting
+        await waiting
         await two.produce(batch(2, size_bytes=50))
         region.fabric.heal("n1", "n2")
         region.fabric.heal("n1", "n3")
