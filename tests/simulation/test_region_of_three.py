@@ -1,11 +1,10 @@
 """A region of three nodes: one leads, the others copy; any one of them may go (ADR 47)."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.region_cluster import Cluster, Member, region_cluster
+from tests.simulation.region_cluster import region_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 

@@ -3,14 +3,20 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
+from uuid import UUID
 
+import msgspec
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.record_batch import ControlType
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
-from tests.fixtures.node_logs import Topic, batch
+from region_broker.records.batches import Origin
+from tests.fixtures.node_logs import Topic, append_marker, batch
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
 
 Life: TypeAlias = Callable[[ReplicaRegion], Awaitable[None]]
@@ -141,3 +147,235 @@ def test_a_deposed_leader_commits_nothing_and_its_waiters_hear_of_it() -> None:
         assert bytes_of(one.partition()) == bytes_of(two.partition())
 
     live(life)
+
+
+def test_INV_RLD1_nothing_is_short_with_enough_in_sync_and_acks_all_is_refused_with_fewer() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start(topic_configs={"min.insync.replicas": "2"})
+        assert not one.leading.is_short(one.partition())
+        await three.kill()
+        await one.produce(batch())
+        assert not one.leading.is_short(one.partition())
+        before = one.partition().high_watermark
+        await two.kill()
+        await region.until(lambda: region.in_sync() == {1}, "nobody else is in sync")
+        assert one.leading.is_short(one.partition())
+        one.append(batch())
+        await region.clock.sleep_ms(500)
+        assert one.partition().high_watermark == before, "INV-RPL3"
+        await two.start()
+        await region.until(lambda: one.partition().high_watermark == before + 1, "HW goes on")
+        assert not one.leading.is_short(one.partition())
+
+    live(life)
+
+
+def test_INV_RTM2_who_leads_no_more_moves_no_hw_and_waiters_for_the_begin_hear_of_it() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for node in (two, three):
+            node.runner.goes.clear()
+        one.append(batch())
+        await region.until(lambda: two.partition().log_end_offset == 1, "it is copied")
+        region.fence(1)
+        region.elect(2)
+        waiting = region.tasks.create_task(hears_of_the_end(two))
+        await region.clock.sleep_ms(50)
+        before = two.partition().high_watermark
+        two.leading.end()
+        two.runner.goes.set()
+        three.runner.goes.set()
+        await waiting
+        await region.clock.sleep_ms(300)
+        assert two.partition().high_watermark == before
+
+    live(life)
+
+
+async def hears_of_the_end(node: ReplicaNode) -> None:
+    with pytest.raises(NotLeader):
+        await node.leading.until_committed()
+
+
+def test_an_emptied_folder_is_another_member_and_copies_everything() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, _, three = await region.start()
+        for _ in range(5):
+            await one.produce(batch(4, size_bytes=300))
+        await three.kill()
+        await one.produce(batch(4))
+        await region.until(lambda: region.in_sync() == {1, 2}, "it is out")
+        region.fence(3)
+        three.disk, three.folder, three.life = SimulatedDisk(), 2, 0
+        region.lives_begin_at[3] = 5
+        await three.start()
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is in sync")
+        assert three.member in region.leadership.in_sync
+        assert state_of(three.partition()) == state_of(one.partition())
+        assert bytes_of(three.partition()) == bytes_of(one.partition())
+
+    live(life)
+
+
+def test_topics_are_made_grow_and_go_while_others_are_copied() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        nodes = one, two, three = await region.start()
+        await one.produce(batch())
+        other = Topic(partition_count=2, topic_id=UUID(int=77), name="late")
+        two.open(other)  # a follower may hear of it first
+        await region.clock.sleep_ms(700)
+        one.open(other)
+        three.open(other)
+        region.topics.append(other)
+        await one.produce(batch(2), number=1, topic=1)
+        assert (
+            bytes_of(two.partition(1, 1))
+            == bytes_of(three.partition(1, 1))
+            == bytes_of(one.partition(1, 1))
+            != b""
+        )
+        grown = Topic(partition_count=3, topic_id=other.topic_id, name="late")
+        region.topics[1] = grown
+        for node in nodes:
+            node.open(grown)
+        await one.produce(batch(2), number=2, topic=1)
+        assert bytes_of(three.partition(2, 1)) == bytes_of(one.partition(2, 1))
+        for node in (one, three, two):
+            node.table.drop_topic(other.topic_id)
+            node.logs_changed()
+            await region.clock.sleep_ms(20)
+        await one.produce(batch())
+        assert region.in_sync() == {1, 2, 3}
+        assert not two.table.failures()
+
+    live(life)
+
+
+def test_a_log_that_the_leader_deletes_from_its_beginning_starts_there_on_followers() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start(
+            topic_configs={"segment.bytes": "4096", "retention.ms": "-1"}
+        )
+        for _ in range(60):
+            await one.produce(batch(2, size_bytes=200))
+        await three.kill()
+        await one.partition().retention.delete_records(70)
+        await region.until(lambda: two.partition().log_start_offset == 70, "the start is told")
+        one.table.maintain(lambda _: None)
+        assert one.partition().kept_from > 0
+        for _ in range(5):
+            await one.produce(batch(2, size_bytes=200))
+        assert two.partition().kept_from <= 70
+        three.disk = SimulatedDisk()  # it lacks what was deleted meanwhile
+        await three.start()
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is in sync")
+        assert three.partition().kept_from == one.partition().kept_from
+        assert three.partition().log_start_offset == 70
+        assert bytes_of(three.partition()) == bytes_of(one.partition())
+
+    live(life)
+
+
+def test_INV_RSN4_what_memory_has_not_is_read_in_by_a_thread() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, _, three = await region.start(topic_configs={"segment.bytes": "16384"})
+        await three.kill()
+        for _ in range(100):
+            await one.produce(batch(3, size_bytes=500))
+        one.disk.forget_by_chance(region.random, 0.8)
+        await three.start()
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is in sync")
+        assert one.table.cold_reads.warmed_count > 0
+        assert bytes_of(three.partition()) == bytes_of(one.partition())
+
+    live(life)
+
+
+def test_producers_and_open_transactions_are_the_same_on_followers_also_after_a_cut() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        nodes = one, two, three
+        origin = Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(0), transactional=True)
+        await one.produce(batch(2, origin=origin))
+        await one.produce(
+            batch(3, origin=Origin(ProducerId(8), ProducerEpoch(1), SequenceNumber(0)))
+        )
+        assert len({state_of(node.partition()) for node in nodes}) == 1
+        region.answer_proposal = unsure
+        region.fabric.cut("n1", "n2")
+        region.fabric.cut("n1", "n3")
+        one.append(
+            batch(1, origin=msgspec.structs.replace(origin, base_sequence=SequenceNumber(2)))
+        )
+        one.append(
+            batch(
+                1,
+                origin=Origin(
+                    ProducerId(9), ProducerEpoch(0), SequenceNumber(0), transactional=True
+                ),
+            )
+        )
+        region.answer_proposal = lambda _: None
+        region.elect(3)
+        await three.leading.until_committed()
+        await three.produce(
+            batch(5, origin=msgspec.structs.replace(origin, base_sequence=SequenceNumber(2)))
+        )
+        append_marker(
+            three.partition(), producer_id=7, producer_epoch=0, control_type=ControlType.ABORT, coordinator_epoch=1,
+            decision=None, timestamp_ms=1_000_000,
+        )  # fmt: skip
+        region.fabric.heal("n1", "n2")
+        region.fabric.heal("n1", "n3")
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "all follow")
+        await three.produce(batch())
+        assert len({state_of(node.partition()) for node in nodes}) == 1
+        aborted = [node.partition().log.aborted_in(0, 20, 20) for node in nodes]
+        assert aborted[0] == aborted[1] == aborted[2] != []
+
+    live(life)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_committed_outlives_any_one_node_without_power_again_and_again(seed: int) -> None:
+    async def life(region: ReplicaRegion) -> None:
+        await region.start()
+        chance = region.random
+        acknowledged: list[tuple[int, int, bytes]] = []
+        leader = region.leader
+        for number in range(12):
+            leader = region.leader
+            for _ in range(chance.randrange(1, 6)):
+                which = chance.randrange(2)
+                data = batch(
+                    chance.randrange(1, 4),
+                    size_bytes=chance.randrange(1, 400),
+                    at_ms=number * 1_000,
+                )
+                base = leader.append(data, which).base_offset
+                if chance.random() < 0.6:
+                    await leader.partition(which).wait_committed(base + 1)
+                    found, _ = leader.partition(which).reader.read_replica(base, 1)
+                    acknowledged.append((which, base, bytes(found)))
+            victim = region.nodes[chance.randrange(1, 4)]
+            await victim.kill(power=chance.random() < 0.7)
+            if victim is leader:
+                region.fence(victim.node_id)
+                others = sorted(region.in_sync() - {victim.node_id})
+                region.elect(chance.choice(others))
+                await region.leader.leading.until_committed()
+            await region.clock.sleep_ms(chance.randrange(0, 300))
+            await victim.start()
+            await region.until(lambda: region.in_sync() == {1, 2, 3}, "all are in sync again")
+            leader = region.leader
+            for which, base, data in acknowledged:
+                assert bytes(leader.partition(which).reader.read_replica(base, 1)[0]) == data
+        for which in range(2):
+            ends = {node.partition(which).log_end_offset for node in region.nodes.values()}
+            await leader.produce(batch(), which)
+            assert len({bytes_of(node.partition(which)) for node in region.nodes.values()}) == 1, (
+                ends
+            )
+            assert len({state_of(node.partition(which)) for node in region.nodes.values()}) == 1
+
+    live(life, seed, partitions=2)
