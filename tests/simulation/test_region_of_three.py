@@ -42,7 +42,7 @@ def bytes_of(partition: Partition) -> bytes:
     if partition.log_end_offset == partition.kept_from:
         return b""
     found = partition.reader.read_replica(partition.kept_from, 1 << 30)
-    return bytes(found[0] if isinstance(found, tuple) else found)
+    return bytes(found[0])
 
 
 def ends_of(node: Member) -> dict[str, int]:
