@@ -59,6 +59,20 @@ def test_followers_have_the_same_bytes_and_what_is_committed_is_durable_on_all()
     live(life)
 
 
+def test_a_backlog_much_larger_than_one_answer_is_copied() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, _, three = await region.start()
+        await three.kill()
+        for number in range(30):
+            await one.produce(batch(1, size_bytes=600_000), number % 2)
+        await three.start()
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is in sync")
+        for number in range(2):
+            assert bytes_of(three.partition(number)) == bytes_of(one.partition(number))
+
+    live(life, partitions=2)
+
+
 def test_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, three = await region.start()
