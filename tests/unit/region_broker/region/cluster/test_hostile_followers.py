@@ -75,7 +75,7 @@ async def refusal(client: NodeClient, message: PeerMessage) -> str:
     return ""
 
 
-def test_INV_RLD1_INV_RLD3_another_leader_epoch_is_refused_and_deposes_nobody() -> None:
+def test_INV_RLD1_INV_RLD3_INV_RMS2_another_leader_epoch_is_refused_and_deposes_nobody() -> None:
     async def main() -> None:
         async with leader_and_stranger() as (region, one, client):
             epoch = region.leadership.leader_epoch

@@ -13,8 +13,11 @@ from idempotency.record_batch import ControlType
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
+from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin
-from tests.fixtures.node_logs import Topic, append_marker, batch
+from region_broker.replication.following import FETCHES_IN_FLIGHT
+from tests.fixtures.node_logs import TOPIC_ID, Topic, append_marker, batch
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import run_simulated
@@ -59,7 +62,7 @@ def test_followers_have_the_same_bytes_and_what_is_committed_is_durable_on_all()
     live(life)
 
 
-def test_a_backlog_much_larger_than_one_answer_is_copied() -> None:
+def test_INV_RSN3_a_backlog_much_larger_than_one_answer_is_copied() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, _, three = await region.start()
         await three.kill()
@@ -91,7 +94,7 @@ def test_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out(
     live(life)
 
 
-def test_a_dead_follower_is_taken_out_at_once() -> None:
+def test_INV_RLD2_a_dead_follower_is_taken_out_at_once() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, _, three = await region.start()
         await three.kill()
@@ -393,3 +396,226 @@ def test_what_is_committed_outlives_any_one_node_without_power_again_and_again(s
             assert len({state_of(node.partition(which)) for node in region.nodes.values()}) == 1
 
     live(life, seed, partitions=2)
+
+
+def test_INV_RSN1_INV_RSN2_an_append_is_copied_at_once_and_may_be_durable_elsewhere_first() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        await region.clock.sleep_ms(20)  # their fetches wait
+        one.runner.goes.clear()
+        begun_ms = region.clock.monotonic_ms()
+        one.append(batch())
+        await region.until(
+            lambda: two.partition().durable_end == three.partition().durable_end == 1,
+            "it is durable there",
+        )
+        assert region.clock.monotonic_ms() - begun_ms < 50
+        await region.clock.sleep_ms(100)
+        assert (one.partition().durable_end, one.partition().high_watermark) == (0, 0)
+        one.runner.goes.set()
+        await region.until(lambda: two.partition().high_watermark == 1, "HW is told")
+        assert region.clock.monotonic_ms() - begun_ms < 300
+
+    live(life)
+
+
+def test_INV_RLD4_a_change_of_which_nobody_knows_is_asked_for_again_and_counts_until_then() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, _, three = await region.start()
+        asked = len(region.proposals)
+        region.answer_proposal = unsure
+        await three.kill()
+        outcome = one.append(batch())
+        await region.until(
+            lambda: len(region.proposals) == asked + 3, "it is asked for again and again"
+        )
+        assert one.partition().high_watermark < outcome.next_offset, "node 3 may be in the set"
+        assert {each.expected_version for each in region.proposals[asked:]} == {
+            region.leadership.version
+        }
+        region.answer_proposal = lambda _: None
+        await one.partition().wait_committed(outcome.next_offset)
+        assert region.in_sync() == {1, 2}
+
+    live(life)
+
+
+class AppendsAgain:
+    """A `CommitListener` that appends the next batch in the step in which the one before is committed."""
+
+    def __init__(self, node: ReplicaNode, left: int) -> None:
+        self._node, self.left = node, left
+        self.error: Exception | None = None
+
+    def committed(self) -> None:
+        self.left -= 1
+        if self.left > 0:
+            outcome = self._node.append(batch())
+            self._node.partition().notify_committed(outcome.next_offset, self)
+
+    def not_committed(self, error: Exception) -> None:
+        self.error = error
+
+
+@pytest.mark.parametrize("policy", list(FlushPolicy))
+def test_INV_RTM1_INV_RFN1_who_hears_of_a_commit_may_write_in_the_same_step(
+    policy: FlushPolicy,
+) -> None:
+    async def life(region: ReplicaRegion) -> None:
+        region.config = NodeLogConfig(flush_policy=policy, journal_bytes=0, flush_interval_ms=5)
+        one, two, _ = await region.start()
+        again = AppendsAgain(one, 30)
+        again.committed()
+        await region.until(lambda: again.left == 0, "all are committed")
+        assert again.error is None
+        await region.until(lambda: two.partition().high_watermark == 29, "HW is told")
+
+    live(life)
+
+
+def test_INV_RTM3_a_log_that_stops_at_the_leader_holds_up_no_other() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        await one.produce(batch(), 1)
+        one.partition(1).stop("its disk is played to fail")
+        await one.produce(batch(), 0)
+        region.fabric.drop("n1", "n2")  # and in a new session
+        await one.produce(batch(), 0)
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "all are in sync")
+        assert (
+            bytes_of(two.partition(0)) == bytes_of(three.partition(0)) == bytes_of(one.partition(0))
+        )
+        assert not one.leading.is_short(one.partition(1))
+        assert two.table.failures() == {}
+
+    live(life, partitions=2)
+
+
+def test_INV_RFN4_a_log_that_stops_at_a_follower_costs_it_its_place_and_no_other_log() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        two.partition(1).stop("its disk is played to fail")
+        await one.produce(batch(), 0)
+        assert region.in_sync() == {1, 2, 3}
+        await one.produce(batch(), 1)
+        assert region.in_sync() == {1, 3}
+        await one.produce(batch(), 0)
+        await region.until(
+            lambda: bytes_of(two.partition(0)) == bytes_of(one.partition(0)), "it is copied on"
+        )
+
+    live(life, partitions=2)
+
+
+def test_INV_RFN2_a_follower_takes_no_clients_writes_and_shows_nothing() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        await one.produce(batch(3))
+        await region.until(lambda: two.partition().high_watermark == 3, "HW is told")
+        assert two.partition().writer.append(batch()).verdict is AppendVerdict.NOT_LEADER
+        assert two.partition().sight.visible_end == 0
+        assert not two.partition().sight.is_known
+        region.fence(1)
+        region.elect(2)
+        assert one.partition().writer.append(batch()).verdict is AppendVerdict.NOT_LEADER
+        assert two.partition().sight.visible_end == 3
+        assert one.partition().sight.visible_end == 0
+
+    live(life)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_INV_RFN3_connections_that_break_again_and_again_leave_the_same_bytes(seed: int) -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for _ in range(40):
+            one.append(
+                batch(2, size_bytes=region.random.randrange(1, 3_000)), region.random.randrange(2)
+            )
+            if region.random.random() < 0.3:
+                region.fabric.drop("n1", region.random.choice(["n2", "n3"]))
+            await region.clock.sleep_ms(region.random.randrange(0, 12))
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "all are in sync")
+        for number in range(2):
+            await one.produce(batch(), number)
+            assert (
+                bytes_of(two.partition(number))
+                == bytes_of(three.partition(number))
+                == bytes_of(one.partition(number))
+            )
+
+    live(life, seed, partitions=2)
+
+
+def test_INV_RLN1_two_fetches_are_under_way_while_nothing_happens_and_answers_are_taken_in_order() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        region.fabric.delay_ms_max = 60.0
+        for number in range(30):
+            one.append(batch(1 + number % 3, size_bytes=1_000))
+            await region.clock.sleep_ms(3)
+        await region.until(
+            lambda: two.partition().log_end_offset == one.partition().log_end_offset,
+            "all is copied",
+        )
+        assert bytes_of(two.partition()) == bytes_of(one.partition())
+        line = two.following._line
+        assert line is not None
+        assert line._client is not None
+        await region.clock.sleep_ms(100)
+        assert len(line._client._waiting) == FETCHES_IN_FLIGHT
+
+    live(life)
+
+
+def test_INV_RLN2_a_leader_that_does_not_answer_is_left() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        await one.produce(batch())
+        assert two.following.state()["connected"]
+        assert (two.following.state()["logs"], two.following.state()["logs_behind"]) == (1, 0)
+        region.fabric.mute("n1", "n2")
+        await region.until(
+            lambda: not two.following.state()["connected"], "it gives up", within_ms=12_000
+        )
+        assert "did not answer" in str(two.following.state()["last_error"])
+        region.fabric.unmute("n1", "n2")
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is back")
+
+    live(life)
+
+
+def test_INV_PTC1_an_append_costs_nothing_more_while_nobody_copies() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one = region.node(1)
+        await one.start()
+        before = one.partition().log.listener.on_dirty
+        region.elect(1)
+        assert one.partition().log.listener.on_dirty == before == one.commits.mark_dirty
+        two = region.node(2)
+        await two.start()
+        await region.until(lambda: region.in_sync() == {1, 2}, "both are in sync")
+        assert one.partition().log.listener.on_dirty != before
+        await two.kill()
+        await one.produce(batch())
+        assert one.partition().log.listener.on_dirty == before
+
+    live(life)
+
+
+def test_a_log_that_parts_from_the_leaders_below_hw_stops_and_is_not_cut() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        await one.produce(batch(4))
+        await region.until(lambda: two.partition().high_watermark == 4, "HW is told")
+        kept = bytes_of(two.partition())
+        one.partition().truncate_to(0)  # a disk that lied
+        one.append(batch(2, size_bytes=77))
+        region.fabric.drop("n1", "n2")
+        await region.until(lambda: two.partition().failed is not None, "it stops")
+        assert "what lies below 4 was committed" in str(two.partition().failed)
+        assert two.disk.file_size(two.table.folder_of(TOPIC_ID, 0) / f"{0:020d}.log") == len(kept)
+
+    live(life)

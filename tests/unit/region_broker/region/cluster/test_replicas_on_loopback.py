@@ -40,7 +40,9 @@ async def test_three_nodes_over_loopback_copy_and_outlive_their_leader(tmp_path:
         for _ in range(20):
             await one.produce(batch(10, size_bytes=1_000))
         await one.stop()
-        await region.until(lambda: region.in_sync() == {2, 3} or region.leader is one, "who leads knows")
+        await region.until(
+            lambda: region.in_sync() == {2, 3} or region.leader is one, "who leads knows"
+        )
         region.fence(1)
         region.elect(2)
         await two.leading.until_committed()
