@@ -40,7 +40,7 @@ REFUSED: dict[int, tuple[int, dict[str, Any]]] = {
     1: (NOT_LEADER, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "forgotten_topics_data": [],
         "topics": [{"topic": "t", "topic_id": ID, "partitions": [
             {"partition": 3, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]}]}),
-    2: (NOT_LEADER, {"replica_id": -1, "isolation_level": 0, "topics": [
+    2: (NOT_LEADER, {"replica_id": -1, "isolation_level": 0, "timeout": 1, "topics": [
         {"name": "t", "partitions": [{"partition_index": 3, "timestamp": -1, "current_leader_epoch": -1}]}]}),
     8: (NOT_COORDINATOR, {**MEMBER, "topics": COMMITTED}),
     9: (NOT_COORDINATOR, {"group_id": "g", "topics": [{"name": "t", "partition_indexes": (3,)}],
@@ -50,7 +50,7 @@ REFUSED: dict[int, tuple[int, dict[str, Any]]] = {
     12: (NOT_COORDINATOR, MEMBER),
     13: (NOT_COORDINATOR, {**MEMBER, "members": [{"member_id": "m"}]}),
     14: (NOT_COORDINATOR, {**MEMBER, "assignments": []}),
-    15: (NOT_COORDINATOR, {"groups": ("g",)}),
+    15: (NOT_COORDINATOR, {"groups": ("g",), "include_authorized_operations": False}),
     21: (NOT_LEADER, {"timeout": 1, "topics": [{"name": "t", "partitions": [{"partition_index": 3, "offset": 0}]}]}),
     22: (NOT_COORDINATOR, {**PRODUCER, "transaction_timeout": 1000}),
     23: (NOT_LEADER, {"replica_id": -1, "topics": [{"topic": "t", "partitions": [
@@ -68,8 +68,8 @@ REFUSED: dict[int, tuple[int, dict[str, Any]]] = {
     47: (NOT_COORDINATOR, {"group_id": "g", "topics": [{"name": "t", "partitions": [{"partition_index": 3}]}]}),
     61: (NOT_LEADER, {"topics": [{"name": "t", "partition_indexes": (3,)}]}),
     65: (NOT_COORDINATOR, {"transactional_ids": ("x",)}),
-    68: (NOT_COORDINATOR, {**MEMBER, "member_epoch": 0, "rebalance_timeout": 6000, "subscribed_topic_names": ("t",)}),
-    69: (NOT_COORDINATOR, {"group_ids": ("g",)}),
+    68: (NOT_COORDINATOR, {**MEMBER, "member_epoch": 0, "rebalance_timeout": 6000, "subscribed_topic_names": ("t",), "topic_partitions": None}),
+    69: (NOT_COORDINATOR, {"group_ids": ("g",), "include_authorized_operations": False}),
 }  # fmt: skip
 LISTED: dict[int, tuple[str, dict[str, Any]]] = {
     16: ("groups", {"states_filter": (), "types_filter": ()}),
@@ -101,7 +101,7 @@ def codes(answer: Any) -> set[int]:
     found = set()
     for each in fields(answer):
         value = getattr(answer, each.name)
-        found |= {int(value)} if each.name == "error_code" else codes(value)
+        found |= {int(value)} if each.name.endswith("error_code") else codes(value)
     return found
 
 
