@@ -38,9 +38,14 @@ class Door:
         """Return the port of who leads now."""
         return self._found().kafka_port
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the leading node has."""
-        return getattr(self._stage.acting()[0], name)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return keys of the configuration, of all nodes."""
+        return self._stage.settings
+
+    @settings.setter
+    def settings(self, settings: dict[str, Any]) -> None:
+        self._stage.settings = settings
 
 
 def doors(stage: Stage) -> Mapping[str, Region]:

@@ -8,10 +8,10 @@ import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.node import START_REFUSALS
+from region_broker.node import START_REFUSALS, Node
 from tests.simulation.cluster_swarm.plan import Plan
 from tests.simulation.folder_faults import FolderCopy
 from tests.simulation.network import Fabric
@@ -21,6 +21,8 @@ from tests.simulation.trace import Trace
 
 ASK_S: Final = 0.02
 FORGOTTEN: Final = 0.05
+IMAGE_STEP_BYTES: Final = 8_192
+IMAGE_PAUSE_MS: Final = 500
 
 
 class Stage:
@@ -32,6 +34,10 @@ class Stage:
         self.plan, self.trace, self._say = plan, trace, say
         self.fabric = Fabric(random.Random(chance.random()), delay_ms_max=plan.delay_ms_max)
         self.fabric.trace = trace
+        self.settings: dict[str, Any] = {
+            "tidemark_interval_ms": plan.tidemark_interval_ms,
+            "retention_check_interval_ms": 1_000,
+        }
         self.nodes = {name: self._member(name, chance) for name in NAMES}
         self.anomalies: list[str] = []
         self.running: set[str] = set()
@@ -46,10 +52,8 @@ class Stage:
         member = Member(
             name, Path("/simulated") / name, self.fabric, random.Random(chance.random()), NAMES
         )
-        member.settings = {
-            "tidemark_interval_ms": self.plan.tidemark_interval_ms,
-            "retention_check_interval_ms": 1_000,
-        }
+        member.settings = self.settings
+        member.on_open = _rarely_take_images
         member.disk.trace = self.trace
         member.disk.on_sync = _wait_for_disk
         member.disk.forget_by_chance(random.Random(chance.random()), FORGOTTEN)
@@ -194,6 +198,10 @@ class Stage:
                 f" {[(n.node_id, str(n.incarnation)[:4], n.is_eligible) for n in node.storage.metadata.image.nodes.values()]}"
             )
         return "; ".join(found)
+
+
+def _rarely_take_images(node: Node) -> None:
+    node.ledger_images.step_bytes, node.ledger_images.pause_ms = IMAGE_STEP_BYTES, IMAGE_PAUSE_MS
 
 
 def _wait_for_disk() -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_swarm.stage import Stage
 
-LOOK_S: Final = 0.005
+LOOK_S: Final = 0.02
 
 
 class Watch:
