@@ -24,8 +24,8 @@ from tests.simulation.simulated_loop import run_simulated
 from tests.simulation.swarm.workloads.setting import End, Reach
 from tests.simulation.trace import Trace
 
-SETTLE_S: Final = 40.0
-PROGRESS_S: Final = 30.0
+SETTLE_S: Final = 30.0
+PROGRESS_S: Final = 20.0
 ENDING_S: Final = 70.0
 STABLE_S: Final = 75.0
 EQUAL_S: Final = 10.0
