@@ -68,7 +68,7 @@ class _TimedWorkers(workload.Journal):
     def fail(self, text: str) -> None:
         """Count it."""
         super().fail(text)
-        self.counted[f"worker {text.split(':')[0]}"] += 1
+        self.counted[f"worker {text.split(':', maxsplit=1)[0]}"] += 1
 
 
 class NodesClients:
