@@ -38,8 +38,8 @@ class LeaderRoute:
         if leadership is None or leadership.leader == self._standing.member:
             return None
         leader = leadership.leader
-        node = None if leader is None else image.nodes.get(leader.node_id)
-        if leader is None or node is None or node.member != leader:
+        node = None if leader is None else image.node_of(leader)
+        if leader is None or node is None:
             raise PeerUnreachable("no node of this region leads now", sent=False)
         return NodeRoute(
             leader,
