@@ -113,7 +113,11 @@ class LeadershipDriver:
         """Hear of an image (INV-LSH1)."""
         leadership = image.leadership
         if self._leads is not None:
-            if not self._is_named(image) or leadership is None or leadership.leader_epoch != self._leads:
+            if (
+                not self._is_named(image)
+                or leadership is None
+                or leadership.leader_epoch != self._leads
+            ):
                 self._stop_leading()
                 self._parts.role.close_gate("another node leads this region now")
             else:
