@@ -102,7 +102,7 @@ Route: TypeAlias = RegionRoute | NodeRoute
 _NOWHERE: Final = RegionRoute("", RegionEpoch(0))
 
 
-def _this_node_leads() -> NodeRoute | None:
+def this_node_leads() -> NodeRoute | None:
     """A region of one node is led by it."""
     return None
 
@@ -142,7 +142,7 @@ class PeerForwarder:
         clock: Clock,
         origin: int,
         *,
-        leader_route: Callable[[], NodeRoute | None] = _this_node_leads,
+        leader_route: Callable[[], NodeRoute | None] = this_node_leads,
     ) -> None:
         """Forward to the peer listener at `address_of(primary region)`, or to the leader of this region.
 
@@ -381,7 +381,7 @@ class ActingView(Protocol):
         ...
 
 
-def _under_none() -> LeaderEpoch | None:
+def under_none() -> LeaderEpoch | None:
     """In a region of one node nobody forwards to it from within."""
     return None
 
@@ -393,7 +393,7 @@ class ForwardTarget:
         self,
         dispatcher: AnswersRequests,
         region: ActingView,
-        leads_under: Callable[[], LeaderEpoch | None] = _under_none,
+        leads_under: Callable[[], LeaderEpoch | None] = under_none,
     ) -> None:
         """Hand requests of mirrors to `dispatcher` while `region` acts, and those of nodes of this region while this one leads.
 
