@@ -53,7 +53,7 @@ from region_broker.replication.events import (
     ProposalEnded,
     Ticked,
 )
-from region_broker.replication.facts import InSync
+from region_broker.replication.facts import FollowerStanding, InSync
 from region_broker.replication.progress import FollowerProgress, LeaderLogState
 
 
@@ -134,6 +134,13 @@ class LeadingCore:
         if follower is None or member not in self._in_sync.members or not follower.is_heard:
             return False
         return follower.durable_ends.get(key, 0) >= fetch_offset
+
+    def standings(self, now_ms: int) -> dict[Member, FollowerStanding]:
+        """Return how far each follower is that came in, or is in sync, for people; nothing is decided by it."""
+        return {
+            member: follower.standing(self._logs, now_ms)
+            for member, follower in self._followers.items()
+        }
 
     # -- events ----------------------------------------------------------------------------------
 
