@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from idempotency.fencing import region_ordinal_of
 from region_broker.node.storage import Ports, Storage
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
+from region_broker.partitions.partition import Partition
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.tidemarks.clean_bounds import CleanBoundParts, CleanBounds
 from region_broker.region.tidemarks.retention_hold import HoldParts
@@ -28,6 +29,15 @@ class OwnThread:
         return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
+def _may_be_cleaned(partition: Partition) -> bool:
+    """Return whether a log is cleaned here: where other nodes of the region copy it, at its leader alone, once that knows what is
+    committed. They copy what it has, also what is missing in it.
+    """
+    if partition.log.durability.committed_offset is None:
+        return True
+    return partition.is_leader and partition.high_watermark >= partition.state.forgotten_below
+
+
 def compose_cleaner(
     region: str, storage: Storage, ports: Ports, source: PrimarySide, tidemarks: TidemarkService
 ) -> Cleaner:
@@ -43,7 +53,7 @@ def compose_cleaner(
     )
     return Cleaner(
         CleanerParts(
-            partitions=lambda: iter(storage.partitions),
+            partitions=lambda: filter(_may_be_cleaned, storage.partitions),
             bound_of=bounds.bound_of,
             disk=ports.disk,
             clock=ports.clock,

@@ -24,6 +24,7 @@ from region_broker.groups.ports import GroupPorts
 from region_broker.groups.settings import GroupSettings
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.dispatcher import Dispatcher
+from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.cluster_metrics import ClusterCollector
@@ -49,9 +50,11 @@ from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
+from region_broker.partitions.partition import Partition
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
+from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
@@ -280,6 +283,8 @@ class Node:
             quorum=lambda: storage.metadata.quorum,
             metrics=self.metrics,
             memory=self.memory,
+            region_nodes=self._region_nodes(),
+            is_short=self._is_short,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         caps = _connection_caps(config)
@@ -318,6 +323,19 @@ class Node:
                 lambda: role.acting or role.mirrors,
             ),
         )
+
+    def _region_nodes(self) -> RegionNodes | None:
+        """Return what clients are told of several nodes; None where this is the only one."""
+        if self._cluster is None:
+            return None
+        own, metadata = self.config.own_node, self.storage.metadata
+        known = KnownNode(own.node_id, *split(own.kafka), own.rack)
+        return RegionNodes(
+            lambda: metadata.image, self._cluster.member, known, self.config.region, several=True
+        )
+
+    def _is_short(self, partition: Partition) -> bool:
+        return self._replication is not None and self._replication.leading.is_short(partition)
 
     def _notice_topics(self) -> None:
         self.tidemarks.notice_topics()

@@ -5,6 +5,7 @@
     writer     what goes in                               (`parts.writer`)
     reader     what comes out                             (`parts.reader`)
     retention  what goes from its beginning               (`parts.retention`)
+    copies     which other node of the region is told     (`parts.copies`)
     watchers   who is told that readers may see more      (`readable_watchers`)
 
 INV-PT2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
@@ -14,7 +15,6 @@ through this class.
 Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 """
 
-from collections.abc import Callable
 from uuid import UUID
 
 from idempotency.identity import LeaderEpoch, LogKey, TopicPartition
@@ -22,9 +22,9 @@ from idempotency.partition_state import PartitionState
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
-from region_broker.log.journal.sync_job import DirtyLog
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.commit_waiters import CommitFuture, CommitListener, CommitWaiters
+from region_broker.partitions.parts.copies import Copies
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.retention import Retention
 from region_broker.partitions.parts.sight import Sight
@@ -54,9 +54,7 @@ class Partition:
         self._start = start
         self._trimming = Trimming(tp, log, start)
         self._waiters = CommitWaiters()
-        self.on_durable: Callable[[], None] = _nobody_copies
-        """Called when more is durable here, or the log failed: where the region has other nodes that copy it."""
-        self._mark_dirty = log.listener.on_dirty
+        self.copies = Copies(log.listener)
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
         self.retention = Retention(tp, log, sight, self._trimming, self.watchers)
@@ -154,11 +152,6 @@ class Partition:
         self.follow_term(self.written_epoch)
         self.watchers.notify()
 
-    def become_follower(self) -> None:
-        """Take only what the leader node of this region has, from now on, and show nothing to readers."""
-        self.become_mirror()
-        self.rewind_cut(0, is_end=False)
-
     def follow_term(self, leader_epoch: LeaderEpoch) -> None:
         """Tell clients of a mirror the leader epoch of the primary region's term, under which this log may be idle.
 
@@ -226,28 +219,8 @@ class Partition:
         else:
             self._waiters.notify_at(offset, listener)
 
-    def tell_appends(self, on_appended: Callable[[], None] | None) -> None:
-        """Call `on_appended` after each batch that is written, synced or not, from now on; None: nobody copies (any more).
-
-        It must be cheap, and costs nothing while nobody asks for it.
-        """
-        listener, mark_dirty = self.log.listener, self._mark_dirty
-        if on_appended is None:
-            listener.on_dirty = mark_dirty
-            return
-
-        def tell(log: DirtyLog) -> None:
-            mark_dirty(log)
-            on_appended()
-
-        listener.on_dirty = tell
-
-    def tell_durable(self, on_durable: Callable[[], None] | None) -> None:
-        """Let `on_durable` be told, None: nobody."""
-        self.on_durable = _nobody_copies if on_durable is None else on_durable
-
     def _stable_moved(self) -> None:
-        self.on_durable()
+        self.copies.on_durable()
         failed = self.log.content.failed
         if failed is not None:
             self._waiters.fail(PartitionFailed(failed))
@@ -290,7 +263,3 @@ class Partition:
         self._waiters.fail(NotLeader(reason))
         self.sight.show_no_more_than(offset)
         self.watchers.notify()
-
-
-def _nobody_copies() -> None:
-    """The region has one node."""

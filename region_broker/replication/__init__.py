@@ -1,7 +1,7 @@
-"""How the nodes of a region keep the same logs: who counts, who copies from whom, who leads next. Pure cores.
+"""How the nodes of a region keep the same logs: who counts, and who copies from whom. Pure cores.
 
-Begin in `leading` (what is committed, and who is in sync), then `following` (what is cut, copied and reported) and `choosing`
-(who leads next); `facts` has the values that all of them speak of, `events` and `effects` what goes in and out. May import the
+Begin in `leading` (what is committed, and who is in sync), then `following` (what is cut, copied and reported);
+`facts` has the values that all of them speak of, `events` and `effects` what goes in and out. May import the
 kernel only, and knows no file, no socket, no partition.
 
 A *replica group* is a set of logs that one member leads under one leader epoch, with one in-sync set, kept in the metadata log
@@ -21,6 +21,6 @@ What a driver owes the cores, and the metadata owe the driver:
 5. Durable means: on stable storage, under the flush policy of the node, of the log as it is now. A sync that was begun before a cut
    says nothing about the log after it.
 6. The in-sync set changes by a compare-and-set on (leader epoch, version), and with each election both grow. An election names a member
-   of the committed set (`choosing`). Without being asked by the leader the metadata may only take members out, never in.
+   of the committed set (`controller.cluster`). Without being asked by the leader the metadata may only take members out, never in.
 7. The driver tells a core of a newer leader epoch before it gives it anything else that it learned with it.
 """

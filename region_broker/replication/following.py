@@ -14,7 +14,7 @@ again later; or *stopped*, until a session begins with it again. So a log that i
 
 A folder that was emptied is another member, and its logs begin at nothing: they are copied whole, and the leader takes the member in
 when R3 allows it. One that was wound back is shorter, and is copied on. Nobody votes for oneself: there is no such effect.
-Not here: who leads (`choosing`), how the leader takes reports (`leading`), bytes.
+Not here: who leads (`controller.cluster`), how the leader takes reports (`leading`), bytes.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ in-sync set, cost more: all logs, and those that are not committed to their ends
 
 Sources: KIP-101, KIP-392, KIP-497, KIP-903, KIP-966; Kafka's `Partition.scala`, from which this differs in three points. The set is the
 group's. What counts is durable, not written. Who lags is not taken in though it has all below HW: it would leave again.
-Not here: what followers do (`following`), who leads (`choosing`), fetch sessions, waiting requests.
+Not here: what followers do (`following`), who leads (`controller.cluster`), fetch sessions, waiting requests.
 """
 
 from collections import Counter
@@ -127,13 +127,6 @@ class LeadingCore:
         """Return whether HW covers all that older leader epochs acknowledged: until then OFFSET_NOT_AVAILABLE (R6)."""
         log = self._logs[key]
         return log.high_watermark >= log.epoch_start_offset
-
-    def may_read_from(self, member: Member, key: LogKey, fetch_offset: int) -> bool:
-        """Return whether a consumer may be sent to this member: it is in sync, heard, and has what the consumer asks for (C41)."""
-        follower = self._followers.get(member)
-        if follower is None or member not in self._in_sync.members or not follower.is_heard:
-            return False
-        return follower.durable_ends.get(key, 0) >= fetch_offset
 
     def standings(self, now_ms: int) -> dict[Member, FollowerStanding]:
         """Return how far each follower is that came in, or is in sync, for people; nothing is decided by it."""

@@ -202,7 +202,9 @@ class Life:
 
     def install(self) -> None:
         model = self.model
-        index, term = model.last + self.rng.randint(1, 5), Term(model.hard_state.term + 1)
+        index, term = model.last + self.rng.randint(1, 5), model.hard_state.term
+        if term < max(1, model.term_at(model.last)):
+            return  # whoever hears of a term notes it first
         point, parts = self.point(index, term), [self.payload() for _ in range(3)]
         position = 0
         for part in parts[:-1]:

@@ -1,4 +1,4 @@
-"""DescribeCluster (60), versions 0-2.  v1: endpoint type (KIP-919).  v2: fenced brokers.
+"""DescribeCluster (60), versions 0-2.  v1: endpoint type (KIP-919).  v2: fenced brokers (KIP-1073).
 
 This port is a broker's: whoever looks for a controller is told that it is another type of endpoint, as in Kafka 4.1.
 Source: AuthHelper.scala `computeDescribeClusterResponse`.
@@ -18,7 +18,7 @@ _CONTROLLERS: Final = 2
 
 async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
     """Answer who the nodes of this region are."""
-    region = ctx.services.region
+    region, nodes = ctx.services.region, ctx.services.nodes
     endpoint_type = int(getattr(request, "endpoint_type", _BROKERS))
     if endpoint_type == _CONTROLLERS:
         return _refused(
@@ -29,14 +29,16 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
         return _refused(
             ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
         )
+    with_fenced = bool(getattr(request, "include_fenced_brokers", False))
     of_cluster = bool(request.include_cluster_authorized_operations)
     return {
         "error_code": ErrorCode.none,
         "cluster_id": region.cluster_id,
         "endpoint_type": _BROKERS,
-        "controller_id": region.node_id,
+        "controller_id": nodes.leader_id,
         "brokers": [
-            {"broker_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
+            {**node.row("broker_id"), "is_fenced": node.fenced}
+            for node in (nodes.registered if with_fenced else nodes.told)
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
     }

@@ -1,11 +1,13 @@
 """From a frame to its answer: look the API up, decode, handle or forward, encode.
 
 INV-HD4  produce requests of one connection take effect in order; those behind a failed one, not at all
+INV-HD5  a node that does not lead its region's logs executes nothing that the leader must (`not_led_here`), and a Produce behind
+         one that was refused so is not executed on that connection, though this node may lead by then
 INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
          of the one is begun before the next is decoded, and one that writes is answered before
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
-order in which they take effect (C7). A request that this region must not execute is forwarded whole, once it is known to
-be sound. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
+order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
+once it is known to be sound. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
 without a task, or it was not begun: then `answer` serves it.
 Not here: sockets and order of answers (`wire.server`), the APIs (their own files).
 """
@@ -23,6 +25,7 @@ from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
 from region_broker.handlers.dispatch.error_log import ErrorLog
+from region_broker.handlers.dispatch.not_led_here import RULES, Elsewhere, Rule, rule_of
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import (
     ForwardingFailed,
@@ -59,6 +62,8 @@ class _Begun:
 
     forwards: bool
     request: Any
+    rule: Rule | None
+    """What becomes of it because this node does not lead; None where it does."""
     held: asyncio.Lock | None = None
 
 
@@ -107,6 +112,8 @@ class Dispatcher:
         if api is None or incoming.version not in api.versions:
             return False
         if api.forward and not self._services.region.acting:
+            return False
+        if not self._services.leads and RULES[api.key].what is not Elsewhere.HERE:
             return False
         if incoming.peer.state.starts is not None:
             return False
@@ -165,6 +172,8 @@ class Dispatcher:
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         try:
+            if begun.rule is not None and begun.rule.what is not Elsewhere.HERE:
+                return await self._led_elsewhere(api, ctx, incoming, begun, header.body_start)
             if begun.forwards:
                 with _in_order(api, ctx, forwards=True):
                     return await self._forward(api, ctx, incoming, header.body_start)
@@ -216,23 +225,48 @@ class Dispatcher:
         try:
             try:
                 request = decode_request(api.key, ctx.version, body)
-                return _Begun(self._forwards(api, request), request)
+                return self._judged(api, request, None)
             except ManyElements:
                 if order is None:
                     order = ctx.connection_state.starts = asyncio.Lock()
                     await order.acquire()
                 request = await run_yielding(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
-            return _Begun(self._forwards(api, request), request, held)
+            return self._judged(api, request, held)
         finally:
             if order is not None and held is None:
                 order.release()
 
-    def _forwards(self, api: Api, request: Any) -> bool:
-        """Return whether a request that is sound is the primary region's, and this is another one."""
-        if not api.forward or self._services.region.acting:
-            return False
-        return api.is_own is None or not api.is_own(request)
+    def _judged(self, api: Api, request: Any, held: asyncio.Lock | None) -> "_Begun":
+        """Say whose a request is that is sound: the primary region's, where this is another one, or the leading node's."""
+        is_own = api.is_own is not None and api.is_own(request)
+        forwards = api.forward and not is_own and not self._services.region.acting
+        rule = None
+        if not self._services.leads and not is_own:
+            rule = rule_of(api.key, request)
+        return _Begun(forwards, request, rule, held)
+
+    async def _led_elsewhere(
+        self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
+    ) -> Buffer | None:
+        """Answer a request while another node leads, or nobody does (INV-HD5)."""
+        rule, leader = begun.rule, self._services.nodes.leader
+        assert rule is not None
+        if rule.what is Elsewhere.FORWARDED and leader is not None and not ctx.is_forwarded:
+            return await self._forward(api, ctx, incoming, body_start)
+        error = rule.error
+        if rule.what is Elsewhere.LISTED and leader is not None:
+            error = ErrorCode.none
+        answer = _answer_elsewhere(api, ctx, begun.request, error)
+        if api.key == _PRODUCE_KEY:
+            ctx.connection_state.produce_broken = True
+            if begun.request.acks == 0:
+                raise CloseConnection("a Produce without acks came to a node that does not lead")
+        if isinstance(answer, Written):
+            self._note_errors(api, incoming, answer.errors)
+            return answer.answer
+        self._note_errors(api, incoming, error_names(answer))
+        return await _encoded(incoming, answer)
 
     def _note_errors(self, api: Api, incoming: Incoming, names: Sequence[str]) -> None:
         for name in names:
@@ -277,9 +311,7 @@ class Dispatcher:
             body = incoming.frame[body_start:]
             fields = lost or await _forwarding_error(api, ctx, body, error)
             if fields is None:
-                raise CloseConnection(
-                    f"{api.name} could not be forwarded to the primary region: {error}"
-                ) from error
+                raise CloseConnection(f"{api.name} could not be forwarded: {error}") from error
             answer = await _encoded(ctx, fields)
             if api.key != _PRODUCE_KEY:
                 return answer
@@ -403,7 +435,28 @@ async def _forwarding_error(
 ) -> Fields | None:
     """Choose the error: one that clients retry, and that never denies what may have happened (P18)."""
     if api.key != _PRODUCE_KEY:
-        return await _error_fields(api, ctx, body, ErrorCode.coordinator_not_available)
+        return await _error_fields(api, ctx, body, _retried_error(api, ctx, failure))
     if failure.may_have_happened:
         return await _error_fields(api, ctx, body, ErrorCode.request_timed_out)
     return await _error_fields(api, ctx, body, ErrorCode.not_leader_or_follower)
+
+
+def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> ErrorCode:
+    """Return the error of a request, other than Produce, that could not be forwarded."""
+    rule = RULES[api.key]
+    if ctx.services.nodes.is_alone or rule.what is not Elsewhere.FORWARDED:
+        return ErrorCode.coordinator_not_available
+    return ErrorCode.request_timed_out if failure.may_have_happened else rule.error
+
+
+def _answer_elsewhere(
+    api: Api, ctx: RequestContext, request: Any, error: ErrorCode
+) -> Fields | Written:
+    """Return the answer that gives everything asked one error, and says who leads where it can."""
+    if api.not_here is not None:
+        return api.not_here(ctx, request, error)
+    if api.on_error is not None:
+        return api.on_error(ctx, request, error)
+    fields = top_level_error(api.key, ctx.version, error)
+    assert fields is not None, f"INV-HNL1: {api.name} has no answer for a node that does not lead"
+    return fields

@@ -4,14 +4,15 @@ A partition that failed is never read or written: KAFKA_STORAGE_ERROR, so that c
 Not here: the partition itself (`partitions.partition`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.handlers.dispatch.nodes import NO_NODE
 from region_broker.handlers.dispatch.services import Services
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
@@ -40,9 +41,12 @@ def find_partition(
 def assignment_problem(services: Services, replicas: Iterable[tuple[int, ...]]) -> str:
     """Return why partitions cannot be assigned so, "" if they can: one replica each, on the node that a client sees.
 
-    Each region leads a partition with its own node, and a mirror forwards the request: any region's node is meant
+    In a region of several nodes each has all logs: nodes of the region, each once, whichever and however many are named. A node that
+    is not named has them, too. In one of one node, each region leads a partition with its own node, and a mirror forwards the request: any region's node is meant
     to be the one that leads.
     """
+    if not services.nodes.is_alone:
+        return _not_of_this_region(services.nodes.replicas, replicas)
     known = services.config.node_ids
     if all(len(nodes) == 1 and nodes[0] in known for nodes in replicas):
         return ""
@@ -50,6 +54,13 @@ def assignment_problem(services: Services, replicas: Iterable[tuple[int, ...]]) 
     return (
         f"a partition has one replica, on the only node of the region that was asked ({own} here)"
     )
+
+
+def _not_of_this_region(known: Sequence[int], replicas: Iterable[tuple[int, ...]]) -> str:
+    for nodes in replicas:
+        if not nodes or len(set(nodes)) != len(nodes) or not set(nodes) <= set(known):
+            return f"a partition's replicas are nodes of its region, each named once: {list(known)} here"
+    return ""
 
 
 def leader_epoch_error(partition: Partition, leader_epoch: LeaderEpoch) -> ErrorCode | None:
@@ -81,16 +92,25 @@ def isolation_of(isolation_level: int) -> Isolation | None:
 
 
 def leader_row(services: Services, topic: TopicImage, index: int) -> dict[str, Any]:
-    """Return who leads a partition, as Metadata and DescribeTopicPartitions tell it: this node does."""
-    partition = services.partitions.get(topic.name, index)
-    node_id = services.region.node_id
-    usable = partition is not None and partition.failed is None
+    """Return who leads a partition, as Metadata and DescribeTopicPartitions tell it: who leads the region's logs.
+
+    Of a log that has stopped, or is not there, only the node itself knows: where that leads, nobody can lead the partition.
+    """
+    partition, nodes, own = (
+        services.partitions.get(topic.name, index),
+        services.nodes,
+        services.region.node_id,
+    )
+    stopped = nodes.leads and (partition is None or partition.failed is not None)
+    usable = nodes.leader is not None and not stopped
     return {
         "error_code": ErrorCode.none if usable else ErrorCode.leader_not_available,
         "partition_index": index,
-        "leader_id": node_id if usable else -1,
-        "leader_epoch": partition.sight.leader_epoch if partition is not None else -1,
-        "replica_nodes": [node_id],
-        "isr_nodes": [node_id] if usable else [],
-        "offline_replicas": [] if usable else [node_id],
+        "leader_id": nodes.leader_id if usable else NO_NODE,
+        "leader_epoch": nodes.epoch_to_tell(
+            partition.sight.leader_epoch if partition is not None else NO_LEADER_EPOCH
+        ),
+        "replica_nodes": nodes.replicas,
+        "isr_nodes": [each for each in nodes.in_sync if not (stopped and each == own)],
+        "offline_replicas": [*nodes.offline, own] if stopped else nodes.offline,
     }

@@ -45,6 +45,9 @@ class Api:
 
     `is_own`: whether a request is this node's own affair: such a one is executed here even if others are forwarded.
 
+    `not_here(ctx, request, error_code)` builds the answer of a node that does not lead the region's logs, where that says more than
+    `on_error`, or there is no such: who leads (KIP-951).
+
     `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
     """
 
@@ -57,6 +60,7 @@ class Api:
     waits: bool = False
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None
+    not_here: Callable[[RequestContext, Any, int], Fields | Written] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
+from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
+from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
@@ -278,6 +280,11 @@ class HandlerConfig(Protocol):
         ...
 
 
+def never_short(_partition: Partition) -> bool:
+    """Return False: in a region of one node that one is all that must be in sync."""
+    return False
+
+
 @dataclass(slots=True)
 class Services:
     """Everything that handlers may use; composed once by `node`."""
@@ -301,6 +308,20 @@ class Services:
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
     topic_rows: TopicRows = field(default_factory=TopicRows)
+    region_nodes: NodesView | None = None
+    """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
+    is_short: Callable[[Partition], bool] = never_short
+    """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
+
+    @property
+    def nodes(self) -> NodeFacts:
+        """Return the nodes of the region as of now."""
+        return alone(self.region) if self.region_nodes is None else self.region_nodes.facts
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this node leads the region's logs, as far as is known here."""
+        return self.region_nodes is None or self.region_nodes.facts.leads
 
 
 class RequestContext(msgspec.Struct):
@@ -323,6 +344,11 @@ class RequestContext(msgspec.Struct):
     """The greatest connection id of that origin when the request came."""
     frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
     """The whole request, header included, as it came."""
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Return whether another node of the region, or a mirror, forwarded the request: numberings of those have a name."""
+        return self.origin != 0
 
     @property
     def sender(self) -> Sender:

@@ -1,8 +1,9 @@
 """Rows of Metadata that are written already: a topic's row is written again only when something in it has changed.
 
-A row is used again only if the topic's image is the same object, and existence, leader epoch and health of each of its
-partitions are what they were when it was written; nobody has to say that something changed. A topic with a partition
-that cannot be used has no written row: errors are counted field by field.
+A row is used again only if the topic's image is the same object, who leads the region and has its logs is the same, and
+existence, leader epoch and health of each of its partitions are what they were when it was written; nobody has to say that
+something changed. A topic with a partition that cannot be used, or that nobody leads, has no written row: errors are counted
+field by field.
 
 Not here: which topics (`metadata`).
 """
@@ -11,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from idempotency.identity import NO_LEADER_EPOCH
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.handlers.dispatch.nodes import NodeFacts
 from region_broker.partitions.table import PartitionTable
 from region_broker.wire.codec.answers import RowPath, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
@@ -23,6 +26,7 @@ VERSIONS_MAX: Final = 6
 @dataclass(frozen=True, slots=True)
 class _Kept:
     topic: TopicImage
+    nodes: NodeFacts
     leader_epochs: tuple[int, ...]
     row: EncodedRow
 
@@ -37,18 +41,26 @@ class RowsOfVersion:
     def row(
         self,
         topic: TopicImage,
+        nodes: NodeFacts,
         partitions: PartitionTable,
         describe: Callable[[], Mapping[str, Any]],
     ) -> EncodedRow | None:
         """Return a topic's row, written by what `describe` returns if need be; None if it holds an error."""
-        leader_epochs = _leader_epochs(topic, partitions)
+        if nodes.leader is None:
+            return None
+        leader_epochs = _leader_epochs(topic, partitions, leads=nodes.leads)
         if leader_epochs is None:
             return None
         found = self.kept.get(topic.name)
-        if found is not None and found.topic is topic and found.leader_epochs == leader_epochs:
+        if (
+            found is not None
+            and found.topic is topic
+            and found.leader_epochs == leader_epochs
+            and (found.nodes is nodes or found.nodes == nodes)
+        ):
             return found.row
         row = encode_row(self.path, describe())
-        self.kept[topic.name] = _Kept(topic, leader_epochs, row)
+        self.kept[topic.name] = _Kept(topic, nodes, leader_epochs, row)
         return row
 
 
@@ -73,12 +85,14 @@ class TopicRows:
         return rows
 
 
-def _leader_epochs(topic: TopicImage, partitions: PartitionTable) -> tuple[int, ...] | None:
-    """Return the leader epoch of each partition; None if one of them cannot be used."""
+def _leader_epochs(
+    topic: TopicImage, partitions: PartitionTable, *, leads: bool
+) -> tuple[int, ...] | None:
+    """Return the leader epoch of each partition as it is known here; None if one of them cannot be used, and is led here."""
     found = []
     for number in range(topic.partition_count):
         partition = partitions.get(topic.name, number)
-        if partition is None or partition.log.failed is not None:
+        if leads and (partition is None or partition.log.failed is not None):
             return None
-        found.append(partition.sight.leader_epoch)
+        found.append(NO_LEADER_EPOCH if partition is None else partition.sight.leader_epoch)
     return tuple(found)

@@ -1,6 +1,6 @@
 """Fetch (1), versions 4-18.  v5: log start.  v7: sessions.  v9: leader epoch.  v12: tags.  v13: topic ids.
 
-v16: who leads now, beside FENCED_LEADER_EPOCH (KIP-951).
+v16: who leads now, beside FENCED_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER (KIP-951).
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
 While the memory budget is full nothing is read: the request waits for room, then is answered empty; else an answer
@@ -280,6 +280,31 @@ def _refused(ctx: RequestContext, request: FetchRequest, error: ErrorCode) -> Wr
     return _written(ctx, FetchAnswer(int(error), NO_SESSION, topics), (error.name,))
 
 
+def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Written:
+    """Answer all partitions alike, and say who leads (KIP-951).
+
+    A session cannot go on: it names what changes only. Who has one is to begin anew, with all of its partitions.
+    """
+    if request.session_id != NO_SESSION and request.session_epoch > 0:
+        return _refused(ctx, request, ErrorCode.fetch_session_id_not_found)
+    nodes = ctx.services.nodes
+    leader, endpoint = None, None
+    if (
+        nodes.leader is not None
+        and nodes.leader_epoch is not None
+        and ctx.version >= _NAMES_LEADERS
+    ):
+        node = nodes.leader
+        leader = node.node_id, nodes.leader_epoch
+        endpoint = Endpoint(node.node_id, node.kafka_host, node.kafka_port)
+    topics = [
+        (key, [FetchedRow(item.partition, error_code, leader=leader) for item in partitions])
+        for key, partitions in request.topics
+    ]
+    answer = FetchAnswer(0, NO_SESSION, topics, endpoint)
+    return _written(ctx, answer, (ErrorCode(error_code).name,))
+
+
 def _written(ctx: RequestContext, answer: FetchAnswer, names: Sequence[str]) -> Written:
     return Written(drained(pieces_of_answer(ctx.version, ctx.correlation_id, answer)), names)
 
@@ -310,4 +335,5 @@ API: Final = Api(
     VERSIONS,
     handle_fetch,
     begin=begin_fetch,
+    not_here=_not_here,
 )

@@ -144,4 +144,18 @@ async def _position(
     return (-1, -1, -1) if found is None else found
 
 
-API: Final = Api(2, "ListOffsets", range(1, 12), handle_list_offsets)
+def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    topics: dict[str, dict[int, Fields]] = {}
+    for topic in request.topics:
+        rows = topics.setdefault(topic.name, {})
+        for item in topic.partitions:
+            index = int(item.partition_index)
+            rows[index] = {"partition_index": index, "error_code": error_code}
+    return {
+        "topics": [
+            {"name": name, "partitions": list(rows.values())} for name, rows in topics.items()
+        ]
+    }
+
+
+API: Final = Api(2, "ListOffsets", range(1, 12), handle_list_offsets, not_here=_not_here)

@@ -40,4 +40,21 @@ def _partition(ctx: RequestContext, topic: str, item: Any) -> Fields:
     }
 
 
-API: Final = Api(23, "OffsetForLeaderEpoch", range(2, 5), handle_offset_for_leader_epoch)
+def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [
+                    {"error_code": error_code, "partition": item.partition}
+                    for item in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API: Final = Api(
+    23, "OffsetForLeaderEpoch", range(2, 5), handle_offset_for_leader_epoch, not_here=_not_here
+)

@@ -1,7 +1,8 @@
 """FindCoordinator (10), versions 0-6.  v1: key type (0 group, 1 transaction).  v4: several keys at once.
 
-Always this node, in a mirror region too: what arrives here is forwarded to the primary region, so clients
-keep their connection through a failover.
+The node that leads the region coordinates everything, in a mirror region too: what arrives there is forwarded to the primary
+region, so clients keep their connection through a failover. While nobody leads, or the leader of several nodes has not loaded
+what it coordinates, nobody does: clients ask again.
 """
 
 from typing import Any, Final
@@ -34,10 +35,20 @@ def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
             "error_code": ErrorCode.invalid_request,
             "error_message": f"key type {key_type} is not served, only 0 (group) and 1 (transaction)",
         }  # fmt: skip
-    region = ctx.services.region
+    nodes = ctx.services.nodes
+    loads = (
+        not nodes.is_alone and nodes.leads and nodes.is_primary and not ctx.services.region.acting
+    )
+    if nodes.leader is None or loads:
+        return {
+            "key": key, "node_id": -1, "host": "", "port": -1,
+            "error_code": ErrorCode.coordinator_not_available,
+            "error_message": "no node of this region coordinates now; ask again",
+        }  # fmt: skip
+    leader = nodes.leader
     return {
-        "key": key, "node_id": region.node_id, "host": region.kafka_host,
-        "port": region.kafka_port, "error_code": ErrorCode.none, "error_message": None,
+        "key": key, "node_id": leader.node_id, "host": leader.kafka_host,
+        "port": leader.kafka_port, "error_code": ErrorCode.none, "error_message": None,
     }  # fmt: skip
 
 

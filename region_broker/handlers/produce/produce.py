@@ -63,6 +63,15 @@ def error_answer(ctx: RequestContext, request: ProduceRequest, error_code: int) 
     return {"responses": responses}
 
 
+def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:
+    """Return the same, and who leads (KIP-951)."""
+    nodes, answer = ctx.services.nodes, error_answer(ctx, request, error_code)
+    for topic in answer["responses"]:
+        for row in topic["partition_responses"]:
+            row["current_leader"] = nodes.current_leader
+    return {**answer, "node_endpoints": nodes.endpoints}
+
+
 API: Final = Api(
     KEY,
     "Produce",
@@ -71,4 +80,5 @@ API: Final = Api(
     forward=True,
     on_error=error_answer,
     begin=begin_produce,
+    not_here=not_here,
 )

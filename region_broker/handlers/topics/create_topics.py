@@ -100,13 +100,23 @@ def _partition_count(ctx: RequestContext, topic: Any) -> int:
             ErrorCode.invalid_partitions,
             f"{count} partitions: a topic has 1 to {PARTITION_COUNT_MAX}, or -1 for the default",
         )
-    if topic.replication_factor not in (-1, 1):
-        raise _Refused(
-            ErrorCode.invalid_replication_factor,
-            f"replication factor {topic.replication_factor}: a region is one node yet, use 1 or -1; "
-            "the other regions hold mirrors",
-        )
+    _check_replicas(ctx, int(topic.replication_factor))
     return count
+
+
+def _check_replicas(ctx: RequestContext, factor: int) -> None:
+    """Raise `_Refused` for more replicas than the region has nodes; what it has is on all of them, whatever is asked for."""
+    nodes = ctx.services.nodes
+    if factor == -1 or 1 <= factor <= len(nodes.replicas):
+        return
+    if nodes.is_alone:
+        text = "a region is one node yet, use 1 or -1; the other regions hold mirrors"
+    else:
+        text = (
+            f"this region has {len(nodes.replicas)} nodes, each of which has all logs; use at most that,"
+            " or -1; the other regions hold mirrors"
+        )
+    raise _Refused(ErrorCode.invalid_replication_factor, f"replication factor {factor}: {text}")
 
 
 def _assigned_count(ctx: RequestContext, topic: Any) -> int:
@@ -144,7 +154,7 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
         "error_code": ErrorCode.none,
         "error_message": None,
         "num_partitions": partition_count,
-        "replication_factor": 1,
+        "replication_factor": len(ctx.services.nodes.replicas),
         "configs": [
             {
                 "name": known.name,

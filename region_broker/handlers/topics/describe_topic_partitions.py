@@ -3,7 +3,7 @@
 INV-HTP2 the lists of eligible leaders are empty, never null: the Java client 4.1 falls over a null one
 An answer holds at most DESCRIBED_PARTITIONS_MAX partitions; where more are left, the cursor names the next topic and
 partition, and a request with that cursor goes on exactly there.
-There are no eligible leaders besides the one in sync: a region is one node.
+There are no eligible leaders besides those in sync: whoever may lead stays in the set (ADR 47).
 Source: Kafka DescribeTopicPartitionsRequestHandler, KRaftMetadataCache.
 """
 

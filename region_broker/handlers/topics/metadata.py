@@ -1,8 +1,10 @@
 """Metadata (3), versions 0-13.  v4: auto creation may be refused.  v8: operations.  v10, v12: topics by id.
 
-This node leads every partition it has, in a mirror region too: clients there fetch up to the last tidemark
-reached, and what they write is forwarded. Where topics are created by being asked for, a mirror hands the request on
-as it came: the primary region creates them, and the client, told that they are unknown, asks until they are here.
+One node leads every partition of its region, in a mirror region too: clients there fetch up to the last tidemark
+reached, and what they write is forwarded. All nodes of a region tell the same, as far as they know it; what is to be changed
+clients send to its leader, which is the controller for them. Where topics are created by being asked for, a mirror, and a node
+that does not lead, hands the request on as it came: the primary region creates them, and the client, told that they are
+unknown, asks until they are here.
 """
 
 import logging
@@ -32,15 +34,13 @@ _log: Final = logging.getLogger("tidemark.topics")
 
 async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
     """Answer where topics are led; kio request `MetadataRequest`."""
-    region = ctx.services.region
+    region, nodes = ctx.services.region, ctx.services.nodes
     of_cluster = bool(getattr(request, "include_cluster_authorized_operations", False))
     found = await _found(ctx, request)
     fields = {
-        "brokers": [
-            {"node_id": region.node_id, "host": region.kafka_host, "port": region.kafka_port}
-        ],
+        "brokers": [node.row() for node in nodes.told],
         "cluster_id": region.cluster_id,
-        "controller_id": region.node_id,
+        "controller_id": nodes.leader_id,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
@@ -56,6 +56,7 @@ async def _written(
 ) -> list[EncodedRow] | None:
     """Return the rows as they were written before, where they were; None if there are errors among them."""
     services, yielding = ctx.services, CooperativeYield()
+    nodes = services.nodes
     written = services.topic_rows.of(
         ctx.version, operations=operations, topic_count=len(services.metadata.image.topics)
     )
@@ -65,7 +66,7 @@ async def _written(
             return None
         await yielding.row(topic.partition_count)
         describe = partial(_row, ctx, topic, operations=operations)
-        row = written.row(topic, services.partitions, describe)
+        row = written.row(topic, nodes, services.partitions, describe)
         if row is None:
             return None
         rows.append(row)
@@ -113,19 +114,18 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
         if not isinstance(one, TopicImage):
             unknown = unknown or one["error_code"] is ErrorCode.unknown_topic_or_partition
         found.append(one)
-    if may_create and unknown and not ctx.services.region.acting:
+    elsewhere = not (ctx.services.leads and ctx.services.region.acting)
+    if may_create and unknown and elsewhere and not (ctx.is_forwarded and not ctx.services.leads):
         await _let_create(ctx)
     return found
 
 
 async def _let_create(ctx: RequestContext) -> None:
-    """Have the primary region answer this request, which creates the topics that it names."""
+    """Have who leads, or the primary region, answer this request, which creates the topics that it names."""
     try:
         await ctx.services.forward.forward(ctx, ctx.frame)
     except ForwardingFailed as error:
-        _log.info(
-            "topics that a client asked for were not created by the primary region: %s", error
-        )
+        _log.info("topics that a client asked for were not created where they are led: %s", error)
 
 
 async def _one(
@@ -149,7 +149,10 @@ async def _one(
 
 async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
     services = ctx.services
-    if not services.region.acting or collision(name, services.metadata.image.topics) is not None:
+    if (
+        not (services.leads and services.region.acting)
+        or collision(name, services.metadata.image.topics) is not None
+    ):
         return None
     try:
         return await services.metadata.create_topic(

@@ -1,10 +1,10 @@
 """This node follows the leader of its region's logs: it compares, cuts, copies, and says how far it is durable.
 
-INV-RFD1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
-INV-RFD2 while this follows, all logs here are in the follower's role: they take nothing but what the leader has, show nothing, and
+INV-RFN1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
+INV-RFN2 while this follows, all logs here are in the follower's role: they take nothing but what the leader has, show nothing, and
          know of HW what a leader has said, never more than is durable here
-INV-RFD3 what a connection brings counts while it is the newest one of this core
-INV-RFD4 a log that does not take what the leader has stops, loudly, or waits; the others go on
+INV-RFN3 what a connection brings counts while it is the newest one of this core
+INV-RFN4 a log that does not take what the leader has stops, loudly, or waits; the others go on
 
 How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
 waits for the disk, and is rare.
@@ -123,7 +123,7 @@ class ReplicaFollowing:
         self._follows.clear()
         self._end_line()
         for partition in self._logs.values():
-            partition.tell_durable(None)
+            partition.copies.tell_durable(None)
         self._logs.clear()
         self._moved.clear()
         self._behind.clear()
@@ -147,17 +147,18 @@ class ReplicaFollowing:
                 self._take_on(partition)
 
     def _take_on(self, partition: Partition) -> None:
-        """Put a log into the follower's role (INV-RFD2)."""
+        """Put a log into the follower's role (INV-RFN2)."""
         known = noted_high_watermark(partition)
-        partition.become_follower()
+        partition.become_mirror()
+        partition.rewind_cut(0, is_end=False)
         partition.commit_up_to(known)
         self._logs[partition.key] = partition
-        partition.tell_durable(partial(self._on_durable, partition))
+        partition.copies.tell_durable(partial(self._on_durable, partition))
         self._tell(LogAdded(partition.key, local_log(partition)))
 
     def _remove(self, key: LogKey) -> None:
         partition = self._logs.pop(key)
-        partition.tell_durable(None)
+        partition.copies.tell_durable(None)
         self._moved.pop(key, None)
         self._behind.pop(key, None)
         self._tell(LogRemoved(key))
@@ -178,7 +179,7 @@ class ReplicaFollowing:
     # -- the core --------------------------------------------------------------------------------
 
     def _tell(self, event: FollowerEvent) -> None:
-        """Tell the core, at once or when it has its turn (INV-RFD1)."""
+        """Tell the core, at once or when it has its turn (INV-RFN1)."""
         self._events.append(event)
         if self._is_stepping:
             return

@@ -1,8 +1,8 @@
 """What followers and the leader of a region's logs say to each other, on a line of its own (purpose `REPLICA`).
 
-INV-RM1  what is given to a core has numbers in range (0 up to `NUMBERS_END`), and no more names than `LOGS_MAX`; anything else
+INV-RMS1 what is given to a core has numbers in range (0 up to `NUMBERS_END`), and no more names than `LOGS_MAX`; anything else
          ends the connection that it came on
-INV-RM2  each message names the leader epoch that it was said under: one of another is refused, or changes nothing
+INV-RMS2 each message names the leader epoch that it was said under: one of another is refused, or changes nothing
 
 A follower asks (`CheckReplicaLogs`, with no log: may it follow at all), fetches (`ReplicaFetch`, several at a time, answered in
 order), and says in between how far it is durable (`DurableReport`, a notice). Who it is, its handshake said.

@@ -58,11 +58,11 @@ class Copying:
         self._sessions[key] = (*others, session)
         if others:
             return
-        partition.tell_appends(partial(self.moved, key))
+        partition.copies.tell_appends(partial(self.moved, key))
         unwatch = partition.watchers.add(partial(self._changed, partition))
 
         def end() -> None:
-            partition.tell_appends(None)
+            partition.copies.tell_appends(None)
             unwatch()
 
         self._ends[key] = end

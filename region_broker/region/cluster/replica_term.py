@@ -165,7 +165,7 @@ class LeaderTerm:
         self.logs[key] = partition
         self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
         self._unsettled.add(key)
-        partition.tell_durable(partial(self._on_durable, partition))
+        partition.copies.tell_durable(partial(self._on_durable, partition))
         known = noted_high_watermark(partition)
         self.tell(
             LogOpened(key, partition.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
@@ -177,7 +177,7 @@ class LeaderTerm:
 
     def _close(self, key: LogKey) -> None:
         partition = self.logs.pop(key)
-        partition.tell_durable(None)
+        partition.copies.tell_durable(None)
         self._moved.pop(key, None)
         del self._min_in_sync[key]
         for session in self._followers.values():
@@ -280,6 +280,6 @@ class LeaderTerm:
             session.close()
         self._followers.clear()
         for partition in self.logs.values():
-            partition.tell_durable(None)
+            partition.copies.tell_durable(None)
         self.logs.clear()
         self._moved.clear()

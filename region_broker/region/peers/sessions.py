@@ -50,13 +50,18 @@ class Session:
         self.session_id = session_id
         self.peer_address = peer_address
         self._closers: list[Callable[[], None]] = []
+        self._has_ended = False
 
     def on_close(self, closer: Callable[[], None]) -> None:
-        """Call `closer` once the connection has ended."""
-        self._closers.append(closer)
+        """Call `closer` once the connection has ended; at once if it has: a handler may begin after that."""
+        if self._has_ended:
+            closer()
+        else:
+            self._closers.append(closer)
 
     def end(self) -> None:
         """Run the closers; the server calls this."""
+        self._has_ended = True
         closers, self._closers = self._closers, []
         for closer in closers:
             closer()

@@ -225,7 +225,7 @@ MUTANTS: Final = (
         "nothing-is-synced",
         "INV-DK2",
         "killed",
-        "it lacks|out of range|a log is not opened|were durable: restore the file|the journal has block",
+        "it lacks|out of range|a log is not opened|were durable: restore|the journal has block",
         ("region_broker.log.journal.writer:JournalBlock.run", "self.file.fdatasync()", "pass"),
         ("region_broker.log.journal.sync_job:FileSync._run", "file.fdatasync()", "pass"),
     ),
@@ -483,7 +483,7 @@ MUTANTS: Final = (
         "power goes",
         "T11: L of shard",
         (
-            "region_broker.log.parts.durability:LogDurability.stable_offset",
+            "region_broker.log.parts.durability:LogDurability.durable_offset",
             "self.synced_offset if self._waits_for_sync else self._content.end_offset",
             "self._content.end_offset",
         ),

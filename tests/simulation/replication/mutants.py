@@ -289,12 +289,12 @@ MUTANTS: Final = (
     ),
     _mutant(
         "whoever-is-alive-may-lead", "R7, INV-RPC1", "INV-RPJ",
-        ("choosing:choose", "able = in_sync & alive", "able = alive"),
+        ("tests.simulation.replication.choosing:choose", "able = in_sync & alive", "able = alive"),
     ),
     _mutant(
         "a-node-is-taken-for-its-folder", "R3, INV-RPC1", "INV-RPJ",
         (
-            "choosing:choose",
+            "tests.simulation.replication.choosing:choose",
             "able = in_sync & alive",
             "able = {each for each in alive if each.node_id in {member.node_id for member in in_sync}}",
         ),

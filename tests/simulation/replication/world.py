@@ -13,10 +13,10 @@ from uuid import UUID
 from idempotency.identity import LeaderEpoch, LogKey, Member
 from region_broker.replication import effects as out
 from region_broker.replication import events as into
-from region_broker.replication.choosing import choose
 from region_broker.replication.facts import InSync
 from region_broker.replication.following import FollowingCore
 from region_broker.replication.leading import LeadingCore, LeadingSettings
+from tests.simulation.replication.choosing import choose
 from tests.simulation.replication.disks import Row, SimDisk
 from tests.simulation.replication.judge import Judge, violated
 

@@ -273,13 +273,13 @@ LOST = after(led_by_one(), FenceNode(1, life(1)))
         (after(FENCED_LEADER, FenceNode(2, life(2))), ElectUnclean(C, leader_epoch(2), 3), "election-can-be-clean"),
     ],
 )  # fmt: skip
-def test_INV_MH5_an_unclean_election_is_refused_where_it_is_not_needed(
+def test_R7_INV_MH5_an_unclean_election_is_refused_where_it_is_not_needed(
     image: MetadataImage, command: ElectUnclean, code: str
 ) -> None:
     assert refusal(image, command) == code
 
 
-def test_INV_MH5_an_unclean_election_is_counted() -> None:
+def test_R7_INV_MH5_an_unclean_election_is_counted() -> None:
     image = after(LOST, ElectUnclean(B, leader_epoch(2), 2))
     assert image.leadership == Leadership(
         leader=B, leader_epoch=leader_epoch(2), in_sync=(B,), version=3, unclean=1

@@ -56,7 +56,7 @@ class NothingKept(TopicRows):
 
 
 class _NoRow(RowsOfVersion):
-    def row(self, topic: object, partitions: object, describe: object) -> None:
+    def row(self, topic: object, nodes: object, partitions: object, describe: object) -> None:
         return None
 
 

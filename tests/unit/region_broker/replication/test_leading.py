@@ -398,18 +398,3 @@ def test_R6_the_latest_offset_is_known_once_hw_covers_older_leader_epochs() -> N
     assert not group.core.knows_latest(X)
     group.report(B, x=4)
     assert group.core.knows_latest(X)
-
-
-def test_C41_readers_are_sent_to_members_in_sync_that_have_what_they_ask_for() -> None:
-    group = Group(A, B)
-    group.connect(B)
-    group.connect(C)
-    group.durable(x=9)
-    group.report(B, x=5)
-    group.report(C, x=9)
-    assert group.core.may_read_from(B, X, 5)
-    assert not group.core.may_read_from(B, X, 6)
-    assert not group.core.may_read_from(C, X, 1)
-    assert not group.core.may_read_from(A, X, 1)
-    group.step(FollowerLost(B, 1))
-    assert not group.core.may_read_from(B, X, 5)

@@ -1,0 +1,123 @@
+"""The nodes of this region as clients are told of them, and which of them leads: facts of one moment.
+
+INV-HNV1 a region of one node that registers nowhere is told as its only node says of itself, and that one leads
+Not here: where the facts come from (`region.cluster.view`), what a node answers that does not lead (`not_led_here`).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+
+NO_NODE: Final = -1
+"""Kafka's id of a leader, or controller, that there is none of."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    """One node: its id, where clients meet it, its rack ("": none), and whether it is not heard (`fenced`)."""
+
+    node_id: int
+    kafka_host: str
+    kafka_port: int
+    rack: str = ""
+    fenced: bool = False
+
+    def row(self, id_field: str = "node_id") -> dict[str, Any]:
+        """Return the node as a row of an answer."""
+        place = {"host": self.kafka_host, "port": self.kafka_port, "rack": self.rack or None}
+        return {id_field: self.node_id, **place}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What holds at one moment. Node ids are sorted.
+
+    `registered`: all nodes that clients may know, fenced ones too; this node is always among them. `leads`: whether this node
+    leads the logs of its region. `leader`: who does, None while nobody does. `leader_epoch`: of the leadership, None where each
+    log says under which it is written: in a region of one node, and in one that mirrors another. `replicas` have each log;
+    `in_sync` of them hold all that was committed. `is_alone`: the region has one node, which registers nowhere.
+    `is_primary`: this region is the one that acts, as far as is known here.
+    """
+
+    registered: tuple[KnownNode, ...]
+    leader: KnownNode | None
+    leads: bool
+    leader_epoch: LeaderEpoch | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    is_alone: bool = False
+    is_primary: bool = True
+
+    @property
+    def told(self) -> tuple[KnownNode, ...]:
+        """Return the nodes that clients are to know: those that are heard."""
+        return tuple(node for node in self.registered if not node.fenced)
+
+    @property
+    def leader_id(self) -> int:
+        """Return the leader's id, -1 while nobody leads: where clients send what is to be changed."""
+        return NO_NODE if self.leader is None else self.leader.node_id
+
+    @property
+    def offline(self) -> tuple[int, ...]:
+        """Return the replicas that are not heard."""
+        heard = {node.node_id for node in self.told}
+        return tuple(node_id for node_id in self.replicas if node_id not in heard)
+
+    def epoch_to_tell(self, of_log: LeaderEpoch) -> LeaderEpoch:
+        """Return the leader epoch that clients are told of a log which is written here under `of_log`."""
+        return of_log if self.leader_epoch is None else self.leader_epoch
+
+    @property
+    def current_leader(self) -> dict[str, int]:
+        """Return who leads, as Produce and Fetch tell it beside NOT_LEADER_OR_FOLLOWER (KIP-951); -1 while nobody does.
+
+        Without a leader epoch of its own the leadership cannot be told so: a client would take -1 for the older news.
+        """
+        if self.leader is None or self.leader_epoch is None:
+            return {"leader_id": NO_NODE, "leader_epoch": NO_LEADER_EPOCH}
+        return {"leader_id": self.leader.node_id, "leader_epoch": self.leader_epoch}
+
+    @property
+    def endpoints(self) -> list[dict[str, Any]]:
+        """Return where the leader of `current_leader` is met (KIP-951)."""
+        named = self.leader is not None and self.leader_epoch is not None
+        return [self.leader.row()] if named and self.leader is not None else []
+
+
+class NodesView(Protocol):
+    """What this node knows of the nodes of its region (`region.cluster.view.RegionNodes`)."""
+
+    @property
+    def facts(self) -> NodeFacts:
+        """Return the facts as of now; equal while nothing of them changes."""
+        ...
+
+
+class OnlyNode(Protocol):
+    """What the only node of a region says of itself (`services.RegionView`)."""
+
+    @property
+    def node_id(self) -> int:
+        """Return its id."""
+        ...
+
+    @property
+    def kafka_host(self) -> str:
+        """Return the host that clients are told."""
+        ...
+
+    @property
+    def kafka_port(self) -> int:
+        """Return the port that clients are told."""
+        ...
+
+
+def alone(node: OnlyNode) -> NodeFacts:
+    """Return the facts of a region of one node (INV-HNV1)."""
+    known = KnownNode(node.node_id, node.kafka_host, node.kafka_port)
+    return NodeFacts(
+        registered=(known,), leader=known, leads=True, leader_epoch=None, replicas=(known.node_id,),
+        in_sync=(known.node_id,), is_alone=True,
+    )  # fmt: skip

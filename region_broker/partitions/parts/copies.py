@@ -1,0 +1,44 @@
+"""Whom a log tells that other nodes of its region copy it: what was written, and what is durable here.
+
+INV-PTC1 while nobody asks for it an append costs nothing more
+Not here: what is made of it (`region.cluster`), who waits for a commit (`commit_waiters`).
+"""
+
+from collections.abc import Callable
+
+from region_broker.log.journal.sync_job import DirtyLog
+from region_broker.log.log_setup import LogListener
+
+
+class Copies:
+    """Of one log. What is told must be cheap: it runs within the change."""
+
+    __slots__ = ("_listener", "_mark_dirty", "on_durable")
+
+    def __init__(self, listener: LogListener) -> None:
+        """Tell nobody."""
+        self._listener = listener
+        self._mark_dirty = listener.on_dirty
+        self.on_durable: Callable[[], None] = _nobody
+        """Called when more is durable here, or the log failed."""
+
+    def tell_durable(self, on_durable: Callable[[], None] | None) -> None:
+        """Let `on_durable` be told, in place of whoever was; None: nobody."""
+        self.on_durable = _nobody if on_durable is None else on_durable
+
+    def tell_appends(self, on_appended: Callable[[], None] | None) -> None:
+        """Call `on_appended` after each write of batches, synced or not, in place of whoever was told; None: nobody (INV-PTC1)."""
+        mark_dirty = self._mark_dirty
+        if on_appended is None:
+            self._listener.on_dirty = mark_dirty
+            return
+
+        def tell(log: DirtyLog) -> None:
+            mark_dirty(log)
+            on_appended()
+
+        self._listener.on_dirty = tell
+
+
+def _nobody() -> None:
+    """The region has one node."""

@@ -1,0 +1,86 @@
+"""What clients are told of the nodes of this region: read from the metadata image, and from nowhere else.
+
+INV-CLV1  this node is always told, whatever the image says of it: a client that reached it may go on with it
+INV-CLV2  this node leads only where the image names its own folder: another one under its id is another node
+INV-CLV3  who leads is told only while it is heard; a fenced node is told as a replica that is offline
+Not here: the answers themselves (`handlers`), who leads (`controller.cluster`).
+"""
+
+from collections.abc import Callable
+
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
+from region_broker.controller.raft.entries import Member
+from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, alone
+
+
+class RegionNodes:
+    """A `handlers.dispatch.nodes.NodesView`."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        me: Member,
+        own: KnownNode,
+        region: str,
+        *,
+        several: bool,
+    ) -> None:
+        """Tell of the nodes in `image()`, of which this one is `me`, met at `own`.
+
+        `several`: whether this region is configured with several nodes. Of one that is not, and where nobody has registered, this
+        node is all there is (INV-HNV1).
+        """
+        self._image = image
+        self._me = me
+        self._own = own
+        self._region = region
+        self._several = several
+        self._of: MetadataImage | None = None
+        self._facts: NodeFacts | None = None
+
+    @property
+    def facts(self) -> NodeFacts:
+        """See `NodesView`; made once for each image."""
+        image = self._image()
+        facts = self._facts
+        if facts is None or self._of is not image:
+            facts = self._facts = self._made(image)
+            self._of = image
+        return facts
+
+    def _made(self, image: MetadataImage) -> NodeFacts:
+        leadership, own = image.leadership, self._own
+        if not self._several and leadership is None and not image.nodes:
+            return alone(own)
+        known = {node.node_id: _known(node) for node in image.nodes.values()}
+        known[own.node_id] = own  # INV-CLV1
+        leading = None if leadership is None else leadership.leader
+        leader = None
+        if leading is not None and _is_of(image, leading):
+            leader = known[leading.node_id]
+        if leader is not None and leader.fenced:
+            leader = None  # INV-CLV3
+        domain = image.domains.get(DEFAULT_DOMAIN)
+        is_primary = domain is not None and domain.acting_region == self._region
+        epoch = leadership.leader_epoch if leadership is not None and is_primary else None
+        in_sync = () if leadership is None else leadership.in_sync
+        return NodeFacts(
+            registered=tuple(known[node_id] for node_id in sorted(known)),
+            leader=leader,
+            leads=leader is not None and leading == self._me,  # INV-CLV2
+            leader_epoch=epoch,
+            replicas=tuple(sorted(image.nodes)) or (own.node_id,),
+            in_sync=tuple(each.node_id for each in in_sync),
+            is_primary=is_primary,
+        )
+
+
+def _is_of(image: MetadataImage, member: Member) -> bool:
+    """Return whether a member is the folder that its node has registered."""
+    node = image.nodes.get(member.node_id)
+    return node is not None and node.member == member
+
+
+def _known(node: NodeImage) -> KnownNode:
+    return KnownNode(node.node_id, node.kafka_host, node.kafka_port, node.rack, node.fenced)
