@@ -70,7 +70,7 @@ class RegionService:
         return parts.role.reason_not_acting
 
     def _follows(self) -> bool:
-        """Return whether this node follows the one that leads its region (INV-CLV2)."""
+        """Return whether this node follows the one that leads its region (INV-CVW2)."""
         among_nodes = self._among_nodes()
         return among_nodes is not None and among_nodes.follows
 

@@ -1,7 +1,7 @@
 """A region of several nodes as its operators see it: nodes, who leads, the quorum, and what is not as it should be here.
 
-INV-CLV1  what is told is what this node knows now, from memory; what only a leader can know is None elsewhere
-INV-CLV2  a follower is ready while it follows somebody: it serves reads and passes on what it does not serve itself, also while it
+INV-CVW1  what is told is what this node knows now, from memory; what only a leader can know is None elsewhere
+INV-CVW2  a follower is ready while it follows somebody: it serves reads and passes on what it does not serve itself, also while it
           catches up
 Not here: orders (`cluster_orders`), routes (`http_api`).
 """
@@ -75,7 +75,7 @@ class ClusterView:
 
     @property
     def follows(self) -> bool:
-        """Return whether this node follows a leader that is known (INV-CLV2)."""
+        """Return whether this node follows a leader that is known (INV-CVW2)."""
         leadership = self.parts.metadata.image.leadership
         return self.parts.follows() and leadership is not None and leadership.leader is not None
 
@@ -132,7 +132,7 @@ class ClusterView:
         return leadership
 
     def describe(self) -> Mapping[str, Any]:
-        """Return nodes, leadership, quorum, and what this node does (INV-CLV1)."""
+        """Return nodes, leadership, quorum, and what this node does (INV-CVW1)."""
         parts = self.parts
         leadership = parts.metadata.image.leadership
         followers = parts.leading.standings()
