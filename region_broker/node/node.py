@@ -54,6 +54,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
+from region_broker.region.cluster.leader_route import LeaderRoute
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
@@ -64,7 +65,12 @@ from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
-from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.region.peers.forwarder import (
+    ForwardTarget,
+    PeerForwarder,
+    this_node_leads,
+    under_none,
+)
 from region_broker.region.peers.server import PeerServer, PeerSettings
 from region_broker.region.ports import RoleServices, Term
 from region_broker.region.role import NodeIdentity, RegionRole
@@ -256,13 +262,17 @@ class Node:
         )
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
+        route = self._leader_route()
         self._forwarder = PeerForwarder(
             ports.network,
             self._handshake,
             self._peer_address,
             ports.clock,
             origin=ports.chance.uuid().int >> 65,
+            leader_route=route.route if route is not None else this_node_leads,
         )
+        if route is not None:
+            storage.metadata.follow(lambda _image: self._forwarder.follow_leader())
         self.role.on_term = lambda term: self._forwarder.follow(
             term.primary_region, term.region_epoch
         )
@@ -304,11 +314,22 @@ class Node:
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self.failover.outlook.lives.admit
-        ForwardTarget(self._dispatcher, self.role).register(self.peers)
+        target = ForwardTarget(
+            self._dispatcher, self.role, route.leads_under if route is not None else under_none
+        )
+        target.register(self.peers)
+        if self._cluster is not None:
+            target.register_for_nodes(self._cluster.door)
         self.scrubber = compose_scrubber(
             storage, ports, self._other_regions(), config.scrub_bytes_per_second
         )
         self._compose_http()
+
+    def _leader_route(self) -> LeaderRoute | None:
+        """Return the way to who leads the region; None for the only node of one."""
+        if self._cluster is None:
+            return None
+        return LeaderRoute(lambda: self.storage.metadata.image, self._cluster.line.standing)
 
     def _other_regions(self) -> OtherRegions:
         role = self.role
