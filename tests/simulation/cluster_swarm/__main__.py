@@ -38,18 +38,28 @@ def main(
         began_s = time.monotonic()
         lines = [] if events is None else events.open("w")
         write = None if events is None else lines.write  # type: ignore[union-attr]
-        outcome = play(number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write)
+        outcome = play(
+            number,
+            minutes=minutes,
+            without=left_out,
+            say=click.echo if verbose else None,
+            write=write,
+        )
         for violation in outcome.violations:
             click.echo(f"violation: {violation}")
         click.echo(
             f"seed {number}: {outcome.simulated_s:.0f} simulated s in {time.monotonic() - began_s:.1f} s;"
             f" {dict(sorted(outcome.counted.items()))}"
         )
-        click.echo(f"trace {outcome.trace} events {outcome.events} violations {len(outcome.violations)}")
+        click.echo(
+            f"trace {outcome.trace} events {outcome.events} violations {len(outcome.violations)}"
+        )
         if outcome.violations:
             failed.append(number)
             chosen = f" --without {without}" if without else ""
-            click.echo(f"again: python -m tests.simulation.cluster_swarm --seed {number} --minutes {minutes}{chosen} --verbose")
+            click.echo(
+                f"again: python -m tests.simulation.cluster_swarm --seed {number} --minutes {minutes}{chosen} --verbose"
+            )
     if seeds > 1:
         click.echo(f"{seeds - len(failed)} of {seeds} seeds without violations; others: {failed}")
     logging.disable(logging.NOTSET)
