@@ -18,7 +18,15 @@ from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.ports import Term
-from tests.fixtures.cluster_images import REGION_EPOCH, after, in_sync, leader_epoch, let_in, life, member
+from tests.fixtures.cluster_images import (
+    REGION_EPOCH,
+    after,
+    in_sync,
+    leader_epoch,
+    let_in,
+    life,
+    member,
+)
 
 Said = tuple[Any, ...]
 
