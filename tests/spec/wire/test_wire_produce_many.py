@@ -23,7 +23,7 @@ from region_broker.handlers.produce import pipeline
 from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
 from region_broker.records.batches import Origin
-from region_broker.wire.codec.fast_paths.produce import ProduceRequest, ProducedRow, answer_pieces
+from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest, answer_pieces
 from tests.fixtures.kafka_port import PlayedCoordinator, wire_fixture
 from tests.spec.wire.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
