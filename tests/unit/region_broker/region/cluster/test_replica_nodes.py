@@ -76,7 +76,7 @@ def test_INV_RSN3_a_backlog_much_larger_than_one_answer_is_copied() -> None:
     live(life, partitions=2)
 
 
-def test_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out() -> None:
+def test_INV_PL6_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, three = await region.start()
         three.runner.goes.clear()
