@@ -31,9 +31,7 @@ from region_broker.controller.metadata_commands import CommandRefused, PutDomain
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.metadata_store import Cluster
 from region_broker.controller.raft.effects import RoleChanged, TransferAsked
-from region_broker.controller.raft.entries import LogIndex
 from region_broker.controller.raft.failures import WishFailed
-from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
@@ -281,6 +279,7 @@ class ClusterNode:
             door=door,
             line=self._line_parts,
             node_count=len(self.config.own.nodes),
+            controller=self.controller,
         )
 
     # -- ending ----------------------------------------------------------------------------------
@@ -305,17 +304,16 @@ class ClusterNode:
         )
 
     async def _hand_quorum_over(self) -> None:
-        """Have the voter that has most of the log lead the quorum, if this member does."""
-        group, me = self._begun.metadata.group, self._begun.member
+        """Let the voter lead that has most of the log and was heard last; who is alone, or fails, leads on until it is gone."""
+        group = self._begun.metadata.group
         facts = group.facts()
-        others = [voter for voter in facts.membership.voters if voter != me]
-        if not facts.leads or not others:
+        others = [
+            (facts.followers[member].matched_index, facts.followers[member].heard_ms, member)
+            for member in facts.membership.voters
+            if member in facts.followers
+        ]
+        if not group.leads or not others:
             return
-        target = max(others, key=lambda voter: (_matched(facts, voter), -voter.node_id))
+        _, _, target = max(others)
         with suppress(WishFailed):
             await group.ask(lambda ticket: TransferAsked(ticket, target))
-
-
-def _matched(facts: GroupFacts, voter: Member) -> LogIndex:
-    known = facts.followers.get(voter)
-    return LogIndex(0) if known is None else known.matched_index

@@ -38,7 +38,7 @@ async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
     of_cluster = bool(getattr(request, "include_cluster_authorized_operations", False))
     found = await _found(ctx, request)
     fields = {
-        "brokers": [node.row() for node in nodes.told],
+        "brokers": [node.row() for node in nodes.registered],  # C101
         "cluster_id": region.cluster_id,
         "controller_id": nodes.leader_id,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,

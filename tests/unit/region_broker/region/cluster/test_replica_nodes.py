@@ -619,3 +619,52 @@ def test_a_log_that_parts_from_the_leaders_below_hw_stops_and_is_not_cut() -> No
         assert two.disk.file_size(two.table.folder_of(TOPIC_ID, 0) / f"{0:020d}.log") == len(kept)
 
     live(life)
+
+
+def test_a_new_leader_counts_nothing_as_committed_that_another_one_in_sync_lacks() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        three.runner.goes.clear()
+        one.append(batch())
+        await region.until(lambda: two.partition().durable_end == 1, "it is durable at one of two")
+        region.fence(1)
+        region.elect(2)
+        await region.clock.sleep_ms(200)
+        assert (two.partition().high_watermark, two.partition().durable_end) == (0, 1)
+        three.runner.goes.set()
+        await two.leading.until_committed()
+        assert two.partition().high_watermark == three.partition().durable_end == 1
+
+    live(life)
+
+
+class Ends:
+    """A `CommitListener` that ends the leader epoch in the step in which it hears of a commit."""
+
+    def __init__(self, node: ReplicaNode) -> None:
+        self._node = node
+        self.heard = False
+
+    def committed(self) -> None:
+        self.heard = True
+        self._node.leading.end()
+
+    def not_committed(self, error: Exception) -> None:
+        raise error
+
+
+def test_INV_RTM2_nothing_moves_in_the_rest_of_the_step_in_which_a_leader_ends() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for node in (two, three):
+            await node.kill()
+        await region.until(lambda: region.in_sync() == {1}, "nobody else is in sync")
+        ends = Ends(one)
+        for number in range(2):
+            one.append(batch(), number)
+            one.partition(number).notify_committed(1, ends)
+        await region.until(lambda: ends.heard, "one of both is committed")
+        await region.clock.sleep_ms(50)
+        assert sorted(one.partition(number).high_watermark for number in range(2)) == [0, 1]
+
+    live(life, partitions=2)
