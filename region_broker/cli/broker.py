@@ -132,6 +132,10 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
         click.echo(f"tidemark: {error}", err=True)
         return 1
     except ExceptionGroup as ended:
+        refused, others = ended.split(START_REFUSALS)
+        if others is None:  # a node of a region with several looks further when it has joined
+            click.echo(f"tidemark: {'; '.join(_texts(refused))}", err=True)
+            return 1
         failed, others = ended.split((LedgerFailed, of_groups.LedgerFailed, LedgerRecordError))
         if others is not None:
             raise

@@ -29,7 +29,8 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, PutDomain
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
 from region_broker.controller.metadata_store import Cluster
-from region_broker.controller.raft.effects import RoleChanged
+from region_broker.controller.raft.effects import RoleChanged, TransferAsked
+from region_broker.controller.raft.failures import WishFailed
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
@@ -268,12 +269,14 @@ class ClusterNode:
             door=door,
             line=self._line_parts,
             node_count=len(self.config.own.nodes),
+            controller=self.controller,
         )
 
     # -- ending ----------------------------------------------------------------------------------
 
     async def _drain(self, node: Node) -> None:
-        """Let another node lead first, where one can (a controlled shutdown)."""
+        """Let another member lead the quorum, and then the logs, where one can (a controlled shutdown)."""
+        await self._hand_quorum_over()
         store, me = self._begun.metadata, self._begun.member
         leadership = store.image.leadership
         if leadership is None or leadership.leader != me or len(leadership.in_sync) < 2:
@@ -283,3 +286,19 @@ class ClusterNode:
                 await store.apply(DrainNode(me.node_id, self._life))
                 while (now := store.image.leadership) is not None and now.leader == me:
                     await self._ports.clock.sleep_ms(LOOK_MS)
+
+    async def _hand_quorum_over(self) -> None:
+        """Let the voter lead that has most of the log and was heard last; who is alone, or fails, leads on until it is gone."""
+        group = self._begun.metadata.group
+        facts = group.facts()
+        others = [
+            (facts.followers[member].matched_index, facts.followers[member].heard_ms, member)
+            for member in facts.membership.voters
+            if member in facts.followers
+        ]
+        if not group.leads or not others:
+            return
+        _, _, target = max(others)
+        with suppress(WishFailed, TimeoutError):
+            async with asyncio.timeout(DRAIN_MS_MAX / 1000):
+                await group.ask(lambda ticket: TransferAsked(ticket, target))

@@ -1,7 +1,9 @@
 """Which node of a region leads its logs: what the metadata say is carried out here, on each node.
 
 INV-LSH1  a node that the metadata name no more closes its gate in the step that says so, and moves no high watermark after it
-INV-LSH2  a process leads only under an election that came after it had registered: a leader epoch is led in once (`replication`, 3)
+INV-LSH2  a process leads only under an election that came after it had registered: a leader epoch is led in once (`replication`, 3).
+          A registration takes the leadership from the former life, so whoever is named while its life is the registered one was
+          elected after it; that may have been before this was made
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
@@ -13,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
+from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
@@ -68,9 +71,13 @@ class RoleSide(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipParts:
-    """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled."""
+    """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled.
+
+    `life`: of this process, which has registered.
+    """
 
     me: Member
+    life: UUID
     image: Callable[[], MetadataImage]
     role: RoleSide
     leading: LeadingSide
@@ -85,27 +92,32 @@ class LeadershipDriver:
         """Begin where this process has registered."""
         self._parts = parts
         self._changed = asyncio.Event()
-        leadership = parts.image().leadership
-        self._epoch_at_start = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
+        self._led: LeaderEpoch = NO_LEADER_EPOCH
+        """The last leader epoch that this process led in, or leads in."""
         self._leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
         self.follows = False
         """Whether this node has begun to follow, or waits for somebody to lead."""
 
-    def _is_named(self, leadership: Leadership | None) -> bool:
+    def _is_named(self, image: MetadataImage) -> bool:
         """Return whether this process is to lead (INV-LSH2)."""
+        leadership, node = image.leadership, image.node_of(self._parts.me)
         return (
             leadership is not None
             and leadership.leader == self._parts.me
-            and leadership.leader_epoch > self._epoch_at_start
+            and node is not None
+            and node.life == self._parts.life
         )
 
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
         leadership = image.leadership
         if self._leads is not None:
-            stays = self._is_named(leadership) and leadership is not None
-            if not stays or leadership is None or leadership.leader_epoch != self._leads:
+            if (
+                not self._is_named(image)
+                or leadership is None
+                or leadership.leader_epoch != self._leads
+            ):
                 self._stop_leading()
                 self._parts.role.close_gate("another node leads this region now")
             else:
@@ -134,15 +146,17 @@ class LeadershipDriver:
     async def run(self) -> None:
         """Lead and follow until cancelled."""
         while True:
-            leadership = self._parts.image().leadership
-            if leadership is not None and self._is_named(leadership):
+            image = self._parts.image()
+            leadership = image.leadership
+            if leadership is not None and self._is_named(image):
                 await self._lead(leadership.leader_epoch)
             else:
                 await self._follow(leadership)
 
     async def _lead(self, leader_epoch: LeaderEpoch) -> None:
         self.follows = False
-        self._leads = leader_epoch
+        assert leader_epoch > self._led, "INV-LSH2"
+        self._leads = self._led = leader_epoch
         _log.warning("this node leads the region under leader epoch %d", leader_epoch)
         try:
             async with asyncio.TaskGroup() as tasks:

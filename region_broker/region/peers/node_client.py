@@ -21,6 +21,7 @@ from region_broker.region.peers.node_protocol import (
 )
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
+    PEER_FRAME_BYTES_MAX,
     AnyMessage,
     FrameKind,
     PeerMessage,
@@ -54,6 +55,8 @@ class NodeClient(PeerCalls):
         if objection is not None:
             raise objection
         self._is_known = True
+        if purpose != RAFT:  # which asks for nothing that is large
+            self._reader.bytes_max = PEER_FRAME_BYTES_MAX
         return theirs
 
     def notify(self, message: PeerMessage, attachment: Sequence[Buffer] = ()) -> None:
