@@ -11,12 +11,14 @@ Not here: who is elected (`controller.cluster`), what is copied (`replica_leadin
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.log.failures import NotLeader
 from region_broker.region.ports import Term
 
 _log: Final = logging.getLogger("tidemark.cluster")
@@ -123,13 +125,13 @@ class LeadershipDriver:
     async def settle_commits(self, term: Term) -> None:
         """Return once all is committed that the logs hold, which lead under `term` now (INV-LSH3)."""
         leadership = self._parts.image().leadership
-        if leadership is None or self._leads != term.leader_epoch:
-            await (
-                asyncio.Event().wait()
-            )  # the term is over: whoever began it is about to be cancelled
-            return
-        self._parts.leading.begin(leadership)
-        await self._parts.leading.until_committed()
+        if leadership is not None and self._leads == term.leader_epoch:
+            self._parts.leading.begin(leadership)
+            with suppress(NotLeader):
+                await self._parts.leading.until_committed()
+                return
+        # The term is over: whoever began it is about to be cancelled.
+        await asyncio.Event().wait()
 
     async def run(self) -> None:
         """Lead and follow until cancelled."""
