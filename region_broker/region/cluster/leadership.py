@@ -89,7 +89,7 @@ class LeadershipDriver:
         self._changed = asyncio.Event()
         leadership = parts.image().leadership
         self._epoch_at_start = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
-        self._leads: LeaderEpoch | None = None
+        self.leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
         self.follows = False
         """Whether this node has begun to follow, or waits for somebody to lead."""
@@ -105,9 +105,9 @@ class LeadershipDriver:
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
         leadership = image.leadership
-        if self._leads is not None:
+        if self.leads is not None:
             stays = self._is_named(leadership) and leadership is not None
-            if not stays or leadership is None or leadership.leader_epoch != self._leads:
+            if not stays or leadership is None or leadership.leader_epoch != self.leads:
                 self._stop_leading()
                 self._parts.role.close_gate("another node leads this region now")
             else:
@@ -115,17 +115,17 @@ class LeadershipDriver:
         self._changed.set()
 
     def _is_leading(self) -> bool:
-        return self._leads is not None
+        return self.leads is not None
 
     def _stop_leading(self) -> None:
-        if self._leads is not None:
-            self._leads = None
+        if self.leads is not None:
+            self.leads = None
             self._parts.leading.end()
 
     async def settle_commits(self, term: Term) -> None:
         """Return once all is committed that the logs hold, which lead under `term` now (INV-LSH3)."""
         leadership = self._parts.image().leadership
-        if leadership is not None and self._leads == term.leader_epoch:
+        if leadership is not None and self.leads == term.leader_epoch:
             self._parts.leading.begin(leadership)
             with suppress(NotLeader):
                 await self._parts.leading.until_committed()
@@ -144,7 +144,7 @@ class LeadershipDriver:
 
     async def _lead(self, leader_epoch: LeaderEpoch) -> None:
         self.follows = False
-        self._leads = leader_epoch
+        self.leads = leader_epoch
         _log.warning("this node leads the region under leader epoch %d", leader_epoch)
         try:
             async with asyncio.TaskGroup() as tasks:
