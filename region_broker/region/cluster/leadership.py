@@ -1,7 +1,9 @@
 """Which node of a region leads its logs: what the metadata say is carried out here, on each node.
 
 INV-LSH1  a node that the metadata name no more closes its gate in the step that says so, and moves no high watermark after it
-INV-LSH2  a process leads only under an election that came after it had registered: a leader epoch is led in once (`replication`, 3)
+INV-LSH2  a process leads only under an election that came after it had registered: a leader epoch is led in once (`replication`, 3).
+          Registering took the leadership from its former life, and the image here is never older (INV-CNN1). So whoever is named in it
+          leads, also where the election came while the logs were being opened: there will be no other one
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
@@ -84,11 +86,9 @@ class LeadershipDriver:
     """`run` is its only task; `take_image` hears of each image in the step in which it is there."""
 
     def __init__(self, parts: LeadershipParts) -> None:
-        """Begin where this process has registered."""
+        """Begin where this process has registered (INV-LSH2)."""
         self._parts = parts
         self._changed = asyncio.Event()
-        leadership = parts.image().leadership
-        self._epoch_at_start = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
         self.leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
         self.follows = False
@@ -96,11 +96,7 @@ class LeadershipDriver:
 
     def _is_named(self, leadership: Leadership | None) -> bool:
         """Return whether this process is to lead (INV-LSH2)."""
-        return (
-            leadership is not None
-            and leadership.leader == self._parts.me
-            and leadership.leader_epoch > self._epoch_at_start
-        )
+        return leadership is not None and leadership.leader == self._parts.me
 
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
@@ -159,8 +155,6 @@ class LeadershipDriver:
     async def _follow(self, leadership: Leadership | None) -> None:
         leader = None if leadership is None else leadership.leader
         epoch = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
-        if leader == self._parts.me:
-            leader = None  # of a former life: an election follows (INV-LSH2)
         told = "nobody leads this region" if leader is None else f"node {leader} leads this region"
         await self._parts.role.follow(told)
         _log.warning("%s under leader epoch %d", told, epoch)
