@@ -360,17 +360,15 @@ class MetadataStore:
         self._see_on(None)
 
     def _take_loaded(self) -> None:
-        """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for."""
+        """Go on from a leader's snapshot. What it brought is told as others' changes, with it what somebody here waits for: nobody
+        can tell them apart, and who waits finds done what he goes on to do.
+        """
         self._unseen.clear()
-        waiting = False
         for wish_id, asked in self._asked.items():
             found = self._machine.became_of(wish_id)
             if found is not None and not asked.done():
                 asked.set_result(found)
-                self._unseen.append(found)
-                waiting = True
-        if not waiting:
-            self._see(self._machine.current)
+        self._see(self._machine.current)
 
     def _see_on(self, gone_on: UUID | None) -> None:
         """See all up to the next wish of somebody here, who has not gone on yet; `gone_on`: who does so now."""
