@@ -157,8 +157,8 @@ class MetadataStore:
         self._write_lock = asyncio.Lock()
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
-        self._brought: UUID | None = None
-        """The wish of somebody here that a snapshot has settled last."""
+        self._brought: set[UUID] = set()
+        """Wishes of somebody here that a snapshot has settled, who has not gone on yet."""
         self.failed = ""
         """Why no command is taken any more, empty while they are."""
         self.on_foreign: Callable[[MetadataImage, MetadataImage], None] = lambda _old, _new: None
@@ -370,7 +370,7 @@ class MetadataStore:
             if found is not None and not asked.done():
                 asked.set_result(found)
                 self._unseen.append(found)
-                self._brought = wish_id
+                self._brought.add(wish_id)
                 waiting = True
         if not waiting:
             self._see(self._machine.current)
@@ -379,10 +379,11 @@ class MetadataStore:
         """Show whoever asked what its command made; what came behind is seen in a later step, when that one has gone on (INV-M15)."""
         if self._unseen and self._unseen[0].wish_id == wish_id:
             own = self._unseen.popleft()
-            if self._brought == wish_id:  # a snapshot: what others changed is in it, too
+            if wish_id in self._brought:  # a snapshot: what others changed is in it, too
                 self._see(own.image)
             else:
                 self._show(own.image)
+        self._brought.discard(wish_id)
         asyncio.get_running_loop().call_soon(self._see_on)
 
     def _see_on(self) -> None:

@@ -24,7 +24,14 @@ from tests.simulation.cluster_swarm.plan import Fault
 @click.option("--verbose", is_flag=True, help="Say what happens, and what the nodes log.")
 @click.option("--events", type=click.Path(path_type=Path), help="Write every event, a line each.")
 def main(
-    *, seed: int, seeds: int, minutes: float, without: str, first: int | None, verbose: bool, events: Path | None
+    *,
+    seed: int,
+    seeds: int,
+    minutes: float,
+    without: str,
+    first: int | None,
+    verbose: bool,
+    events: Path | None,
 ) -> None:
     """Play lives, and say what is wrong in each.
 
@@ -39,7 +46,14 @@ def main(
         began_s = time.monotonic()
         lines = [] if events is None else events.open("w")
         write = None if events is None else lines.write  # type: ignore[union-attr]
-        outcome = play(number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first)
+        outcome = play(
+            number,
+            minutes=minutes,
+            without=left_out,
+            say=click.echo if verbose else None,
+            write=write,
+            events_max=first,
+        )
         for violation in outcome.violations:
             click.echo(f"violation: {violation}")
         click.echo(

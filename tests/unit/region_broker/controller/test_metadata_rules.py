@@ -1,0 +1,217 @@
+"""Stores of a region with several nodes: who is told what, in which order, and what a term allows."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.metadata_commands import CreateTopic
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_machine import Applied, MachineState
+from region_broker.controller.metadata_store import SETTLED_MS_MAX
+from region_broker.controller.raft.effects import PassedOn, SnapshotRequest
+from region_broker.controller.raft.entries import Term
+from region_broker.controller.raft.settings import RaftSettings
+from tests.fixtures.metadata_members import Node, three_nodes
+from tests.fixtures.raft_groups import Bus, until
+from tests.simulation.simulated_loop import run_simulated
+
+SNAPSHOTS: dict[str, Any] = {
+    "settings": RaftSettings(kept_entries=0),
+    "snapshot_after_bytes": 1_000,
+}
+
+
+def simulated(body: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test on simulated time."""
+
+    def test() -> None:
+        run_simulated(body(), 1)
+
+    test.__name__ = body.__name__
+    test.__doc__ = body.__doc__
+    return test
+
+
+def topic(number: int) -> CreateTopic:
+    return CreateTopic(TopicImage(topic_id=UUID(int=number), name=f"t{number}", partition_count=1))
+
+
+def told(node: Node) -> set[str]:
+    """Return the topics that the node was told of as made by others."""
+    return {name for old, new in node.foreign for name in new.topics.keys() - old.topics.keys()}
+
+
+@simulated
+async def test_INV_M15_others_changes_are_told_before_they_are_in_the_image() -> None:
+    nodes = await three_nodes(Bus())
+    store, seen = nodes[1].store, list[tuple[bool, bool]]()
+    store.on_foreign = lambda old, new: seen.append((store.image is old, new.version > old.version))
+    await nodes[0].store.apply(topic(1))
+    await until(lambda: "t1" in store.image.topics)
+    assert seen == [(True, True)]
+
+
+@simulated
+async def test_INV_M16_who_follows_hears_of_each_image_as_it_is_there_whoever_asked_for_it() -> (
+    None
+):
+    nodes = await three_nodes(Bus())
+    store, heard = nodes[1].store, list[tuple[int, bool]]()
+    store.follow(lambda image: heard.append((image.version, store.image is image)))
+    first = store.image.version
+    await nodes[0].store.apply(topic(1))
+    await store.apply(topic(2))
+    await nodes[2].store.apply(topic(3))
+    await until(lambda: len(store.image.topics) == 3)
+    assert heard == [(first + number, True) for number in range(4)]
+
+
+async def _behind_a_snapshot(nodes: list[Node], *, waits: bool) -> MetadataImage | None:
+    """Let the third node miss what its leader has thrown away; return what it gets for its own wish, if it `waits` for one."""
+    bus, third = nodes[0].bus, nodes[2]
+    await until(lambda: third.store.group.leader == nodes[0].member)
+    waiting: asyncio.Task[MetadataImage] | None = None
+
+    def cut_behind_the_wish(sender: object, _target: object, message: object) -> None:
+        if isinstance(message, PassedOn) and sender == third.member:
+            asyncio.get_running_loop().call_soon(bus.cut.add, third.member)
+
+    if waits:
+        bus.watch = cut_behind_the_wish
+        waiting = asyncio.get_running_loop().create_task(third.store.apply(topic(7)))
+        await until(lambda: "t7" in nodes[0].store.image.topics)
+    else:
+        bus.cut.add(third.member)
+    for number in range(100, 130):
+        await nodes[0].store.apply(topic(number))
+    pieces: list[SnapshotRequest] = []
+    bus.watch = lambda _sender, _target, message: (
+        pieces.append(message) if isinstance(message, SnapshotRequest) else None
+    )
+    bus.cut.clear()
+    found = await waiting if waiting is not None else None
+    await until(lambda: third.store.image == nodes[0].store.image)
+    assert pieces, "the case is the one that is meant"
+    return found
+
+
+@simulated
+async def test_INV_M15_what_a_snapshot_brings_is_told_as_others_change() -> None:
+    nodes = await three_nodes(Bus(), **SNAPSHOTS)
+    nodes[2].foreign.clear()
+    await _behind_a_snapshot(nodes, waits=False)
+    assert told(nodes[2]) == {f"t{number}" for number in range(100, 130)}
+
+
+@simulated
+async def test_INV_M15_it_is_told_where_somebody_waits_for_a_change_of_his_own_in_it() -> None:
+    """1. A node wishes, and is cut off. 2. Others make topics. 3. A snapshot brings it all: who wished opens his topic, and nobody
+    would open the others'.
+    """
+    nodes = await three_nodes(Bus(), **SNAPSHOTS)
+    nodes[2].foreign.clear()
+    image = await _behind_a_snapshot(nodes, waits=True)
+    assert image is not None
+    assert "t7" in image.topics
+    assert told(nodes[2]) >= {f"t{number}" for number in range(100, 130)}
+
+
+@simulated
+async def test_INV_M16_no_image_comes_back_behind_a_snapshot() -> None:
+    """1. A wish is applied, and something behind it. 2. Before its caller has gone on, a snapshot takes the place of entries."""
+    nodes = await three_nodes(Bus())
+    store, versions = nodes[1].store, list[int]()
+    store.follow(lambda image: versions.append(image.version))
+    machine = store._machine
+    take = machine.on_applied
+
+    def take_and_load(applied: list[Applied]) -> None:
+        if not any(each.wish_id in store._asked for each in applied):
+            take(applied)
+            return
+        newer = msgspec.structs.replace(machine.current, version=machine.current.version + 1)
+        machine._state = MachineState(newer, machine._state.known)
+        take([*applied, Applied(UUID(int=99), newer, None)])
+        machine.on_loaded()
+
+    machine.on_applied = take_and_load
+    image = await store.apply(topic(1))
+    await asyncio.sleep(1)
+    assert image is store.image
+    assert versions == sorted(versions)
+
+
+@simulated
+async def test_INV_CND1_a_command_of_a_term_is_applied_in_that_term_or_not_at_all() -> None:
+    nodes = await three_nodes(Bus())
+    leader = nodes[0].store
+    term = leader.group.term
+    image = await leader.apply(topic(1), in_term=term)
+    assert "t1" in image.topics
+    for other in (Term(term - 1), Term(term + 1)):
+        with pytest.raises(MetadataUnwritable, match="does not lead the quorum in term"):
+            await leader.apply(topic(2), in_term=other)
+    with pytest.raises(MetadataUnwritable, match="does not lead the quorum in term") as refused:
+        await nodes[1].store.apply(topic(2), in_term=nodes[1].store.group.term)
+    assert not isinstance(refused.value, MetadataInDoubt)
+    await asyncio.sleep(1)
+    assert "t2" not in leader.image.topics
+
+
+@simulated
+async def test_a_command_of_a_term_that_ends_meanwhile_is_in_doubt() -> None:
+    nodes = await three_nodes(Bus())
+    leader = nodes[0].store
+    nodes[0].bus.cut.add(nodes[0].member)
+    with pytest.raises(MetadataInDoubt, match="is not settled"):
+        await leader.apply(topic(1), in_term=leader.group.term)
+
+
+@simulated
+async def test_INV_UB1_who_is_cancelled_is_let_go_when_the_command_is_settled() -> None:
+    nodes = await three_nodes(Bus())
+    nodes[0].bus.cut.add(nodes[1].member)
+    nodes[1].foreign.clear()
+    caller = asyncio.get_running_loop().create_task(nodes[1].store.apply(topic(1)))
+    await asyncio.sleep(0.2)
+    caller.cancel()
+    await asyncio.sleep(0.2)
+    assert not caller.done(), "it may take effect yet"
+    nodes[0].bus.cut.clear()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert "t1" in nodes[1].store.image.topics
+    assert not told(nodes[1])
+
+
+@simulated
+async def test_a_command_that_nobody_settles_is_given_up_in_time() -> None:
+    nodes = await three_nodes(Bus())
+    nodes[0].bus.cut |= {nodes[1].member, nodes[2].member}
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    with pytest.raises(MetadataInDoubt):
+        await nodes[1].store.apply(topic(1))
+    took_ms = 1_000 * (loop.time() - begun_s)
+    assert SETTLED_MS_MAX <= took_ms < SETTLED_MS_MAX + 2_000
+
+
+@simulated
+async def test_a_store_that_has_failed_is_waited_for_by_nobody() -> None:
+    nodes = await three_nodes(Bus())
+    nodes[0].bus.cut.add(nodes[1].member)
+    store, loop = nodes[1].store, asyncio.get_running_loop()
+    caller = loop.create_task(store.apply(topic(1)))
+    await asyncio.sleep(0.2)
+    store.failed = "a disk is gone"
+    begun_s = loop.time()
+    with pytest.raises(MetadataInDoubt):
+        await caller
+    assert loop.time() - begun_s < 2
+    with pytest.raises(MetadataInDoubt, match="a disk is gone"):
+        await store.apply(topic(2))
