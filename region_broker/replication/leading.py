@@ -10,6 +10,7 @@ INV-RPL5  a report of another session, leader epoch or incarnation changes nothi
 INV-RPL6  once a newer leader epoch is known nothing leaves this core any more (R4)
 INV-RPL7  one proposal at a time, each of the newest version known
 INV-RPL8  a member is in sync for all logs of the group, or for none
+INV-RPL9  while a log of the group has stopped at the leader nobody is taken in: it cannot be told who has all that was committed in it
 
 Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata have then. They have what this leader knew to be
 committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
@@ -48,6 +49,7 @@ from region_broker.replication.events import (
     LogClosed,
     LogOpened,
     LogsDurable,
+    LogsStopped,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
@@ -89,6 +91,7 @@ class LeadingCore:
         self._thresholds: Counter[int] = Counter()
         self._followers: dict[Member, FollowerProgress] = {}
         self._fenced: frozenset[Member] = frozenset()
+        self._stopped: frozenset[LogKey] = frozenset()
         self._pending: ProposeInSync | None = None
         self._doubtful: frozenset[Member] = frozenset()
         """Whoever was in a proposal, under this version, of which nobody knows whether it was carried out."""
@@ -155,6 +158,8 @@ class LeadingCore:
                 self._durable(durable_ends, now_ms)
             case LogOpened() | LogClosed() | MinInSyncChanged():
                 self._log_changed(event, now_ms)
+            case LogsStopped(keys):
+                self._stopped = keys
             case InSyncChanged() | MembersFenced() | LeaderEpochSeen():
                 self._metadata_changed(event, now_ms)
             case ProposalEnded():
@@ -323,7 +328,8 @@ class LeadingCore:
         members = self._in_sync.members
         wanted = {self._me}
         for member, follower in self._followers.items():
-            if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
+            has_all = follower.has_enough and not self._stopped  # INV-RPL9
+            if self._may_stay(follower, now_ms) and (member in members or has_all):
                 wanted.add(member)
         if wanted == members and self._doubtful <= wanted:
             return

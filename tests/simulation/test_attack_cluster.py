@@ -125,11 +125,7 @@ async def test_records_whose_deletion_was_acknowledged_do_not_come_back_with_the
         assert not done or second.partition(TOPIC, 0).log_start_offset == 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a leader whose disk has stopped one of its logs goes on leading: that log serves nobody until it is restarted",
-)
-async def test_a_leader_with_a_ledger_that_its_disk_has_stopped_lets_another_one_lead(
+async def test_INV_NRP2_a_leader_with_a_ledger_that_its_disk_has_stopped_lets_another_one_lead(
     tmp_path: Path,
 ) -> None:
     async with region_cluster(tmp_path, 34, **CALM) as cluster:
@@ -218,7 +214,9 @@ async def test_a_leader_that_stands_still_while_its_topic_is_deleted_and_made_ag
         others = others_of(cluster, first)
         deleting = first.as_process(first.node.topics.delete_topic(TOPIC))
         await cluster.until(
-            lambda: any(TOPIC not in n.node.storage.metadata.image.topics for n in cluster.nodes.values()),
+            lambda: any(
+                TOPIC not in n.node.storage.metadata.image.topics for n in cluster.nodes.values()
+            ),
             "it is deleted",
         )
         loop().pause(first.name)
@@ -232,4 +230,30 @@ async def test_a_leader_that_stands_still_while_its_topic_is_deleted_and_made_ag
         await asyncio.wait([deleting])
         await all_in_sync(cluster)
         await write(await connected(cluster, second), [b"2"])
+        await everything_equal(cluster)
+
+
+async def test_INV_RPL9_nobody_is_taken_in_who_may_lack_what_a_stopped_log_of_the_leader_had(
+    tmp_path: Path,
+) -> None:
+    """1. A follower is away, and more is acknowledged. 2. The leader's disk stops that log. 3. The follower is back; nobody can give
+    it the rest. 4. The leader is started anew, as its disk asks for: whoever leads meanwhile must have all that was acknowledged.
+    """
+    async with region_cluster(tmp_path, 38, **CALM) as cluster:
+        first = await all_in_sync(cluster)
+        await first.node.topics.create_topic(TOPIC, 1, {})
+        connection = await connected(cluster, first)
+        await write(connection, [b"1"])
+        await everything_equal(cluster)
+        away, third = others_of(cluster, first)
+        await away.kill()
+        await write(connection, [b"2", b"3"])
+        first.partition(TOPIC, 0).stop("its disk has failed")
+        await away.start()
+        await asyncio.sleep(8)
+        await first.kill()
+        await first.start()
+        leader = await cluster.until_led()
+        await cluster.until(lambda: leader.partition(TOPIC, 0).high_watermark == 3, "all is there")
+        await all_in_sync(cluster)
         await everything_equal(cluster)
