@@ -245,7 +245,7 @@ async def test_INV_RPL9_nobody_is_taken_in_who_may_lack_what_a_stopped_log_of_th
         connection = await connected(cluster, first)
         await write(connection, [b"1"])
         await everything_equal(cluster)
-        away, third = others_of(cluster, first)
+        away = others_of(cluster, first)[0]
         await away.kill()
         await write(connection, [b"2", b"3"])
         first.partition(TOPIC, 0).stop("its disk has failed")
@@ -257,3 +257,62 @@ async def test_INV_RPL9_nobody_is_taken_in_who_may_lack_what_a_stopped_log_of_th
         await cluster.until(lambda: leader.partition(TOPIC, 0).high_watermark == 3, "all is there")
         await all_in_sync(cluster)
         await everything_equal(cluster)
+
+
+async def commit_offset(connection: Connection, offset: int) -> None:
+    row = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    answer = await connection.call(
+        8, 7,
+        {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
+         "topics": [{"name": TOPIC, "partitions": [row]}]},
+    )  # fmt: skip
+    assert answer.topics[0].partitions[0].error_code.value == 0, answer
+
+
+async def committed_offset(connection: Connection) -> int:
+    answer = await connection.call(
+        9, 5, {"group_id": "g", "topics": [{"name": TOPIC, "partition_indexes": [0]}]}
+    )
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+async def test_offsets_of_a_topic_whose_deletion_its_leader_did_not_survive_do_not_count_for_the_next_of_that_name(
+    tmp_path: Path,
+) -> None:
+    """1. A group has read a topic. 2. It is deleted; the leader dies before the group's offsets are. 3. One of that name is made: the
+    group would begin behind its first records.
+    """
+    async with region_cluster(tmp_path, 39, **CALM) as cluster:
+        first = await all_in_sync(cluster)
+        await first.node.topics.create_topic(TOPIC, 1, {})
+        connection = await connected(cluster, first)
+        await write(connection, [b"1", b"2", b"3"])
+        await commit_offset(connection, 3)
+        assert await committed_offset(connection) == 3
+        await everything_equal(cluster)
+        reached = asyncio.Event()
+
+        async def never(_name: str) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+        first.node.topics.on_delete = never
+        first.as_process(first.node.topics.delete_topic(TOPIC))
+        await reached.wait()
+        await cluster.until(
+            lambda: all(
+                TOPIC not in n.node.storage.metadata.image.topics for n in cluster.nodes.values()
+            ),
+            "gone",
+        )
+        await first.kill()
+        second = await cluster.until_led(but=first)
+        await second.node.topics.create_topic(TOPIC, 1, {})
+        again = await connected(cluster, second)
+        await write(again, [b"a", b"b", b"c", b"d"])
+        assert await committed_offset(again) == -1
