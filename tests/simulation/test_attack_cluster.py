@@ -316,3 +316,18 @@ async def test_offsets_of_a_topic_whose_deletion_its_leader_did_not_survive_do_n
         again = await connected(cluster, second)
         await write(again, [b"a", b"b", b"c", b"d"])
         assert await committed_offset(again) == -1
+
+
+async def test_a_follower_forgets_the_rounds_that_its_leader_forgets(tmp_path: Path) -> None:
+    async with region_cluster(tmp_path, 40, retention_check_interval_ms=200) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 1, {})
+        await committed_transactions(await connected(cluster, leader), 30)
+        await everything_equal(cluster)
+        for node in cluster.nodes.values():
+            await node.node.maintain()
+        kept = {
+            name: len(node.partition(TOPIC, 0).state._cut_index.entries())
+            for name, node in cluster.nodes.items()
+        }
+        assert max(kept.values()) <= 2, kept
