@@ -302,8 +302,9 @@ async def test_offsets_of_a_topic_whose_deletion_its_leader_did_not_survive_do_n
             await asyncio.Event().wait()
 
         first.node.topics.on_delete = never
-        first.as_process(first.node.topics.delete_topic(TOPIC))
+        deleting = first.as_process(first.node.topics.delete_topic(TOPIC))
         await reached.wait()
+        assert not deleting.done()
         await cluster.until(
             lambda: all(
                 TOPIC not in n.node.storage.metadata.image.topics for n in cluster.nodes.values()

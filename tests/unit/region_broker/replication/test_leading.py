@@ -200,7 +200,9 @@ def test_R3_a_log_that_is_closed_holds_nobody_up() -> None:
     assert proposal(group.step(LogClosed(Y))).members == {A, B}
 
 
-def test_INV_RPL9_nobody_is_taken_in_while_a_log_has_stopped_at_the_leader() -> None:
+def test_INV_RPL9_while_a_log_has_stopped_at_the_leader_only_who_was_in_sync_then_is_taken_in() -> (
+    None
+):
     group = Group(A, C)
     group.step(LogOpened(Y, 2, 0, 0, 1))
     group.step(LogsStopped(frozenset({Y})))
@@ -208,6 +210,12 @@ def test_INV_RPL9_nobody_is_taken_in_while_a_log_has_stopped_at_the_leader() -> 
     group.connect(B)
     assert group.report(B) == []
     assert C in group.core.in_sync.members, "whoever is in sync stays"
+    group.connect(C)
+    assert proposal(group.step(FollowerLost(C, 1))).members == {A}
+    group.changed(2, A)
+    group.connect(C, 2)
+    assert proposal(group.report(C, 2)).members == {A, C}, "and may come back: it has it all"
+    group.changed(3, A, C)
     assert proposal(group.step(LogsStopped(frozenset()))).members == {A, B, C}
 
 
