@@ -331,8 +331,9 @@ class LeadingCore:
         members = self._in_sync.members
         wanted = {self._me}
         for member, follower in self._followers.items():
-            has_all = follower.has_enough and all(member in had for had in self._stopped.values())
-            if self._may_stay(follower, now_ms) and (member in members or has_all):
+            if member not in members and any(member not in had for had in self._stopped.values()):
+                continue  # INV-RPL9
+            if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
                 wanted.add(member)
         if wanted == members and self._doubtful <= wanted:
             return
