@@ -192,9 +192,7 @@ class Node:
         self.operations = FailoverOperations(self.failover, ports.chance)
 
     def _leads(self, term: Term) -> bool:
-        return (
-            self._replication is None or self._replication.leadership.leads == term.leader_epoch
-        )
+        return self._replication is None or self._replication.leadership.leads == term.leader_epoch
 
     async def _settle_commits(self, term: Term) -> None:
         if self._replication is not None:

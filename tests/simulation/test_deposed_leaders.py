@@ -36,7 +36,9 @@ async def test_INV_LSH3_a_leader_that_is_deposed_before_it_serves_follows(tmp_pa
             cluster.fabric.cut(elected.name, each.name)
         waiting = elected.node._replication.leading._term  # type: ignore[union-attr]
         assert waiting is not None
-        assert waiting._unsettled, "all logs were settled before it was cut off: nothing is tried here"
+        assert waiting._unsettled, (
+            "all logs were settled before it was cut off: nothing is tried here"
+        )
         assert not waiting._settled.is_set(), "who waits for all logs is told behind the first"
         await eu1.begin()
         await cluster.until(lambda: cluster.leader is not None, "somebody else leads")

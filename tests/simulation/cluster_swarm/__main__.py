@@ -3,6 +3,7 @@
 The last line of a life is ``trace <hash> events <n> violations <n>``; the exit code is 0 only without violations.
 """
 
+import contextlib
 import logging
 import sys
 import time
@@ -24,7 +25,14 @@ from tests.simulation.cluster_swarm.plan import Fault
 @click.option("--verbose", is_flag=True, help="Say what happens, and what the nodes log.")
 @click.option("--events", type=click.Path(path_type=Path), help="Write every event, a line each.")
 def main(
-    *, seed: int, seeds: int, minutes: float, without: str, first: int | None, verbose: bool, events: Path | None
+    *,
+    seed: int,
+    seeds: int,
+    minutes: float,
+    without: str,
+    first: int | None,
+    verbose: bool,
+    events: Path | None,
 ) -> None:
     """Play lives, and say what is wrong in each.
 
@@ -37,20 +45,26 @@ def main(
     failed = []
     for number in range(seed, seed + seeds):
         began_s = time.monotonic()
-        lines = [] if events is None else events.open("w")
-        write = None if events is None else lines.write  # type: ignore[union-attr]
-        outcome = play(number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first)
+        with contextlib.ExitStack() as open_files:
+            write = None if events is None else open_files.enter_context(events.open("w")).write
+            outcome = play(
+                number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first
+            )  # fmt: skip
         for violation in outcome.violations:
             click.echo(f"violation: {violation}")
         click.echo(
             f"seed {number}: {outcome.simulated_s:.0f} simulated s in {time.monotonic() - began_s:.1f} s;"
             f" {dict(sorted(outcome.counted.items()))}"
         )
-        click.echo(f"trace {outcome.trace} events {outcome.events} violations {len(outcome.violations)}")
+        click.echo(
+            f"trace {outcome.trace} events {outcome.events} violations {len(outcome.violations)}"
+        )
         if outcome.violations:
             failed.append(number)
             chosen = f" --without {without}" if without else ""
-            click.echo(f"again: python -m tests.simulation.cluster_swarm --seed {number} --minutes {minutes}{chosen} --verbose")
+            click.echo(
+                f"again: python -m tests.simulation.cluster_swarm --seed {number} --minutes {minutes}{chosen} --verbose"
+            )
     if seeds > 1:
         click.echo(f"{seeds - len(failed)} of {seeds} seeds without violations; others: {failed}")
     logging.disable(logging.NOTSET)

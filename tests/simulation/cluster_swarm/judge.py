@@ -70,7 +70,9 @@ class Judge:
         found = []
         for (one, ours), (two, theirs) in pairwise(images.items()):
             if ours != theirs:
-                fields = [f for f in ours.__struct_fields__ if getattr(ours, f) != getattr(theirs, f)]
+                fields = [
+                    f for f in ours.__struct_fields__ if getattr(ours, f) != getattr(theirs, f)
+                ]
                 found.append(f"the metadata of {one} and {two} differ in {fields}")
         return found
 
@@ -83,9 +85,11 @@ class Judge:
             theirs = {p.key: p for p in two.node.storage.partitions}
             if ours.keys() != theirs.keys():
                 found.append(f"{one.name} and {two.name} have other partitions")
-            for key in ours.keys() & theirs.keys():
-                if told := _difference(ours[key], theirs[key]):
-                    found.append(f"{ours[key].tp} of {one.name} and {two.name}: {told}")
+            found += [
+                f"{ours[key].tp} of {one.name} and {two.name}: {told}"
+                for key in ours.keys() & theirs.keys()
+                if (told := _difference(ours[key], theirs[key]))
+            ]
         return sorted(found)
 
     async def look(self) -> Found:
@@ -97,7 +101,9 @@ class Judge:
         found.wrong += [str(each) for each in judge(found.story, PLAIN_TOPIC)]
         places = sorted(found.story.final[REGION])
         accounts = [
-            seen(p.partition, p.offset, p.value.encode()) for p in places if p.topic == ACCOUNTS_TOPIC
+            seen(p.partition, p.offset, p.value.encode())
+            for p in places
+            if p.topic == ACCOUNTS_TOPIC
         ]
         attempts = clients.attempts()
         found.wrong += [
@@ -149,8 +155,13 @@ class Judge:
             made = [p.value for p in here if p.topic == OUTPUT_TOPIC]
             if taken != made:
                 lacks, more = Counter(taken) - Counter(made), Counter(made) - Counter(taken)
-                found.append(f"processor {each.name}, offset {end}: lacks {dict(lacks)}, too much {dict(more)}")
-            found += [f"processor {each.name}: a committed offset is out of range: {b}" for b in each.beyond]
+                found.append(
+                    f"processor {each.name}, offset {end}: lacks {dict(lacks)}, too much {dict(more)}"
+                )
+            found += [
+                f"processor {each.name}: a committed offset is out of range: {b}"
+                for b in each.beyond
+            ]
         connection.close()
         return found
 

@@ -219,7 +219,9 @@ class Life:
             await stage.start_soundly(name)
         if await stage.until(stage.is_well, SETTLE_S):
             return True
-        stage.blame(f"not within {SETTLE_S:.0f} s, {when}: one leads, all in sync: {stage.told_state()}")
+        stage.blame(
+            f"not within {SETTLE_S:.0f} s, {when}: one leads, all in sync: {stage.told_state()}"
+        )
         return False
 
     def _tidemark(self) -> Any:

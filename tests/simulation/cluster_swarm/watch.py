@@ -52,13 +52,17 @@ class Watch:
                 here = (member.name, member.member._life)
                 first = self._led.setdefault(node.role.leader_epoch, here)
                 if first != here:
-                    stage.blame(f"leader epoch {node.role.leader_epoch} is led by {first} and {here}")
+                    stage.blame(
+                        f"leader epoch {node.role.leader_epoch} is led by {first} and {here}"
+                    )
             for partition in node.storage.partitions:
                 if partition.failed is not None or partition.log.content.closed:
                     continue
                 before, now = self._seen.get(partition, 0), partition.high_watermark
                 if now < before and partition.log_start_offset < before:
-                    stage.blame(f"HW of {partition.tp} at {member.name} goes back from {before} to {now}")
+                    stage.blame(
+                        f"HW of {partition.tp} at {member.name} goes back from {before} to {now}"
+                    )
                 self._seen[partition] = now
                 if now > before and member.name not in stage.disk_failed:
                     self._compare(member.name, partition, before, now)
