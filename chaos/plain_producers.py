@@ -11,6 +11,7 @@ Not here: the judgement (`chaos.soak_judge`).
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -64,13 +65,20 @@ class PlainJournal:
 class PlainProducer(threading.Thread):
     """One application thread with one idempotent producer at a time."""
 
-    def __init__(self, number: int, bootstrap: str, journal: PlainJournal, folder: Path) -> None:
-        """Nothing is connected before `start`; what librdkafka says of its epochs goes to `folder`."""
+    def __init__(
+        self, number: int, bootstrap: str, journal: PlainJournal, folder: Path,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing is connected before `start`; what librdkafka says of its epochs goes to `folder`.
+
+        `config` is given to librdkafka beside the producer's own.
+        """
         super().__init__(name=f"plain-{number}", daemon=True)
         self._log = _log_in(folder / f"plain-{number}.log", self.name)
         self._log.addHandler(_Bumps(journal))
         self._number = number
         self._addresses = bootstrap
+        self._config = dict(config or {})
         self._journal = journal
         self._stopping = threading.Event()
         self._running = threading.Event()
@@ -110,7 +118,7 @@ class PlainProducer(threading.Thread):
         producer = Producer(
             {"bootstrap.servers": self._addresses, "enable.idempotence": True, "linger.ms": 2,
              "debug": "eos", "message.timeout.ms": 0, "reconnect.backoff.max.ms": 500,
-             **(_PIPELINED if pipelines(self._number) else _ONE_BY_ONE),
+             **(_PIPELINED if pipelines(self._number) else _ONE_BY_ONE), **self._config,
              "error_cb": lambda error: fatal.append(error) if error.fatal() else None},
             logger=self._log,
         )  # fmt: skip

@@ -29,13 +29,16 @@ _VIEW_S: Final = 3.0
 class ClusterStage:
     """A cluster in `folder`, its id drawn. `anomalies` holds what was found on the way, in words."""
 
-    def __init__(self, folder: Path, region_count: int, chance: Random) -> None:
+    def __init__(
+        self, folder: Path, region_count: int, chance: Random, node_count: int = 1
+    ) -> None:
         """Plan the cluster; nothing is started."""
         self.anomalies: list[str] = []
         self.began_s = time.monotonic()
         self.cluster = LocalCluster.open(
             folder,
             region_count=region_count,
+            node_count=node_count,
             port=0,
             new_cluster_id=UUID(int=chance.getrandbits(128)),
         )

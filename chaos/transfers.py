@@ -34,6 +34,9 @@ class Journal:
     term: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
 
+    def fail(self, error: KafkaException) -> None:
+        """A call has failed for good; of interest to who counts what reaches an application."""
+
     def note(self, attempt: Attempt) -> None:
         """Add a try."""
         with self.changed:
@@ -56,7 +59,7 @@ class Teller(threading.Thread):
 
     def __init__(
         self, name: str, bootstrap: str, journal: Journal, seed: int,
-        config: Mapping[str, Any] | None = None, patience_s: float = 0.0,
+        config: Mapping[str, Any] | None = None, patience_s: float = 0.0, *, topic: str = TOPIC,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`. `config` is given to librdkafka beside the teller's own.
 
@@ -65,6 +68,7 @@ class Teller(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._config = dict(config or {})
         self._patience_s = patience_s
+        self._topic = topic
         self._brokers, self._journal = bootstrap, journal
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
@@ -92,7 +96,8 @@ class Teller(threading.Thread):
         )  # fmt: skip
         try:
             until_answered(self._patience_s, lambda: producer.init_transactions(CALL_S))
-        except KafkaException:
+        except KafkaException as error:
+            self._journal.fail(error)
             return None
         return producer
 
@@ -106,14 +111,15 @@ class Teller(threading.Thread):
             producer.begin_transaction()
             for partition, change in ((source, -amount), (target, amount)):
                 value = record_value(f"{self.name}.{number}", change)
-                producer.produce(TOPIC, value, partition=partition)
+                producer.produce(self._topic, value, partition=partition)
             if self._chance.random() < 0.1:
                 until_answered(self._patience_s, lambda: producer.abort_transaction(CALL_S))
             else:
                 outcome = Outcome.UNKNOWN
                 until_answered(self._patience_s, lambda: producer.commit_transaction(CALL_S))
                 outcome = Outcome.COMMITTED
-        except KafkaException:
+        except KafkaException as error:
+            self._journal.fail(error)
             return False
         else:
             return True

@@ -14,6 +14,7 @@ import click
 _COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
+    "cluster": ("cluster:cluster", "Nodes of a region: status, quorum, drain, move, remove."),
     "consume": ("records.consume:consume", "Print the records of a topic."),
     "context": ("context.command:context", "Name clusters, so that commands need no addresses."),
     "demo": (

@@ -72,7 +72,7 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _exit_code(error: ApiError) -> int:
-    if error.code == "timed-out":
+    if error.code in {"timed-out", "outcome-unknown"}:
         return EXIT_UNKNOWN_OUTCOME
     return EXIT_NOT_FOUND if error.status == _NOT_FOUND else EXIT_FAILED
 
@@ -119,7 +119,7 @@ class Cluster:
             if why := view.get("stands_aside"):
                 self.aside[url] = name, str(why)
                 views.setdefault(name, view)
-            else:
+            elif not views.get(name, {}).get("acting"):  # of several nodes, the one that leads
                 views[name] = view
             for peer in view.get("peers", []):
                 self.http[str(peer["region"])] = str(peer["http"])

@@ -33,17 +33,18 @@ def next_step(
     known = (*present.voters, *present.learners)
     for member, displaced in sorted(joining.items()):
         if displaced in known and displaced != member:
-            return _without(present, displaced)
+            return without(present, displaced)
         if member not in known:
             return Membership(present.voters, tuple(sorted((*present.learners, member))))
     if present.learners and len(present.voters) < voters_max and len(known) >= _ENOUGH:
         promoted = present.learners[turn % len(present.learners)]
-        rest = _without(present, promoted)
+        rest = without(present, promoted)
         return Membership(tuple(sorted((*rest.voters, promoted))), rest.learners)
     return None
 
 
-def _without(present: Membership, gone: Member | None) -> Membership:
+def without(present: Membership, gone: Member | None) -> Membership:
+    """Return the membership without a member."""
     return Membership(
         tuple(each for each in present.voters if each != gone),
         tuple(each for each in present.learners if each != gone),

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from region_broker.controller.cluster_image import NODES_MAX
 from region_broker.controller.near_words import nearest
 from region_broker.limits import BATCH_BYTES_DEFAULT, REQUEST_BYTES_MAX
 
 DOMAIN_KEY: Final = "tidemark.domain"
+MIN_IN_SYNC: Final = "min.insync.replicas"
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _WEEK_MS: Final = 7 * 24 * 3_600_000
@@ -165,7 +167,11 @@ _CONFIGS: Final = (
         name=DOMAIN_KEY, type=ConfigType.STRING, default="main",
         text="The domain that the topic fails over with; fixed at creation.",
     ),
-    _fixed("min.insync.replicas", ConfigType.INT, "1", "a region is one node yet"),
+    _number(
+        MIN_IN_SYNC, 1, 1,
+        "Nodes of the region that must be in sync for a write with acks=all; at most as many as the region has.",
+        NODES_MAX,
+    ),
     _fixed("unclean.leader.election.enable", ConfigType.BOOLEAN, "false", "it would lose data"),
     _number("flush.messages", _INT64_MAX, 1, _FLUSHED),
     _number("flush.ms", _INT64_MAX, 0, _FLUSHED),

@@ -11,7 +11,7 @@ from aiohttp import web
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _TITLES: Final = {
-    307: "Ask another region",
+    307: "Ask elsewhere",
     400: "Bad request",
     404: "Not found",
     405: "Method not allowed",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from idempotency.identity import Member
 from region_broker.node.handshake import Handshake
+from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor
@@ -16,7 +17,7 @@ from region_broker.region.peers.sessions import NodeDoor
 class ClusterParts:
     """`peers` is bound already, and `door` lets the other nodes in; `line`: how to reach them.
 
-    `node_count`: how many nodes the region is to have.
+    `node_count`: how many nodes the region is to have. `controller`: who takes orders.
     """
 
     peers: PeerServer
@@ -25,3 +26,4 @@ class ClusterParts:
     door: NodeDoor
     line: LineParts
     node_count: int
+    controller: ControllerDriver

@@ -27,6 +27,9 @@ from region_broker.handlers.dispatch.dispatcher import Dispatcher
 from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.services import Services
 from region_broker.http_api.app import HttpServer, make_app
+from region_broker.http_api.cluster_metrics import ClusterCollector
+from region_broker.http_api.routes_cluster import add_cluster_routes
+from region_broker.http_api.routes_health import Check
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.ledgers.id_blocks import DrawnIdBlocks
 from region_broker.ledgers.images import LedgerImages
@@ -49,6 +52,9 @@ from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.ports.system.descriptors import descriptor_limit
+from region_broker.region.cluster.cluster_service import ClusterService
+from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
+from region_broker.region.cluster.leader_route import LeaderRoute
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
@@ -59,7 +65,12 @@ from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
-from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.region.peers.forwarder import (
+    ForwardTarget,
+    PeerForwarder,
+    this_node_leads,
+    under_none,
+)
 from region_broker.region.peers.server import PeerServer, PeerSettings
 from region_broker.region.ports import RoleServices, Term
 from region_broker.region.role import NodeIdentity, RegionRole
@@ -92,6 +103,8 @@ class Node:
         self._ports = ports
         self._cluster = cluster
         self._replication: Replication | None = None
+        self.operating: ClusterService | None = None
+        """How operators see and order a region of several nodes; None in one of one."""
         self._handshake = Handshake() if cluster is None else cluster.handshake
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
@@ -103,6 +116,7 @@ class Node:
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, self.failover.run, self.tidemarks.notice_topics
             )  # fmt: skip
+            self.operating = self._operate(cluster, self._replication)
 
     @classmethod
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
@@ -252,13 +266,17 @@ class Node:
         )
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
+        route = self._leader_route()
         self._forwarder = PeerForwarder(
             ports.network,
             self._handshake,
             self._peer_address,
             ports.clock,
             origin=ports.chance.uuid().int >> 65,
+            leader_route=route.route if route is not None else this_node_leads,
         )
+        if route is not None:
+            storage.metadata.follow(lambda _image: self._forwarder.follow_leader())
         self.role.on_term = lambda term: self._forwarder.follow(
             term.primary_region, term.region_epoch
         )
@@ -300,11 +318,22 @@ class Node:
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self.failover.outlook.lives.admit
-        ForwardTarget(self._dispatcher, self.role).register(self.peers)
+        target = ForwardTarget(
+            self._dispatcher, self.role, route.leads_under if route is not None else under_none
+        )
+        target.register(self.peers)
+        if self._cluster is not None:
+            target.register_for_nodes(self._cluster.door)
         self.scrubber = compose_scrubber(
             storage, ports, self._other_regions(), config.scrub_bytes_per_second
         )
         self._compose_http()
+
+    def _leader_route(self) -> LeaderRoute | None:
+        """Return the way to who leads the region; None for the only node of one."""
+        if self._cluster is None:
+            return None
+        return LeaderRoute(lambda: self.storage.metadata.image, self._cluster.line.standing)
 
     def _other_regions(self) -> OtherRegions:
         role = self.role
@@ -340,15 +369,17 @@ class Node:
 
     def _compose_http(self) -> None:
         storage = self.storage
-        app = make_app(
+        self._app = app = make_app(
             RegionService(
                 self.failover,
                 self.operations,
                 storage.partitions.kept,
                 lambda: storage.partitions.room.refusal,
                 self.scrubber.problem,
+                among_nodes=lambda: None if self.operating is None else self.operating.view,
             ),
             {
+                **self._cluster_checks(),
                 "metadata": lambda: storage.metadata.failed or None,
                 "partitions": self._partition_check,
                 "starts": lambda: self.failover.outlook.lives.aside() or None,
@@ -387,6 +418,37 @@ class Node:
             app, verdicts, TransactionDesk(storage.partitions, self.transactions.admin, verdicts)
         )
         self.http = HttpServer(app)
+
+    def _cluster_checks(self) -> dict[str, Check]:
+        """Return what is looked at in a region of several nodes besides."""
+        if self._cluster is None:
+            return {}
+        return {
+            "quorum": lambda: (
+                None if self.operating is None else self.operating.view.quorum_problem()
+            ),
+            "replication": lambda: (
+                None if self.operating is None else self.operating.view.replication_problem()
+            ),
+        }
+
+    def _operate(self, cluster: ClusterParts, replication: Replication) -> ClusterService:
+        view = ClusterView(
+            ViewParts(
+                region=self.config.region,
+                me=cluster.member,
+                clock=self._ports.clock,
+                metadata=self.storage.metadata,
+                partitions=self.storage.partitions,
+                leading=replication.leading,
+                following=replication.following,
+                follows=lambda: replication.leadership.follows,
+            )
+        )
+        service = ClusterService(view, cluster.controller)
+        add_cluster_routes(self._app, service)
+        self.metrics.registry.register(ClusterCollector(service))
+        return service
 
     def _leader_epoch(self) -> LeaderEpoch:
         term = self.role.serving
@@ -516,7 +578,10 @@ class Node:
         if self._replication is None:
             await self.failover.run()
         else:
-            await self._replication.run()
+            assert self.operating is not None
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.operating.view.run(), name="cluster-view")
+                await self._replication.run()
 
     async def _watch_disk(self) -> None:
         partitions = self.storage.partitions
@@ -537,11 +602,10 @@ class Node:
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
-        if (
-            self._replication is None or not self._replication.leadership.follows
-        ):  # a log of a follower begins where its leader's does
+        if self._replication is None or not self._replication.leadership.follows:
             await self.storage.hold.look(self._hold_parts)
-            self.storage.partitions.maintain(self.storage.hold.of)
+        # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
+        self.storage.partitions.maintain(self.storage.hold.of)
         await self.storage.partitions.purge()
 
 

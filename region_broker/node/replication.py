@@ -63,6 +63,7 @@ class Replication:
         self.leadership = LeadershipDriver(
             LeadershipParts(
                 me=cluster.member,
+                life=cluster.line.standing.life,
                 image=lambda: metadata.image,
                 role=role,
                 leading=self.leading,

@@ -14,7 +14,10 @@ import msgspec
 
 from geo_replicator.failover import Phase, State
 from idempotency.identity import TIDEMARK_LEDGER, TopicPartition
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.metadata_image import RegionImage
 from region_broker.log.recovery.kept_deletions import KeptDeletions
+from region_broker.region.cluster.cluster_view import ClusterView
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.operations import FailoverOperations, OperationRefused
 from region_broker.region.ports import RegionLog
@@ -30,10 +33,12 @@ class RegionService:
         kept: KeptDeletions,
         disk_refusal: Callable[[], str | None],
         damage: Callable[[], str | None] = lambda: None,
+        among_nodes: Callable[[], ClusterView | None] = lambda: None,
     ) -> None:
         """Speak for the region of `driver`; `disk_refusal` says why its disk takes no records of clients, `damage` what
-        of its logs is damaged and not mended.
+        of its logs is damaged and not mended, `among_nodes` what this node is among those of its region, None where it is alone.
         """
+        self._among_nodes = among_nodes
         self._disk_refusal = disk_refusal
         self._damage = damage
         self._driver = driver
@@ -60,9 +65,14 @@ class RegionService:
         parts = self._driver.parts
         if failed := self._failed():
             return "; ".join(failed.values())
-        if parts.role.acting or self._driver.state.phase is Phase.MIRRORING:
+        if parts.role.acting or self._driver.state.phase is Phase.MIRRORING or self._follows():
             return None
         return parts.role.reason_not_acting
+
+    def _follows(self) -> bool:
+        """Return whether this node follows the one that leads its region (INV-CVW2)."""
+        among_nodes = self._among_nodes()
+        return among_nodes is not None and among_nodes.follows
 
     def _failed(self) -> dict[TopicPartition, str]:
         logs = self._driver.parts.role.logs()
@@ -76,7 +86,9 @@ class RegionService:
 
     def remark(self) -> str:
         """Return what is wrong elsewhere although this region is ready: the primary does not answer its mirror."""
-        return self._driver.parts.role.silence
+        among_nodes = self._among_nodes()
+        own = "" if among_nodes is None else among_nodes.remark()
+        return "; ".join(filter(None, (self._driver.parts.role.silence, own)))
 
     def http_address(self, region: str) -> str | None:
         """Return the HTTP base URL of `region`, None if there is no such region."""
@@ -97,7 +109,7 @@ class RegionService:
             "cluster_id": image.cluster_id,
             "node_id": parts.role.node_id,
             "kafka": f"{parts.role.kafka_host}:{parts.role.kafka_port}",
-            "role": _role_of(state.phase),
+            "role": "follower" if self._follows() else _role_of(state.phase),
             "phase": state.phase.value,
             "acting": parts.role.acting,
             "reason_not_acting": parts.role.reason_not_acting,
@@ -125,11 +137,12 @@ class RegionService:
             "peers": [
                 {
                     "region": region.name,
-                    "kafka": f"{region.kafka_host}:{region.kafka_port}",
-                    "http": f"http://{region.http_host}:{region.http_port}",
+                    "kafka": f"{met.kafka_host}:{met.kafka_port}",
+                    "http": f"http://{met.http_host}:{met.http_port}",
                     "acts": region.name == domain.acting_region,
                 }
                 for region in image.regions.values()
+                for met in (self._met_at(region),)
             ],
             "lineage": [
                 {
@@ -143,6 +156,14 @@ class RegionService:
             ],
             "topics": _topics(parts.role.logs()),
         }
+
+    def _met_at(self, region: RegionImage) -> RegionImage | NodeImage:
+        """Return where a region is met: this one at the node that leads it, where one does."""
+        image = self._driver.parts.metadata.image
+        leadership = image.leadership
+        if region.name != self.region or leadership is None or leadership.leader is None:
+            return region
+        return image.node_of(leadership.leader) or region
 
     def _tidemark(self) -> Mapping[str, int]:
         claim = self._driver.outlook.known_claim()

@@ -49,6 +49,15 @@ class MeetAt(NamedTuple):
     offset: int
 
 
+class FollowerStanding(NamedTuple):
+    """How far one follower is, for people. `behind_ms`: since when it was not caught up in all logs, None if it never was."""
+
+    is_heard: bool
+    logs_behind: int
+    records_behind: int
+    behind_ms: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class LogHistory:
     """Where each leader epoch of one log starts, oldest first, both growing; none where the log never had a record.

@@ -53,7 +53,7 @@ from region_broker.replication.events import (
     ProposalEnded,
     Ticked,
 )
-from region_broker.replication.facts import InSync
+from region_broker.replication.facts import FollowerStanding, InSync
 from region_broker.replication.progress import FollowerProgress, LeaderLogState
 
 
@@ -127,6 +127,13 @@ class LeadingCore:
         """Return whether HW covers all that older leader epochs acknowledged: until then OFFSET_NOT_AVAILABLE (R6)."""
         log = self._logs[key]
         return log.high_watermark >= log.epoch_start_offset
+
+    def standings(self, now_ms: int) -> dict[Member, FollowerStanding]:
+        """Return how far each follower is that came in, or is in sync, for people; nothing is decided by it."""
+        return {
+            member: follower.standing(self._logs, now_ms)
+            for member, follower in self._followers.items()
+        }
 
     # -- events ----------------------------------------------------------------------------------
 

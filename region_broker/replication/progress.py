@@ -14,6 +14,7 @@ Not here: what follows from it (`leading`).
 from collections.abc import Mapping
 
 from idempotency.identity import LogKey, Member
+from region_broker.replication.facts import FollowerStanding
 
 
 class LeaderLogState:
@@ -151,6 +152,15 @@ class FollowerProgress:
     def is_heard(self) -> bool:
         """Whether it has said something in a session that goes on."""
         return self.has_reported and not self.is_lost
+
+    def standing(self, logs: Logs, now_ms: int) -> FollowerStanding:
+        """Return how far it is, for people."""
+        ends = self.durable_ends
+        records = sum(logs[key].durable_end - ends.get(key, 0) for key in self._behind)
+        if self.is_heard and not self._behind:
+            return FollowerStanding(True, 0, 0, 0)
+        behind_ms = None if self.caught_up_ms is None else now_ms - self.caught_up_ms
+        return FollowerStanding(self.is_heard, len(self._behind), records, behind_ms)
 
     @property
     def has_enough(self) -> bool:

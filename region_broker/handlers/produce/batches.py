@@ -22,7 +22,7 @@ from idempotency.record_batch import HEADER_BYTES
 from idempotency.verification import VerificationGuard, Verifications
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.handlers.dispatch.partitions import find_partition
-from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.services import RequestContext, never_short
 from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification_error
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
@@ -65,7 +65,7 @@ def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
         elif item.transactional and request.acks != -1:
             item.refuse(ErrorCode.invalid_required_acks, "transactional batches need acks=-1 (all)")
         elif full is not None:
-            _refuse_for_room(ctx, item, full)
+            _refuse_for_now(ctx, item, ErrorCode.kafka_storage_error, full)
         elif not item.data:
             item.refuse(ErrorCode.invalid_record, "there is no batch")
         elif item.attributes & 0x07 == _ZSTD and ctx.version < _ZSTD_SINCE:
@@ -77,13 +77,13 @@ def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
     return transactional
 
 
-def _refuse_for_room(ctx: RequestContext, item: Item, reason: str) -> None:
+def _refuse_for_now(ctx: RequestContext, item: Item, error: ErrorCode, reason: str) -> None:
     """Refuse a batch that may be taken the next moment, and what an idempotent producer sent behind it (INV-HD4).
 
-    1. The first of its batches is refused. 2. There is room again. 3. The next one is judged: out of order, and
+    1. The first of its batches is refused. 2. There is room again, or enough nodes are in sync. 3. The next one is judged: out of order, and
     librdkafka would take a new epoch and write again what it has no answer for.
     """
-    item.refuse(ErrorCode.kafka_storage_error, reason)
+    item.refuse(error, reason)
     if len(item.data) >= HEADER_BYTES and _PRODUCER.unpack_from(item.data, _PRODUCER_AT)[0] >= 0:
         ctx.connection_state.produce_broken = True
 
@@ -261,13 +261,18 @@ async def prepare(item: Item) -> None:
     item.ahead = await asyncio.to_thread(item.partition.writer.prepared, item.data)
 
 
-def append(ctx: RequestContext, items: Sequence[Item]) -> None:
-    """Append what is not refused."""
+def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:
+    """Append what is not refused; with acks=all nothing while too few nodes are in sync (R1)."""
+    is_short = ctx.services.is_short if request.acks == -1 else never_short
     tv2 = ctx.version >= _TV2_SINCE
     for item in items:
         if not item.open:
             continue
         assert item.partition is not None
+        if is_short(item.partition):
+            text = "fewer nodes are in sync than the topic's min.insync.replicas"
+            _refuse_for_now(ctx, item, ErrorCode.not_enough_replicas, text)
+            continue
         outcome = item.partition.writer.append(item.data, tv2=tv2, ahead=item.ahead)
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome

@@ -49,7 +49,7 @@ def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
     if transactional and not judged(ctx, request, transactional, waited=False):
         return False
     wait = ProduceWait(ctx, request, items, on_end)
-    append(ctx, items)
+    append(ctx, request, items)
     wait.expect(items)
     wait.all_expected()
     return True
@@ -82,7 +82,7 @@ async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd)
             wait = ProduceWait(ctx, request, items, on_end)
             for part in _pieces(items):
                 judged(ctx, request, [item for item in part if item.transactional], waited=True)
-                append(ctx, part)
+                append(ctx, request, part)
                 wait.expect(part)
                 await yielding.row(len(part))
     wait.all_expected()

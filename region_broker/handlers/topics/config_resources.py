@@ -21,7 +21,7 @@ from region_broker.controller.config_changes import (
 )
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.controller.topic_configs import config_problem
+from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem
 from region_broker.controller.topic_names import name_problem
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
@@ -41,9 +41,20 @@ Plan: TypeAlias = Callable[[Sequence[ConfigChange]], NewConfigs]
 def configs_refusal(services: Services, configs: Mapping[str, str | None]) -> str | None:
     """Return why a topic may not have these configs, None if it may."""
     problem = config_problem(configs, services.metadata.image.domains or {"main"})
+    if problem is None:
+        problem = _problem_of_in_sync(len(services.nodes.replicas), configs)
     if problem is not None:
         return problem
     return services.partitions.config_problem({k: str(v) for k, v in configs.items()})
+
+
+def _problem_of_in_sync(node_count: int, configs: Mapping[str, str | None]) -> str | None:
+    """Return why so many nodes cannot be in sync: a write with acks=all would never be taken."""
+    asked = int(configs.get(MIN_IN_SYNC) or 1)
+    if asked <= node_count:
+        return None
+    has = "is one node yet" if node_count == 1 else f"has {node_count} nodes"
+    return f"{MIN_IN_SYNC}={asked}: the region {has}, so at most {node_count} can be in sync"
 
 
 def asks_for_nodes(request: Any) -> bool:

@@ -10,6 +10,8 @@ Source: TransactionCoordinator.scala `handleInitProducerId` (4.1).
 from datetime import timedelta
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
@@ -19,6 +21,9 @@ from region_broker.handlers.transactions.errors import (
     ErrorVersions,
 )
 
+_SENDS_TO_THE_COORDINATOR: Final = frozenset(
+    {ErrorCode.coordinator_not_available, ErrorCode.not_coordinator}
+)
 ERRORS: Final = ErrorVersions(producer_fenced_since=4, abortable_since=5)
 
 
@@ -52,6 +57,17 @@ def _two_phase_refusal(request: Any) -> int:
     return UNSUPPORTED_VERSION if getattr(request, "keep_prepared_txn", False) else 0
 
 
+def _not_now(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    """Return an error for which there is nobody to ask, so that it is asked again.
+
+    Without a transactional id there is no coordinator: the Java client would look for that of nothing, and fail for good
+    (TransactionManager.java `InitProducerIdHandler`).
+    """
+    if request.transactional_id is None and error_code in _SENDS_TO_THE_COORDINATOR:
+        error_code = ErrorCode.coordinator_load_in_progress
+    return _on_error(_ctx, request, error_code)
+
+
 def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
     return {"error_code": error_code, "producer_id": -1, "producer_epoch": -1}
 
@@ -62,5 +78,5 @@ API: Final = Api(
     versions=range(7),
     handle=handle_init_producer_id,
     forward=True,
-    on_error=_on_error,
+    on_error=_not_now,
 )

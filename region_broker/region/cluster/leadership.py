@@ -2,8 +2,8 @@
 
 INV-LSH1  a node that the metadata name no more closes its gate in the step that says so, and moves no high watermark after it
 INV-LSH2  a process leads only under an election that came after it had registered: a leader epoch is led in once (`replication`, 3).
-          Registering took the leadership from its former life, and the image here is never older (INV-CNN1). So whoever is named in it
-          leads, also where the election came while the logs were being opened: there will be no other one
+          A registration takes the leadership from the former life, so whoever is named while its life is the registered one was
+          elected after it; that may have been before this was made
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
+from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
@@ -72,9 +73,13 @@ class RoleSide(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipParts:
-    """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled."""
+    """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled.
+
+    `life`: of this process, which has registered.
+    """
 
     me: Member
+    life: UUID
     image: Callable[[], MetadataImage]
     role: RoleSide
     leading: LeadingSide
@@ -89,21 +94,32 @@ class LeadershipDriver:
         """Begin where this process has registered (INV-LSH2)."""
         self._parts = parts
         self._changed = asyncio.Event()
+        self._led: LeaderEpoch = NO_LEADER_EPOCH
+        """The last leader epoch that this process led in, or leads in."""
         self.leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
         self.follows = False
         """Whether this node has begun to follow, or waits for somebody to lead."""
 
-    def _is_named(self, leadership: Leadership | None) -> bool:
+    def _is_named(self, image: MetadataImage) -> bool:
         """Return whether this process is to lead (INV-LSH2)."""
-        return leadership is not None and leadership.leader == self._parts.me
+        leadership, node = image.leadership, image.node_of(self._parts.me)
+        return (
+            leadership is not None
+            and leadership.leader == self._parts.me
+            and node is not None
+            and node.life == self._parts.life
+        )
 
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
         leadership = image.leadership
         if self.leads is not None:
-            stays = self._is_named(leadership) and leadership is not None
-            if not stays or leadership is None or leadership.leader_epoch != self.leads:
+            if (
+                not self._is_named(image)
+                or leadership is None
+                or leadership.leader_epoch != self.leads
+            ):
                 self._stop_leading()
                 self._parts.role.close_gate("another node leads this region now")
             else:
@@ -132,15 +148,17 @@ class LeadershipDriver:
     async def run(self) -> None:
         """Lead and follow until cancelled."""
         while True:
-            leadership = self._parts.image().leadership
-            if leadership is not None and self._is_named(leadership):
+            image = self._parts.image()
+            leadership = image.leadership
+            if leadership is not None and self._is_named(image):
                 await self._lead(leadership.leader_epoch)
             else:
                 await self._follow(leadership)
 
     async def _lead(self, leader_epoch: LeaderEpoch) -> None:
         self.follows = False
-        self.leads = leader_epoch
+        assert leader_epoch > self._led, "INV-LSH2"
+        self.leads = self._led = leader_epoch
         _log.warning("this node leads the region under leader epoch %d", leader_epoch)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -155,6 +173,8 @@ class LeadershipDriver:
     async def _follow(self, leadership: Leadership | None) -> None:
         leader = None if leadership is None else leadership.leader
         epoch = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
+        if leader == self._parts.me:
+            leader = None  # of a former life: an election follows (INV-LSH2)
         told = "nobody leads this region" if leader is None else f"node {leader} leads this region"
         await self._parts.role.follow(told)
         _log.warning("%s under leader epoch %d", told, epoch)

@@ -174,7 +174,7 @@ class ReplicaFollowing:
             del moved[key]
             self._remove(key)
         if moved:
-            self._tell(LogsDurable({key: log.durable_end for key, log in moved.items()}))
+            self._tell(LogsDurable({key: log.commits.durable_end for key, log in moved.items()}))
 
     # -- the core --------------------------------------------------------------------------------
 
@@ -378,9 +378,14 @@ class ReplicaFollowing:
 
     # -- for people ------------------------------------------------------------------------------
 
+    @property
+    def is_connected(self) -> bool:
+        """Return whether the leader has let this in."""
+        return self._line is not None and self._line.is_let_in
+
     def state(self) -> dict[str, object]:
         """Return whom this follows and what it lacks, as JSON-able values; None where the leader was not heard yet."""
-        connected = self._line is not None and self._line.is_let_in
+        connected = self.is_connected
         behind, records, size_bytes = 0, 0, 0
         for key, partition in self._logs.items():
             known = self._behind.get(key)

@@ -138,6 +138,21 @@ class ReplicaLeading:
             raise NotLeader("this node does not lead the region's logs")
         await self._term.until_committed()
 
+    def standings(self) -> dict[Member, dict[str, object]]:
+        """Return how far each follower is, as JSON-able values, for people; nothing where this node does not lead."""
+        term = self._term
+        if term is None or term.is_over:
+            return {}
+        return {
+            member: {
+                "connected": each.is_heard,
+                "logs_behind": each.logs_behind,
+                "records_behind": each.records_behind,
+                "behind_ms": each.behind_ms,
+            }
+            for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
+        }
+
     def is_short(self, partition: Partition) -> bool:
         """Return whether the in-sync set is smaller than the log's `min.insync.replicas`: acks=all is to be refused (R1)."""
         term = self._term

@@ -2,7 +2,7 @@
 
 INV-CLV1  this node is always told, whatever the image says of it: a client that reached it may go on with it
 INV-CLV2  this node leads only where the image names its own folder: another one under its id is another node
-INV-CLV3  who leads is told only while it is heard; a fenced node is told as a replica that is offline
+INV-CLV3  who leads is heard; a fenced node is told as a replica that is offline only
 Not here: the answers themselves (`handlers`), who leads (`controller.cluster`).
 """
 
@@ -57,10 +57,11 @@ class RegionNodes:
         known[own.node_id] = own  # INV-CLV1
         leading = None if leadership is None else leadership.leader
         leader = None
-        if leading is not None and _is_of(image, leading):
+        if leading is not None and image.node_of(leading) is not None:
             leader = known[leading.node_id]
-        if leader is not None and leader.fenced:
-            leader = None  # INV-CLV3
+            assert not leader.fenced, (
+                "INV-CLV3: the metadata take the leadership from who is fenced"
+            )
         domain = image.domains.get(DEFAULT_DOMAIN)
         is_primary = domain is not None and domain.acting_region == self._region
         epoch = leadership.leader_epoch if leadership is not None and is_primary else None
@@ -74,12 +75,6 @@ class RegionNodes:
             in_sync=tuple(each.node_id for each in in_sync),
             is_primary=is_primary,
         )
-
-
-def _is_of(image: MetadataImage, member: Member) -> bool:
-    """Return whether a member is the folder that its node has registered."""
-    node = image.nodes.get(member.node_id)
-    return node is not None and node.member == member
 
 
 def _known(node: NodeImage) -> KnownNode:

@@ -1,32 +1,45 @@
-"""Forwarding: requests that this region must not execute go to the primary, answers come back verbatim.
+"""Forwarding: requests that this node must not execute go to who must, answers come back verbatim.
+
+There are two routes: to the primary region, and to the node that leads this one's own region. A request of a client of a mirror
+may take both, the second one first; none takes the same kind of route twice.
 
 INV-FW1  each client connection has a peer connection of its own: its requests leave, start and are answered
          as on one connection, and what is bound to a connection at the primary ends with it
 INV-FW2  a failure says whether the request may have been executed: never "no" once it was sent (P18)
 INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
-         sender knows; it never forwards again
+         sender knows; the leading node takes one only while it leads, under the leader epoch that the sender knows
 INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4). Those of one client
          connection go over one peer connection: where that ends, what waits here may stand behind one that was refused there
 INV-FW5  a request that the acting side fails at ends its own client connection, never the acting node
-INV-FW6  no request waits for a region that acts no more: `follow` ends what is under way there, outcome unknown
+INV-FW6  no request waits for a region that acts no more, or a node that leads no more: `follow` and `follow_leader` end what is
+         under way there, outcome unknown
+INV-FW7  nothing is sent on a connection between nodes that the other side may be closing for its silence (INV-PS9)
 
-Not here: Kafka errors (`handlers.dispatch.dispatcher`), who acts (`PeerIdentity`), the requests themselves.
+Not here: Kafka errors (`handlers.dispatch.dispatcher`), who acts (`PeerIdentity`), who leads (`region.cluster.leader_route`),
+the requests themselves.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from idempotency.identity import RegionEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from idempotency.ports import Clock
+from region_broker.controller.raft.entries import Member
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
+from region_broker.limits import NODE_SILENCE_MS
 from region_broker.ports.network import Buffer, Network
+from region_broker.region.peers.calls import PeerCalls
 from region_broker.region.peers.client import PeerClient
+from region_broker.region.peers.node_client import NodeClient
+from region_broker.region.peers.node_protocol import FORWARD, NodeIdentity
 from region_broker.region.peers.protocol import (
     NOT_ACTING,
+    NOT_LEADING,
     STALE_REGION_EPOCH,
     Forward,
     Forwarded,
@@ -35,7 +48,7 @@ from region_broker.region.peers.protocol import (
     PeerUnreachable,
 )
 from region_broker.region.peers.server import PeerServer
-from region_broker.region.peers.sessions import PeerSession, Reply
+from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.headers import HeaderError, peek_header
@@ -50,6 +63,8 @@ GROUP_WAIT_TIMEOUT_S: Final = 600.0
 _GROUP_WAITS: Final = frozenset({11, 14})
 # After a failed attempt to connect, others fail at once for so long: clients retry by themselves.
 RETRY_PAUSE_MS: Final = 100
+IDLE_MS_MAX: Final = NODE_SILENCE_MS // 2
+"""A connection to a node on which nothing was said for so long is made anew."""
 _PRODUCE_KEY: Final = 0
 _CLOSE: Final = "close-connection"
 _CHANNEL_BITS: Final = 20
@@ -57,17 +72,58 @@ _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
 _ORIGINS_MAX: Final = 64
 
 
+@dataclass(frozen=True, slots=True)
+class RegionRoute:
+    """To the region that acts, under a region epoch."""
+
+    region: str
+    region_epoch: RegionEpoch
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"region {self.region}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoute:
+    """To the member that leads this node's own region, under a leader epoch; `identity` speaks to that member only."""
+
+    member: Member
+    leader_epoch: LeaderEpoch
+    address: tuple[str, int]
+    identity: NodeIdentity = field(compare=False)
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"node {self.member.node_id}"
+
+
+Route: TypeAlias = RegionRoute | NodeRoute
+_NOWHERE: Final = RegionRoute("", RegionEpoch(0))
+
+
+def this_node_leads() -> NodeRoute | None:
+    """A region of one node is led by it."""
+    return None
+
+
 class _Channel:
     """The peer connection of one client connection; opened again after it ended."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
-        self.client: PeerClient | None = None
+        self.client: PeerCalls | None = None
         self.number = 0
         self.produce_number = 0
         """Over which of them produce requests go; 0 before the first."""
-        self.primary_region = ""
-        self.region_epoch = RegionEpoch(0)
+        self.route: Route = _NOWHERE
+        self.under_way = 0
+        self.used_at_ms = 0
+
+    def may_be_left(self, now_ms: int) -> bool:
+        """Return whether the other side may be about to close it, or has (INV-FW7)."""
+        is_still = self.under_way == 0 and now_ms - self.used_at_ms >= IDLE_MS_MAX
+        return isinstance(self.route, NodeRoute) and is_still
 
     def close(self) -> None:
         if self.client is not None:
@@ -85,11 +141,15 @@ class PeerForwarder:
         address_of: Callable[[str], tuple[str, int]],
         clock: Clock,
         origin: int,
+        *,
+        leader_route: Callable[[], NodeRoute | None] = this_node_leads,
     ) -> None:
-        """Forward to the peer listener at `address_of(primary region)`.
+        """Forward to the peer listener at `address_of(primary region)`, or to the leader of this region.
 
-        `origin`: a number that no other node and no other life of this one has.
+        `origin`: a number that no other node and no other life of this one has. `leader_route`: to who leads this region, None where
+        this node does; raises `PeerUnreachable` while nobody does.
         """
+        self._leader_route = leader_route
         self._origin = origin
         self._network = network
         self._identity = identity
@@ -97,6 +157,7 @@ class PeerForwarder:
         self._clock = clock
         self._tasks: asyncio.TaskGroup | None = None
         self._failed_at_ms: int | None = None
+        self._failed_route: Route = _NOWHERE
         self._failure = ""
         self._channels: dict[ConnectionState, _Channel] = {}  # in the order they came
 
@@ -107,8 +168,19 @@ class PeerForwarder:
         4. The client would wait for the old primary's answer until a time-out, with a region beside it that could give
         one.
         """
+        acting = RegionRoute(primary_region, region_epoch)
         for channel in list(self._channels.values()):
-            if (channel.primary_region, channel.region_epoch) != (primary_region, region_epoch):
+            if isinstance(channel.route, RegionRoute) and channel.route != acting:
+                channel.close()
+
+    def follow_leader(self) -> None:
+        """End what was forwarded to a node that leads no more, or under another leader epoch (INV-FW6)."""
+        try:
+            leading = self._leader_route()
+        except PeerUnreachable:
+            leading = None
+        for channel in list(self._channels.values()):
+            if isinstance(channel.route, NodeRoute) and channel.route != leading:
                 channel.close()
 
     def _channel_of(self, connection: ConnectionState) -> _Channel:
@@ -132,9 +204,9 @@ class PeerForwarder:
             self._tasks = None
 
     async def forward(self, ctx: RequestContext, frame: memoryview) -> bytes | None:
-        """Return the primary region's answer to `frame`, None where none is due.
+        """Return the answer to `frame` of who must execute it, None where none is due.
 
-        Raises `ForwardingFailed`, or `CloseConnection` where the primary region has no other answer.
+        Raises `ForwardingFailed`, or `CloseConnection` where that side has no other answer.
         """
         channel = self._channel_of(ctx.connection_state)
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
@@ -146,8 +218,13 @@ class PeerForwarder:
                 _refuse_behind_failure(ctx, channel)
                 answer = client.begin(self._message(channel, ctx), Forwarded, (frame,))
                 del frame  # whoever called may have given it back, and the answer may take minutes
-            async with asyncio.timeout(timeout_s):
-                forwarded, attachment = await answer
+            channel.under_way += 1
+            try:
+                async with asyncio.timeout(timeout_s):
+                    forwarded, attachment = await answer
+            finally:
+                channel.under_way -= 1
+                channel.used_at_ms = self._clock.monotonic_ms()
         except PeerRefused as refused:
             if refused.code == _CLOSE:
                 raise CloseConnection(refused.reason) from refused
@@ -156,13 +233,20 @@ class PeerForwarder:
             raise ForwardingFailed(str(error), may_have_happened=error.sent) from error
         except TimeoutError as error:
             channel.close()
-            reason = f"region {channel.primary_region} did not answer within {timeout_s:.0f} s"
+            reason = f"{channel.route} did not answer within {timeout_s:.0f} s"
             raise ForwardingFailed(reason) from error
         return None if forwarded.silent else bytes(attachment)
 
     def _message(self, channel: _Channel, ctx: RequestContext) -> Forward:
+        route = channel.route
+        region_epoch, leader_epoch = _NOWHERE.region_epoch, NO_LEADER_EPOCH
+        if isinstance(route, NodeRoute):
+            leader_epoch = route.leader_epoch
+        else:
+            region_epoch = route.region_epoch
         return Forward(
-            region_epoch=channel.region_epoch,
+            region_epoch=region_epoch,
+            leader_epoch=leader_epoch,
             client_origin=self._origin,
             client_connection_id=ctx.connection_id,
             newest_connection_id=ctx.newest_connection_id,
@@ -171,42 +255,72 @@ class PeerForwarder:
             client_address=ctx.peer,
         )
 
-    async def _opened(self, channel: _Channel) -> PeerClient:
-        """Return the channel's connection to the region that acts now; raises as `forward` expects."""
-        ours = self._identity.hello()
+    async def _opened(self, channel: _Channel) -> PeerCalls:
+        """Return the channel's connection to who acts, or leads, now; raises as `forward` expects."""
+        route = self._route()
         client = channel.client
         if client is not None:
-            stands = client.ended is None
-            if stands and (channel.primary_region, channel.region_epoch) == (
-                ours.acting_region,
-                ours.region_epoch,
+            if (
+                client.ended is None
+                and channel.route == route
+                and not channel.may_be_left(self._clock.monotonic_ms())
             ):
                 return client
             channel.close()
-        if ours.acting_region in ("", ours.region):
+        if route == _NOWHERE:
             raise PeerUnreachable("no other region is known to act", sent=False)
-        self._refuse_soon_after_failure()
-        channel.primary_region, channel.region_epoch = ours.acting_region, ours.region_epoch
+        self._refuse_soon_after_failure(route)
+        channel.route = route
         try:
-            channel.client = await self._connect(ours.acting_region)
+            channel.client = await self._connect(route)
             channel.number += 1
         except PeerUnreachable as error:
             self._failed_at_ms, self._failure = self._clock.monotonic_ms(), str(error)
+            self._failed_route = route
             raise PeerUnreachable(str(error), sent=False) from error
         self._failed_at_ms = None
+        channel.used_at_ms = self._clock.monotonic_ms()
         return channel.client
 
-    def _refuse_soon_after_failure(self) -> None:
-        failed_at_ms = self._failed_at_ms
-        if failed_at_ms is None or self._clock.monotonic_ms() - failed_at_ms >= RETRY_PAUSE_MS:
-            return
-        raise PeerUnreachable(self._failure, sent=False)
+    def _route(self) -> Route:
+        """Return where requests go now, `_NOWHERE` if no other region acts; raises `PeerUnreachable` while nobody leads."""
+        leading = self._leader_route()
+        if leading is not None:
+            return leading
+        ours = self._identity.hello()
+        if ours.acting_region in ("", ours.region):
+            return _NOWHERE
+        return RegionRoute(ours.acting_region, ours.region_epoch)
 
-    async def _connect(self, region: str) -> PeerClient:
+    def _refuse_soon_after_failure(self, route: Route) -> None:
+        failed_at_ms = self._failed_at_ms
+        if failed_at_ms is None or route != self._failed_route:
+            return
+        if self._clock.monotonic_ms() - failed_at_ms < RETRY_PAUSE_MS:
+            raise PeerUnreachable(self._failure, sent=False)
+
+    async def _connect(self, route: Route) -> PeerCalls:
         if self._tasks is None:
             raise PeerUnreachable("this node is stopping", sent=False)
+        if isinstance(route, NodeRoute):
+            return await self._connect_to_node(route, self._tasks)
+        return await self._connect_to_region(route.region, self._tasks)
+
+    async def _connect_to_node(self, route: NodeRoute, tasks: asyncio.TaskGroup) -> NodeClient:
+        client = await NodeClient.connect(self._network, route.address)
+        tasks.create_task(client.run(), name="forwarding")
+        is_reached = False
+        try:
+            await client.handshake(route.identity, FORWARD)
+            is_reached = True
+        finally:
+            if not is_reached:
+                client.close()
+        return client
+
+    async def _connect_to_region(self, region: str, tasks: asyncio.TaskGroup) -> PeerClient:
         client = await PeerClient.connect(self._network, self._address_of(region), self._identity)
-        self._tasks.create_task(client.run(), name="forwarding")
+        tasks.create_task(client.run(), name="forwarding")
         is_reached = False
         try:
             hello = await client.handshake()
@@ -234,7 +348,7 @@ def _refuse_behind_failure(ctx: RequestContext, channel: _Channel) -> None:
     channel.produce_number = channel.produce_number or channel.number
     if channel.produce_number != channel.number:
         raise ForwardingFailed(
-            f"the connection to region {channel.primary_region} that this client's produce requests went over has ended:"
+            f"the connection to {channel.route} that this client's produce requests went over has ended:"
             " reconnect",
             may_have_happened=False,
         )
@@ -267,27 +381,46 @@ class ActingView(Protocol):
         ...
 
 
+def under_none() -> LeaderEpoch | None:
+    """In a region of one node nobody forwards to it from within."""
+    return None
+
+
 class ForwardTarget:
     """The acting side: executes forwarded requests as if the client were connected here."""
 
-    def __init__(self, dispatcher: AnswersRequests, region: ActingView) -> None:
-        """Hand requests to `dispatcher` while `region` acts."""
+    def __init__(
+        self,
+        dispatcher: AnswersRequests,
+        region: ActingView,
+        leads_under: Callable[[], LeaderEpoch | None] = under_none,
+    ) -> None:
+        """Hand requests of mirrors to `dispatcher` while `region` acts, and those of nodes of this region while this one leads.
+
+        `leads_under`: the leader epoch under which this node leads its region, None while it does not.
+        """
         self._dispatcher = dispatcher
         self._region = region
+        self._leads_under = leads_under
         self._numberings: dict[int, Numbering] = {}
-        self._clients: WeakKeyDictionary[PeerSession, Peer] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[Session, Peer] = WeakKeyDictionary()
 
     def register(self, server: PeerServer) -> None:
         """Answer `Forward` on `server`."""
         server.register(Forward, self._forward)
 
+    def register_for_nodes(self, door: NodeDoor) -> None:
+        """Answer `Forward` of nodes of this region, on connections made for that."""
+        door.handlers_for(FORWARD).register(Forward, self._forward)
+
     async def _forward(
-        self, session: PeerSession, message: Forward, frame: memoryview
+        self, session: PeerSession | NodeSession, message: Forward, frame: memoryview
     ) -> Forwarded | Reply:
         peer = self._clients.get(session)
         if peer is None:
             peer = Peer(_number(message), message.client_address, self._numbering(message))
             self._clients[session] = peer
+            session.on_close(peer.state.end)
         peer.numbering.newest = max(
             peer.numbering.newest, message.newest_connection_id << _CHANNEL_BITS | _CHANNEL_MAX
         )
@@ -296,21 +429,24 @@ class ForwardTarget:
         except HeaderError as error:
             raise PeerRefused(_CLOSE, str(error)) from error
         # And no await before the dispatcher starts (INV-FW3).
-        self._admit(peer, message.region_epoch, is_produce=incoming.api_key == _PRODUCE_KEY)
+        refusal = (
+            self._refusal_of_node(message.leader_epoch)
+            if isinstance(session, NodeSession)
+            else self._refusal(message.region_epoch)
+        )
+        _admit(peer, refusal, is_produce=incoming.api_key == _PRODUCE_KEY)
         try:
             answer = await self._dispatcher.answer(incoming)
         except CloseConnection as closing:
             trace = trace_of(incoming)
-            _LOG.warning(
-                "a client of %s is cut off: %s", session.hello.region, closing, extra=trace
-            )
+            _LOG.warning("a client of %s is cut off: %s", _whose(session), closing, extra=trace)
             raise PeerRefused(_CLOSE, str(closing)) from closing
         except (AssertionError, PeerRefused):
             raise
         except Exception as error:
             trace = trace_of(incoming)
-            _LOG.exception("a request forwarded by %s failed", session.hello.region, extra=trace)
-            reason = "the primary region failed at the request; its log says why"
+            _LOG.exception("a request forwarded by %s failed", _whose(session), extra=trace)
+            reason = "who leads failed at the request; its log says why"
             raise PeerRefused(_CLOSE, reason) from error
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
 
@@ -322,21 +458,6 @@ class ForwardTarget:
                 del self._numberings[next(iter(self._numberings))]
             known = self._numberings[message.client_origin] = Numbering(message.client_origin)
         return known
-
-    def _admit(self, peer: Peer, region_epoch: RegionEpoch, *, is_produce: bool) -> None:
-        """Raise `PeerRefused` unless the request may be executed here and now.
-
-        1. Batches 1 and 2 of a producer arrive while this region is starting, or taking over. 2. Batch 1 is
-        refused. 3. Writes open. 4. Batch 2 would be executed: where a gap is accepted (T22), or the producer is
-        not known yet, batch 1 could never be written again. So what follows a refused one is refused (INV-FW4).
-        """
-        if is_produce and peer.state.produce_broken:
-            raise PeerRefused(NOT_ACTING, "a produce request ahead of this one was refused")
-        refusal = self._refusal(region_epoch)
-        if refusal is not None:
-            if is_produce:
-                peer.state.produce_broken = True
-            raise refusal
 
     def _refusal(self, region_epoch: RegionEpoch) -> PeerRefused | None:
         if region_epoch < self._region.region_epoch:
@@ -350,6 +471,37 @@ class ForwardTarget:
                 NOT_ACTING, self._region.reason_not_acting or "this region is behind"
             )
         return None
+
+    def _refusal_of_node(self, leader_epoch: LeaderEpoch) -> PeerRefused | None:
+        present = self._leads_under()
+        if present == leader_epoch:
+            return None
+        leads = "does not lead" if present is None else f"leads under leader epoch {present}"
+        return PeerRefused(
+            NOT_LEADING,
+            f"the request was forwarded under leader epoch {leader_epoch}, this node {leads}",
+        )
+
+
+def _admit(peer: Peer, refusal: PeerRefused | None, *, is_produce: bool) -> None:
+    """Raise `PeerRefused` unless the request may be executed here and now.
+
+    1. Batches 1 and 2 of a producer arrive while this region is starting, or taking over. 2. Batch 1 is
+    refused. 3. Writes open. 4. Batch 2 would be executed: where a gap is accepted (T22), or the producer is
+    not known yet, batch 1 could never be written again. So what follows a refused one is refused (INV-FW4).
+    """
+    if is_produce and peer.state.produce_broken:
+        raise PeerRefused(NOT_ACTING, "a produce request ahead of this one was refused")
+    if refusal is not None:
+        if is_produce:
+            peer.state.produce_broken = True
+        raise refusal
+
+
+def _whose(session: PeerSession | NodeSession) -> str:
+    if isinstance(session, NodeSession):
+        return f"node {session.member.node_id}"
+    return session.hello.region
 
 
 def _number(message: Forward) -> int:

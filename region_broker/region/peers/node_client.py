@@ -55,7 +55,8 @@ class NodeClient(PeerCalls):
         if objection is not None:
             raise objection
         self._is_known = True
-        self._reader.bytes_max = PEER_FRAME_BYTES_MAX
+        if purpose != RAFT:  # which asks for nothing that is large
+            self._reader.bytes_max = PEER_FRAME_BYTES_MAX
         return theirs
 
     def notify(self, message: PeerMessage, attachment: Sequence[Buffer] = ()) -> None:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from geo_replicator.folder_life import Shown
-from idempotency.identity import LeaderEpoch, RegionEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import Buffer
 
@@ -64,6 +64,7 @@ class PeerUnreachable(Exception):
 
 STALE_REGION_EPOCH: Final = "stale-region-epoch"
 NOT_ACTING: Final = "not-acting"
+NOT_LEADING: Final = "not-leading"
 UNKNOWN_MESSAGE: Final = "unknown-message"
 OTHER_CLUSTER: Final = "other-cluster"
 OTHER_HISTORY: Final = "other-history"
@@ -367,7 +368,8 @@ class Forward(PeerMessage, frozen=True, kw_only=True):
 
     `client_connection_id` is the number of the client's connection among those that the sending node accepted
     in this life, of which `client_origin` is the name; `channel` counts the peer connections that were opened
-    for that one; `newest_connection_id` is the greatest number of this moment.
+    for that one; `newest_connection_id` is the greatest number of this moment. `leader_epoch`: of the leadership that the sender
+    knows, where the request goes to the node that leads the sender's own region, and `region_epoch` counts for nothing; -1 between regions.
     """
 
     region_epoch: RegionEpoch
@@ -377,6 +379,7 @@ class Forward(PeerMessage, frozen=True, kw_only=True):
     channel: int
     principal: str
     client_address: str
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
 
 class Forwarded(PeerMessage, frozen=True, kw_only=True):

@@ -1,0 +1,80 @@
+"""``python -m chaos.nodes --seed N --rounds M``: one node of three killed, paused or restarted, again and again, under load.
+
+Ends with exit code 1 where anything is lost, doubled, torn or out of order, a client does not get on, or a node ends by itself;
+the folder with its logs is kept then. Pauses are printed, never judged: how long one may take depends on the machine.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from confluent_kafka import KafkaException
+
+from chaos.nodes.clients import NodesClients
+from chaos.nodes.figures import table
+from chaos.nodes.plan import Fault, Victim, rounds
+from chaos.nodes.play import NodesDrill
+from chaos.nodes.stage import NodesStage
+from region_broker.workbench.cluster_plan import ClusterError
+from region_broker.workbench.stage import StageError
+
+
+@click.command()
+@click.option("--seed", default=1, show_default=True, help="What is drawn from.")
+@click.option("--rounds", "count", default=20, show_default=True, help="How many faults.")
+@click.option(
+    "--faults", default="kill,pause,restart", show_default=True, help="Which, with commas."
+)
+@click.option(
+    "--victims", default="leader,follower,quorum", show_default=True, help="Whose, with commas."
+)
+@click.option("--tellers", default=3, show_default=True, help="Transactional producers.")
+@click.option("--producers", default=2, show_default=True, help="Plain idempotent producers.")
+@click.option(
+    "--workers",
+    default=2,
+    show_default=True,
+    help="Clients that read, process and write in a group.",
+)
+@click.option("--rows", default=30_000, show_default=True, help="What these have to read.")
+@click.option("--set", "settings", multiple=True, help="librdkafka's key=value for all clients.")
+@click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
+def main(  # noqa: PLR0913 -- one for each option
+    *, seed: int, count: int, faults: str, victims: str, tellers: int, producers: int, workers: int,
+    rows: int, settings: tuple[str, ...], keep: bool,
+) -> None:  # fmt: skip
+    """Play a drill of nodes, and print what each kind of fault cost its clients."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tidemark-nodes-{seed}-"))
+    stage = NodesStage(seed, folder / "cluster")
+    clients = NodesClients(
+        stage.bootstrap, seed, folder, tellers=tellers, producers=producers, workers=workers, rows=rows,
+        config=dict(each.split("=", 1) for each in settings),
+    )  # fmt: skip
+    drill = NodesDrill(stage, clients)
+    stage.tell(f"seed {seed}, {count} rounds, in {folder}")
+    planned = rounds(
+        seed, count, [Fault[each.upper()] for each in faults.split(",")],
+        [Victim[each.upper()] for each in victims.split(",")],
+    )  # fmt: skip
+    try:
+        drill.set_up()
+        drill.play(planned)
+        drill.judge()
+    except (StageError, ClusterError, KafkaException, OSError) as error:
+        stage.blame(f"the drill could not go on: {error!r}")
+    finally:
+        drill.tear_down()
+    for line in table(clients.acked_s(), drill.played):
+        click.echo(line)
+    if stage.anomalies:
+        click.echo(f"\nseed {seed}: {len(stage.anomalies)} anomalies; everything is in {folder}")
+        sys.exit(1)
+    click.echo(f"\nseed {seed}: nothing wrong")
+    if not keep:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

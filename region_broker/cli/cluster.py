@@ -1,0 +1,302 @@
+"""`tidemark cluster`: the nodes of a region, who leads its logs, its quorum, and orders to them.
+
+Any node's HTTP address will do. An order goes to the node that leads the quorum, and ends with exit code 0 only when it was carried
+out; while the quorum elects somebody it is given again.
+
+Not here: HTTP (`cluster_client`), regions (`region`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from region_broker.cli.cluster_client import RegionOfNodes
+from region_broker.cli.output import (
+    EXIT_FAILED,
+    fail,
+    output_option,
+    print_json,
+    print_pairs,
+    print_table,
+)
+from region_broker.cli.region_client import parse_urls, reports_errors, url_option
+
+JSON: Final = "json"
+_NODE: Final = click.IntRange(0)
+
+dry_run_option: Final = click.option(
+    "--dry-run", is_flag=True, help="Have it judged, and change nothing."
+)
+timeout_option: Final = click.option(
+    "--timeout", "timeout_s", default=30.0, show_default=True, type=click.FloatRange(1, 3_600),
+    help="Seconds to wait for a quorum that elects somebody.",
+)  # fmt: skip
+
+
+@click.group(
+    epilog="Examples: tidemark cluster status · tidemark cluster drain 1 · tidemark cluster move --to 2"
+)
+def cluster() -> None:
+    """Nodes of a region: how they stand, who leads, the quorum, drain, move, remove."""
+
+
+# --- looks ---------------------------------------------------------------------------------------
+
+
+@cluster.command(epilog="Example: tidemark cluster status --url http://127.0.0.1:9093 -o json")
+@url_option
+@output_option
+@reports_errors
+def status(url: str | None, output: str) -> None:
+    """Show who leads the logs, who is in sync, who leads the quorum, and every node."""
+    view = RegionOfNodes(parse_urls(url)).view()
+    if output == JSON:
+        print_json(view)
+        return
+    leadership, quorum = view["leadership"], view["quorum"]
+    print_pairs(
+        f"region {view['region']}, as node {view['node_id']} knows it",
+        [
+            ("leads the logs", _who(leadership["leader"])),
+            ("leader epoch", leadership["leader_epoch"]),
+            ("in sync", _ids(leadership["in_sync"])),
+            ("unclean elections", leadership["unclean"]),
+            ("leads the quorum", _who(quorum["leader"])),
+            ("votes", _ids(quorum["voters"])),
+        ],
+    )
+    click.echo("")
+    _print_nodes(view)
+    if leadership["leader"] is None:
+        click.echo(
+            f"NOBODY LEADS: awaited are nodes {_ids(leadership['in_sync'])}: follow docs/runbooks/nobody_leads.md"
+        )
+    if quorum["leader"] is None:
+        click.echo("NO QUORUM: follow docs/runbooks/quorum_lost.md")
+
+
+@cluster.command(epilog="Example: tidemark cluster quorum -o json")
+@url_option
+@output_option
+@reports_errors
+def quorum(url: str | None, output: str) -> None:
+    """Show the quorum of the metadata: who leads, who votes, how far each one is.
+
+    Only its leader knows how far the others are: it is asked, where it answers.
+    """
+    view = RegionOfNodes(parse_urls(url)).leading_view()
+    found = view["quorum"]
+    if output == JSON:
+        print_json(found)
+        return
+    print_pairs(
+        f"quorum of region {view['region']}, as node {view['node_id']} knows it",
+        [
+            ("leads", _who(found["leader"])),
+            ("term", found["term"]),
+            ("committed up to", found["commit_index"]),
+        ],
+    )
+    click.echo("")
+    print_table(
+        "",
+        ("node#", "incarnation", "votes", "leads", "matched#", "heard ms ago#"),
+        [
+            (
+                member["node_id"], member["incarnation"], _yes(member["votes"]), _yes(member["leads"]), member["matched_index"],
+                member["heard_ms_ago"],
+            )
+            for member in found["members"]
+        ],
+    )  # fmt: skip
+
+
+@cluster.group(epilog="Examples: tidemark cluster node list · tidemark cluster node remove 3")
+def node() -> None:
+    """List the nodes of a region, and remove one that is gone."""
+
+
+@node.command("list", epilog="Example: tidemark cluster node list -o json")
+@url_option
+@output_option
+@reports_errors
+def node_list(url: str | None, output: str) -> None:
+    """Show each node: addresses, whether it is heard, in sync, and what it lacks."""
+    view = RegionOfNodes(parse_urls(url)).view()
+    if output == JSON:
+        print_json(view["nodes"])
+        return
+    _print_nodes(view)
+
+
+@cluster.command(epilog="Example: tidemark cluster partitions --topic orders --node 2")
+@click.option("--topic", help="Only of this topic.")
+@click.option("--node", "node_id", type=_NODE, help="As this node has them; else as the one that leads.")  # fmt: skip
+@url_option
+@output_option
+@reports_errors
+def partitions(topic: str | None, node_id: int | None, url: str | None, output: str) -> None:
+    """Show each log of a node: who leads it, who is in sync, its high watermark and its end."""
+    region = RegionOfNodes(parse_urls(url))
+    rows = region.partitions(node_id, topic)
+    if output == JSON:
+        print_json(rows)
+        return
+    print_table(
+        "",
+        ("topic", "partition#", "leader#", "replicas", "in sync", "start#", "high watermark#", "end#", ""),
+        [
+            (
+                row["topic"], row["partition"], row["leader"], _ids(row["replicas"]), _ids(row["in_sync"]), row["log_start_offset"],
+                row["high_watermark"], row["log_end_offset"], row["failed"] or "",
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+# --- orders --------------------------------------------------------------------------------------
+
+
+def _order_options(command: Callable[..., None]) -> Callable[..., None]:
+    for add in (reports_errors, output_option, url_option, timeout_option, dry_run_option):
+        command = add(command)
+    return command
+
+
+@cluster.command(epilog="Example: tidemark cluster drain 1 --dry-run")
+@click.argument("node_id", type=_NODE, metavar="NODE")
+@_order_options
+def drain(node_id: int, *, dry_run: bool, timeout_s: float, url: str | None, output: str) -> None:
+    """Have a node lead nothing and take nothing on, until it is started anew: before it is stopped.
+
+    Nothing is lost. A stop by SIGTERM does this by itself.
+    """
+    order = {"node_id": node_id, "dry_run": dry_run}
+    _tell(RegionOfNodes(parse_urls(url)).order("drain", order, timeout_s), output)
+
+
+@cluster.command(epilog="Example: tidemark cluster move --to 2")
+@click.option("--to", "node_id", type=_NODE, metavar="NODE", help="Which node; else the best one in sync.")  # fmt: skip
+@_order_options
+def move(
+    node_id: int | None, *, dry_run: bool, timeout_s: float, url: str | None, output: str
+) -> None:
+    """Let a node that is in sync lead all logs of the region. Nothing is lost; writes pause for a moment."""
+    order = {"node_id": node_id, "dry_run": dry_run}
+    _tell(RegionOfNodes(parse_urls(url)).order("elect", order, timeout_s), output)
+
+
+@cluster.command(
+    "unclean-elect",
+    epilog="""\b
+Examples:
+  tidemark cluster unclean-elect 2 --dry-run    what it costs
+  tidemark cluster unclean-elect 2 --confirm""",
+)
+@click.argument("node_id", type=_NODE, metavar="NODE")
+@click.option("--confirm", is_flag=True, help="Accept that records which were acknowledged may be lost.")  # fmt: skip
+@_order_options
+def unclean_elect(
+    node_id: int, *, confirm: bool, dry_run: bool, timeout_s: float, url: str | None, output: str
+) -> None:
+    """Let a node lead that is not in sync, where those that are will never come back: it may LOSE records.
+
+    docs/runbooks/nobody_leads.md says what to try first, and which node to choose.
+    """
+    region = RegionOfNodes(parse_urls(url))
+    order = {"node_id": node_id, "dry_run": True}
+    planned = region.order("unclean-election", order, timeout_s)
+    if dry_run:
+        _tell(planned, output)
+        return
+    if not confirm:
+        fail(f"nothing was done. {planned['costs']}. To do it all the same: --confirm", EXIT_FAILED)
+    order = {"node_id": node_id, "confirm": True}
+    _tell(region.order("unclean-election", order, timeout_s), output)
+
+
+@node.command("remove", epilog="Example: tidemark cluster node remove 3 --dry-run")
+@click.argument("node_id", type=_NODE, metavar="NODE")
+@_order_options
+def node_remove(
+    node_id: int, *, dry_run: bool, timeout_s: float, url: str | None, output: str
+) -> None:
+    """Forget a node that is gone for good, and have the quorum go on without it.
+
+    One that comes back with an empty folder under its old number needs no removal: it takes its own place.
+    """
+    order = {"node_id": node_id, "dry_run": dry_run}
+    _tell(RegionOfNodes(parse_urls(url)).order("remove", order, timeout_s), output)
+
+
+@cluster.command(epilog="Example: tidemark cluster rebalance")
+@url_option
+@reports_errors
+def rebalance(url: str | None) -> None:
+    """Say why there is nothing to spread: one node leads all logs of a region."""
+    view = RegionOfNodes(parse_urls(url)).view()
+    click.echo(
+        f"node {view['leadership']['leader']} leads all logs of region {view['region']}: in this stage the logs of a region are led"
+        " together (docs/adr/0047-one-node-leads-a-region.md), so there is nothing to rebalance. To let another node lead them:"
+        " tidemark cluster move --to NODE"
+    )
+
+
+# --- printing ------------------------------------------------------------------------------------
+
+
+def _tell(done: Mapping[str, Any], output: str) -> None:
+    if output == JSON:
+        print_json(done)
+        return
+    leadership = done["leadership"]
+    if done["dry_run"]:
+        verb = "would be carried out" if done["changed"] else "would change nothing"
+    else:
+        verb = "was carried out" if done["changed"] else "had nothing to change"
+    click.echo(f"{done['order']} {verb}.{' ' if done['costs'] else ''}{done['costs']}")
+    click.echo(
+        f"{_who(leadership['leader'])} leads under leader epoch {leadership['leader_epoch']}; in sync: {_ids(leadership['in_sync'])}"
+    )
+
+
+def _print_nodes(view: Mapping[str, Any]) -> None:
+    print_table(
+        "",
+        ("node#", "state", "leads", "in sync", "lacks", "kafka", "http", "rack"),
+        [
+            (
+                row["node_id"], _state(row), _yes(row["leads"]), _yes(row["in_sync"]), _lacks(row), row["kafka"], row["http"],
+                row["rack"],
+            )
+            for row in view["nodes"]
+        ],
+    )  # fmt: skip
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if row["fenced"]:
+        return "not heard"
+    return "draining" if row["draining"] else "runs"
+
+
+def _lacks(row: Mapping[str, Any]) -> str:
+    if row["records_behind"] is None:
+        return "-"
+    if not row["logs_behind"]:
+        return "nothing"
+    return f"{row['records_behind']} records in {row['logs_behind']} logs"
+
+
+def _who(node_id: int | None) -> str:
+    return "nobody" if node_id is None else f"node {node_id}"
+
+
+def _ids(node_ids: list[int]) -> str:
+    return ", ".join(map(str, node_ids)) or "none"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""

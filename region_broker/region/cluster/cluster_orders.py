@@ -1,0 +1,230 @@
+"""What an operator orders of a region of several nodes: drain, elect, elect unclean, remove.
+
+INV-CLO1  an order is carried out by the node that leads the quorum, and by no other: any other one says whom to ask
+INV-CLO2  `dry_run` judges an order by the metadata as they are, and changes nothing
+INV-CLO3  an election that may lose records needs `confirm`, and is refused by the metadata while anybody in sync runs (INV-MH5)
+INV-CLO4  a node that is heard is not removed; one that was removed is in the metadata and in the membership of the quorum no more
+
+Removing takes two steps, and an order that ended between them is finished by the next one.
+Not here: what is decided (`controller.cluster.orders`), the routes (`http_api`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from idempotency.identity import Member
+from region_broker.controller import metadata_commands
+from region_broker.controller.cluster.core import NOT_LEADING
+from region_broker.controller.cluster.events import (
+    DrainAsked,
+    Order,
+    OrderAnswered,
+    Outcome,
+    PreferredAsked,
+    UncleanAsked,
+)
+from region_broker.controller.cluster.orders import Orders
+from region_broker.controller.cluster_commands import RemoveNode
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.membership_keeping import without
+from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.raft.effects import MembershipAsked
+from region_broker.controller.raft.failures import Busy, RaftStoreFull, WishFailed
+from region_broker.region.cluster.cluster_view import ClusterView
+from region_broker.region.cluster.controller_driver import ControllerDriver
+
+ORDER_MS_MAX: Final = 10_000
+_AGAIN_MS: Final = 50
+_NO_TICKET: Final = 0
+
+
+class ClusterOrderRefused(Exception):
+    """An order is not carried out. `code` is stable; `url`: whom to ask instead, where that is known."""
+
+    def __init__(self, code: str, reason: str, *, url: str | None = None, unknown: bool = False) -> None:  # fmt: skip
+        """`unknown`: nobody can say whether it took effect."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.url = url
+        self.unknown = unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOrder:
+    """What arrived. `node_id` None: whoever is best."""
+
+    kind: str
+    node_id: int | None
+    dry_run: bool
+    confirmed: bool
+
+
+class ClusterOrders:
+    """Gives orders to this node's controller."""
+
+    def __init__(self, view: ClusterView, controller: ControllerDriver) -> None:
+        """Look at the metadata of `view`."""
+        self._view = view
+        self._controller = controller
+
+    async def order(self, order: ClusterOrder) -> Mapping[str, Any]:
+        """Carry one out and return how things stand then; raises `ClusterOrderRefused`."""
+        self._judge_place()
+        before = self._view.describe()["leadership"]
+        try:
+            async with asyncio.timeout(ORDER_MS_MAX / 1000):
+                changed = await self._carry_out(order)
+        except TimeoutError as error:
+            raise ClusterOrderRefused(
+                "outcome-unknown",
+                f"not done after {ORDER_MS_MAX // 1000} s; it may still take effect: see tidemark cluster status",
+                unknown=True,
+            ) from error
+        return {
+            "order": order.kind,
+            "node_id": order.node_id,
+            "dry_run": order.dry_run,
+            "changed": changed,
+            "before": before,
+            "leadership": self._view.describe()["leadership"],
+            "costs": self._costs(order),
+        }
+
+    def _judge_place(self) -> None:
+        """Refuse where another node leads the quorum (INV-CLO1)."""
+        group = self._view.parts.metadata.group
+        if group.leads:
+            return
+        if group.leader is None:
+            raise ClusterOrderRefused(
+                "no-quorum",
+                "nobody leads the quorum, as far as this node hears, so nothing can be changed: most of its voters must run"
+                " (tidemark cluster quorum; docs/runbooks/quorum_lost.md)",
+            )
+        url = self._view.http_of(group.leader.node_id)
+        raise ClusterOrderRefused(
+            "other-node",
+            f"node {group.leader.node_id} leads the quorum, and takes orders{f' at {url}' if url else ''}",
+            url=url,
+        )
+
+    async def _carry_out(self, order: ClusterOrder) -> bool:
+        match order.kind:
+            case "drain":
+                node_id = self._known(order.node_id).node_id
+                return await self._by_controller(lambda t: DrainAsked(t, node_id), order)
+            case "elect":
+                if order.node_id is not None:
+                    self._known(order.node_id)
+                return await self._by_controller(lambda t: PreferredAsked(t, order.node_id), order)
+            case "unclean-election":
+                member = self._known(order.node_id).member
+                if not order.dry_run and not order.confirmed:
+                    raise ClusterOrderRefused("not-confirmed", f"{self._costs(order)}: confirm it")
+                return await self._by_controller(lambda t: UncleanAsked(t, member), order)
+            case _:
+                assert order.kind == "remove", order
+                return await self._remove(order)
+
+    def _known(self, node_id: int | None) -> NodeImage:
+        nodes = self._view.parts.metadata.image.nodes
+        node = None if node_id is None else nodes.get(node_id)
+        if node is None:
+            known = ", ".join(map(str, sorted(nodes)))
+            raise ClusterOrderRefused(
+                "unknown-node",
+                f"no node {node_id} is registered in this region; there are: {known}",
+            )
+        return node
+
+    def _costs(self, order: ClusterOrder) -> str:
+        if order.kind != "unclean-election":
+            return ""
+        leadership = self._view.parts.metadata.image.leadership
+        held = () if leadership is None else leadership.in_sync
+        names = ", ".join(str(each.node_id) for each in held if each.node_id != order.node_id)
+        return (
+            f"what only nodes {names or 'none'} hold is lost for good, though it was acknowledged: node {order.node_id} was not in sync."
+            " Transactions may be torn by it; the nodes that come back are cut to what it has"
+        )
+
+    # -- by the controller -----------------------------------------------------------------------
+
+    async def _by_controller(self, make: Callable[[int], Order], order: ClusterOrder) -> bool:
+        orders = Orders(1)
+        orders.add(make(_NO_TICKET))
+        command, answers = orders.next_command(self._view.parts.metadata.image)
+        for answer in answers:
+            _judge(answer)
+        if order.dry_run or command is None:
+            return command is not None  # INV-CLO2
+        _judge(await self._controller.order(make))
+        return True
+
+    # -- removing --------------------------------------------------------------------------------
+
+    async def _remove(self, order: ClusterOrder) -> bool:
+        node_id, metadata = order.node_id, self._view.parts.metadata
+        gone = [each for each in self._members() if each.node_id == node_id]
+        node = None if node_id is None else metadata.image.nodes.get(node_id)
+        if node is None and not gone:
+            self._known(node_id)
+        if node is not None:
+            await self._forget(node, dry_run=order.dry_run)
+        if not order.dry_run:
+            for member in gone:
+                await self._leave(member)
+        return True
+
+    def _members(self) -> tuple[Member, ...]:
+        membership = self._view.parts.metadata.group.membership
+        return (*membership.voters, *membership.learners)
+
+    async def _forget(self, node: NodeImage, *, dry_run: bool) -> None:
+        if not node.fenced:
+            raise ClusterOrderRefused(
+                "node-runs",
+                f"node {node.node_id} is heard: drain it (tidemark cluster drain {node.node_id}), stop it, and remove it then",
+            )
+        metadata = self._view.parts.metadata
+        command = RemoveNode(node.node_id, node.incarnation)
+        try:
+            metadata_commands.apply(metadata.image, command)
+            if not dry_run:
+                await metadata.apply(command)
+        except CommandRefused as error:
+            raise ClusterOrderRefused(error.code, error.reason) from error
+        except MetadataInDoubt as error:
+            raise ClusterOrderRefused("outcome-unknown", str(error), unknown=True) from error
+        except MetadataUnwritable as error:
+            raise ClusterOrderRefused("metadata-unwritable", str(error)) from error
+
+    async def _leave(self, member: Member) -> None:
+        """Have the quorum go on without `member` (INV-CLO4)."""
+        group = self._view.parts.metadata.group
+        while member in self._members():
+            wanted = without(group.membership, member)
+            try:
+                await group.ask(lambda ticket, wanted=wanted: MembershipAsked(ticket, wanted))  # type: ignore[misc]
+            except Busy:
+                await self._view.parts.clock.sleep_ms(_AGAIN_MS)
+            except (WishFailed, RaftStoreFull) as error:
+                raise ClusterOrderRefused(
+                    "membership-unchanged",
+                    f"node {member.node_id} is removed from the region, and not from its quorum yet ({error}): order it again",
+                ) from error
+
+
+def _judge(answer: OrderAnswered) -> None:
+    """Raise what an answer says, unless it was done."""
+    if answer.outcome is Outcome.DONE:
+        return
+    if answer.outcome is Outcome.UNKNOWN:
+        text = f"{answer.text}; it may still take effect: see tidemark cluster status"
+        raise ClusterOrderRefused("outcome-unknown", text, unknown=True)
+    code = "no-quorum" if answer.text == NOT_LEADING else "refused"
+    raise ClusterOrderRefused(code, answer.text)
