@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.controller.cluster_commands import RegisterNode
+from region_broker.controller.cluster_commands import DrainNode, RegisterNode
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
@@ -122,6 +123,21 @@ async def test_INV_CNN2_a_joined_folder_says_of_which_region_it_is(tmp_path: Pat
         assert len(births) == 1
 
 
+def answer(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Command], *errors: Exception
+) -> list[Exception]:
+    """Let the next commands of that kind end with `errors`, one each; return what is left of them."""
+    apply, left = MetadataStore.apply, list(errors)
+
+    async def applied(store: MetadataStore, command: Command, **options: Any) -> MetadataImage:
+        if isinstance(command, kind) and left:
+            raise left.pop(0)
+        return await apply(store, command, **options)
+
+    monkeypatch.setattr(MetadataStore, "apply", applied)
+    return left
+
+
 async def test_a_node_that_the_metadata_refuse_for_good_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,17 +145,46 @@ async def test_a_node_that_the_metadata_refuse_for_good_ends(
         leader = await all_in_sync(cluster)
         other = next(node for node in cluster.nodes.values() if node is not leader)
         await other.kill()
-        apply = MetadataStore.apply
-
-        async def refuse(store: MetadataStore, command: Command, **options: Any) -> MetadataImage:
-            if isinstance(command, RegisterNode):
-                raise CommandRefused("incarnation-in-use", "the folder is another node's")
-            return await apply(store, command, **options)
-
-        monkeypatch.setattr(MetadataStore, "apply", refuse)
+        refusal = CommandRefused("incarnation-in-use", "the folder is another node's")
+        answer(monkeypatch, RegisterNode, refusal)
         await other.begin()
         await until(lambda: other.died, "it ends")
         assert "this node cannot register: the folder is another node's" in other.why_died()
+
+
+async def test_a_node_waits_for_what_time_mends_of_its_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with region_cluster(tmp_path, 31) as cluster:
+        leader = await all_in_sync(cluster)
+        other = next(node for node in cluster.nodes.values() if node is not leader)
+        await other.kill()
+        left = answer(
+            monkeypatch,
+            RegisterNode,
+            CommandRefused("leadership-not-begun", "the first node does not lead yet"),
+            CommandRefused("node-id-in-use", "its former folder still counts as there"),
+            MetadataUnwritable("nobody leads the quorum"),
+            MetadataInDoubt("it may have been applied"),
+        )
+        await other.start()
+        assert not left
+        await all_in_sync(cluster)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CommandRefused("other-life", "it is another process"), MetadataUnwritable("no room")],
+)
+async def test_a_leader_whose_order_to_hand_over_fails_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async with region_cluster(tmp_path, 32) as cluster:
+        first = await all_in_sync(cluster)
+        left = answer(monkeypatch, DrainNode, error)
+        await first.stop()
+        assert not left
+        await cluster.until_led(but=first)
 
 
 # -- topics that others make -------------------------------------------------------------------------
