@@ -9,15 +9,20 @@ import msgspec
 import pytest
 
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
-from region_broker.controller.metadata_commands import CreateTopic
+from region_broker.controller.membership_keeping import (
+    JOINING_MAX,
+    MembershipKeeping,
+    next_step,
+)
+from region_broker.controller.metadata_commands import CreateTopic, DeleteTopic
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_machine import Applied, MachineState
 from region_broker.controller.metadata_store import SETTLED_MS_MAX
-from region_broker.controller.raft.effects import PassedOn, SnapshotRequest
-from region_broker.controller.raft.entries import Term
+from region_broker.controller.raft.effects import Joining, PassedOn, SnapshotRequest
+from region_broker.controller.raft.entries import Membership, Term
 from region_broker.controller.raft.settings import RaftSettings
 from tests.fixtures.metadata_members import Node, three_nodes
-from tests.fixtures.raft_groups import Bus, until
+from tests.fixtures.raft_groups import Bus, member, until
 from tests.simulation.simulated_loop import run_simulated
 
 SNAPSHOTS: dict[str, Any] = {
@@ -236,3 +241,54 @@ async def test_a_store_that_has_failed_is_waited_for_by_nobody() -> None:
     assert loop.time() - begun_s < 2
     with pytest.raises(MetadataInDoubt, match="a disk is gone"):
         await store.apply(topic(2))
+
+
+# -- who votes ---------------------------------------------------------------------------------------
+
+A, B, C, D = (member(number) for number in (1, 2, 3, 4))
+
+
+def test_INV_MK1_each_learner_is_looked_at_in_its_turn() -> None:
+    """One that never catches up keeps no other one from voting."""
+    present = Membership((A,), (B, C))
+    assert next_step(present, {}, 3, 0) == Membership((A, B), (C,))
+    assert next_step(present, {}, 3, 1) == Membership((A, C), (B,))
+
+
+def test_INV_MK3_a_folder_does_not_displace_itself() -> None:
+    assert next_step(Membership((A, B, C)), {C: C}, 3, 0) is None
+
+
+def test_no_more_folders_ask_at_once_than_a_leader_remembers() -> None:
+    keeping = MembershipKeeping(3)
+    for number in range(2 * JOINING_MAX):
+        keeping.note_joining(Joining(member(number), None))
+    assert len(keeping._joining) == JOINING_MAX
+
+
+@simulated
+async def test_who_asked_is_forgotten_by_who_does_not_lead_and_once_he_is_in() -> None:
+    """Whoever wants to be in goes on asking: what was asked for long ago is not carried out by a later leader."""
+    nodes = await three_nodes(Bus())
+    for node, asks in ((nodes[1], D), (nodes[0], nodes[2].member)):
+        node.store._keeping.note_joining(Joining(asks, None))
+        await asyncio.sleep(1)
+        assert not node.store._keeping._joining
+    assert nodes[0].store.group.membership == Membership(tuple(each.member for each in nodes))
+
+
+@simulated
+async def test_INV_M14_a_wish_that_comes_again_later_does_not_undo_what_came_behind_it() -> None:
+    """1. A topic is made; the message that asked for it is doubled. 2. It is deleted. 3. The double arrives."""
+    nodes = await three_nodes(Bus())
+    bus, seen = nodes[0].bus, list[PassedOn]()
+    bus.watch = lambda _sender, _target, message: (
+        seen.append(message) if isinstance(message, PassedOn) else None
+    )
+    await nodes[1].store.apply(topic(1))
+    bus.watch = lambda *_: None
+    await nodes[0].store.apply(DeleteTopic(UUID(int=1)))
+    bus.of(nodes[1].member).send(nodes[0].member, seen[0])
+    await asyncio.sleep(1)
+    for node in nodes:
+        assert not node.store.image.topics
