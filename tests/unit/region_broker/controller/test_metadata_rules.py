@@ -1,7 +1,10 @@
 """Stores of a region with several nodes: who is told what, in which order, and what a term allows."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,12 +17,18 @@ from region_broker.controller.membership_keeping import (
     MembershipKeeping,
     next_step,
 )
-from region_broker.controller.metadata_commands import CreateTopic, DeleteTopic
+from region_broker.controller.metadata_commands import CommandRefused, CreateTopic, DeleteTopic
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
-from region_broker.controller.metadata_machine import Applied, MachineState
+from region_broker.controller.metadata_machine import (
+    KNOWN_WISHES_MAX,
+    Applied,
+    MachineState,
+    encode_wish,
+    fold,
+)
 from region_broker.controller.metadata_store import SETTLED_MS_MAX
 from region_broker.controller.raft.effects import Joining, PassedOn, SnapshotRequest
-from region_broker.controller.raft.entries import Membership, Term
+from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Membership, Term
 from region_broker.controller.raft.settings import RaftSettings
 from tests.fixtures.metadata_members import Node, three_nodes
 from tests.fixtures.raft_groups import Bus, member, until
@@ -70,6 +79,8 @@ async def test_INV_M16_who_follows_hears_of_each_image_as_it_is_there_whoever_as
     store.follow(lambda image: heard.append((image.version, store.image is image)))
     first = store.image.version
     await nodes[0].store.apply(topic(1))
+    with pytest.raises(CommandRefused):
+        await nodes[0].store.apply(topic(1))  # it is in the log, and makes no image
     await store.apply(topic(2))
     await nodes[2].store.apply(topic(3))
     await until(lambda: len(store.image.topics) == 3)
@@ -292,3 +303,62 @@ async def test_INV_M14_a_wish_that_comes_again_later_does_not_undo_what_came_beh
     await asyncio.sleep(1)
     for node in nodes:
         assert not node.store.image.topics
+
+
+def test_INV_M14_of_so_many_wishes_it_is_known_what_became_of_them_the_newest_ones() -> None:
+    """On every member alike, and bounded: it is part of a snapshot."""
+    state = MachineState(MetadataImage(version=0, cluster_id="c"))
+    count = KNOWN_WISHES_MAX + 5
+    wishes = [UUID(int=number) for number in range(count)]
+    entries = [
+        Entry(
+            LogIndex(at + 1),
+            Term(1),
+            EntryKind.COMMAND,
+            encode_wish(wish, DeleteTopic(UUID(int=1))),
+        )
+        for at, wish in enumerate(wishes)
+    ]
+    after, applied = fold(state, entries)
+    assert list(after.known) == wishes[5:]
+    assert len(applied) == count
+    again, twice = fold(after, entries[5:])
+    assert (again, twice) == (after, [])
+
+
+@simulated
+async def test_a_node_that_nobody_heard_at_first_joins_later() -> None:
+    bus = Bus()
+    first, second = Node(bus, 1), Node(bus, 2)
+    await (await first.start()).join()
+    bus.cut.add(second.member)
+    joining = asyncio.get_running_loop().create_task((await second.start()).join())
+    await asyncio.sleep(1)
+    assert not joining.done()
+    bus.cut.clear()
+    await until(joining.done)
+    assert second.store.group.is_member
+
+
+@simulated
+async def test_a_store_that_is_stopped_ends() -> None:
+    nodes = await three_nodes(Bus())
+    nodes[1].store.stop()
+    assert nodes[1]._task is not None
+    _, running = await asyncio.wait([nodes[1]._task], timeout=5)
+    assert not running
+
+
+@simulated
+async def test_a_store_whose_disk_fails_says_why_and_the_others_go_on() -> None:
+    nodes = await three_nodes(Bus())
+
+    def fault(_operation: str, path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    nodes[1].disk.fault = fault
+    await nodes[0].store.apply(topic(1))
+    await until(lambda: nodes[1].store.failed)
+    with pytest.raises(MetadataInDoubt, match="known after a restart"):
+        await nodes[1].store.apply(topic(2))
+    await until(lambda: "t1" in nodes[2].store.image.topics)
