@@ -135,10 +135,13 @@ async def test_who_waits_for_a_commit_hears_that_it_follows_before_changes_under
         await asyncio.sleep(0)
         with services.role.change():
             following = asyncio.get_running_loop().create_task(services.role.follow("node 2 leads"))
-            with pytest.raises(NotLeader):
-                await waiting
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert waiting.done()
             assert not following.done()
         await following
+        with pytest.raises(NotLeader):
+            waiting.result()
 
 
 async def test_INV_LSH1_the_gate_is_closed_before_a_follower_waits_for_anything() -> None:
