@@ -362,3 +362,11 @@ async def test_a_store_whose_disk_fails_says_why_and_the_others_go_on() -> None:
     with pytest.raises(MetadataInDoubt, match="known after a restart"):
         await nodes[1].store.apply(topic(2))
     await until(lambda: "t1" in nodes[2].store.image.topics)
+
+
+@simulated
+async def test_INV_M14_a_snapshot_says_of_a_refused_wish_that_it_was_refused() -> None:
+    nodes = await three_nodes(Bus(), **SNAPSHOTS)
+    await nodes[0].store.apply(topic(7))
+    with pytest.raises(CommandRefused, match="already exists"):
+        await _behind_a_snapshot(nodes, waits=True)
