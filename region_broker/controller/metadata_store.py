@@ -7,7 +7,7 @@ INV-M13  a database whose position is not in the log belongs to another log, or 
          is one without a position that the log never came to: a version without log changed it meanwhile
 INV-M16  who follows the image hears of each one in the step in which it is there, whoever asked for the change
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
-         whoever asks here has gone on with what came before it
+         whoever asks here has gone on with what came before it; all that a snapshot brings is told so
 Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
 beside the database, and begins with what an older version had stored. In a region with several nodes whoever does not lead the
 quorum passes its command on to whoever does, and sees in its own log what became of it; it wishes again, under the same id, until it

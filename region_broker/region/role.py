@@ -272,6 +272,9 @@ class RegionRole:
                 await self._cut_leader.first_tidemark()
             except RoundFailed as error:  # transactions go on (T12)
                 _log.error("what was adopted is under no tidemark yet: %s", error)
+        # 1. All logs lead. 2. Meanwhile a topic is there that a former leader of the region made. 3. It would never take writes.
+        for log in self.logs():
+            log.become_leader(term.leader_epoch)
         self._term = term
 
     def readers_are_back(self) -> None:
