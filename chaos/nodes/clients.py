@@ -161,8 +161,9 @@ class NodesClients:
     def stop(self) -> list[str]:
         """End all clients; return those that do not end in time (they end with this process)."""
         workers = self._fleet.workers if self._fleet is not None else []
-        threads: list[threading.Thread] = [*self._tellers, *self._producers, *workers]
-        for each in (*self._tellers, *workers):
+        stopped: list[Teller | workload.Worker] = [*self._tellers, *workers]
+        threads: list[threading.Thread] = [*stopped, *self._producers]
+        for each in stopped:
             each.stop()
         for producer in self._producers:
             producer.rest(_JOIN_S)
