@@ -155,20 +155,21 @@ class LeaderTerm:
         for key, partition in list(self.logs.items()):
             if found.get(key) is not partition:
                 self._close(key)
-        for key, partition in found.items():
-            if key not in self.logs:
-                self._open(partition)
+        opening = [partition for key, partition in found.items() if key not in self.logs]
+        # All of them before the first is told: who waits for the last one is not to be told behind the first.
+        self._unsettled.update(partition.key for partition in opening)
+        for partition in opening:
+            self._open(partition)
         self._look_whether_settled()
 
     def _open(self, partition: Partition) -> None:
         key = partition.key
         self.logs[key] = partition
         self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
-        self._unsettled.add(key)
         partition.copies.tell_durable(partial(self._on_durable, partition))
         known = noted_high_watermark(partition)
         self.tell(
-            LogOpened(key, partition.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
+            LogOpened(key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
         )  # fmt: skip
         if key in self.logs and not self.core.is_deposed:
             partition.commit_up_to(self.core.high_watermark(key))
@@ -199,7 +200,7 @@ class LeaderTerm:
             del moved[key]
             self._close(key)
         if moved:
-            self.tell(LogsDurable({key: log.durable_end for key, log in moved.items()}))
+            self.tell(LogsDurable({key: log.commits.durable_end for key, log in moved.items()}))
 
     def set_min_in_sync(self) -> None:
         """Look at what the logs' topics ask for now."""
