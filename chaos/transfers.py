@@ -55,11 +55,13 @@ class Journal:
 
 
 class Teller(threading.Thread):
-    """One transactional id, from start to `stop`."""
+    """One transactional id, from start to `stop`. `topic`: it has a partition for each account."""
+
+    topic = TOPIC
 
     def __init__(
         self, name: str, bootstrap: str, journal: Journal, seed: int,
-        config: Mapping[str, Any] | None = None, patience_s: float = 0.0, *, topic: str = TOPIC,
+        config: Mapping[str, Any] | None = None, patience_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`. `config` is given to librdkafka beside the teller's own.
 
@@ -68,7 +70,6 @@ class Teller(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._config = dict(config or {})
         self._patience_s = patience_s
-        self._topic = topic
         self._brokers, self._journal = bootstrap, journal
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
@@ -111,7 +112,7 @@ class Teller(threading.Thread):
             producer.begin_transaction()
             for partition, change in ((source, -amount), (target, amount)):
                 value = record_value(f"{self.name}.{number}", change)
-                producer.produce(self._topic, value, partition=partition)
+                producer.produce(self.topic, value, partition=partition)
             if self._chance.random() < 0.1:
                 until_answered(self._patience_s, lambda: producer.abort_transaction(CALL_S))
             else:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from confluent_kafka import KafkaException
 
-from chaos.nodes.clients import NodesClients
+from chaos.nodes.clients import Load, NodesClients
 from chaos.nodes.figures import table
 from chaos.nodes.plan import Fault, Victim, rounds
 from chaos.nodes.play import NodesDrill
@@ -48,10 +48,9 @@ def main(  # noqa: PLR0913 -- one for each option
     """Play a drill of nodes, and print what each kind of fault cost its clients."""
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-nodes-{seed}-"))
     stage = NodesStage(seed, folder / "cluster")
-    clients = NodesClients(
-        stage.bootstrap, seed, folder, tellers=tellers, producers=producers, workers=workers, rows=rows,
-        config=dict(each.split("=", 1) for each in settings),
-    )  # fmt: skip
+    load = Load(tellers, producers, workers, rows)
+    config = dict(each.split("=", 1) for each in settings)
+    clients = NodesClients(stage.bootstrap, seed, folder, load, config)
     drill = NodesDrill(stage, clients)
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
     planned = rounds(

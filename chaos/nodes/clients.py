@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -71,13 +72,22 @@ class _TimedWorkers(workload.Journal):
         self.counted[f"worker {text.split(':', maxsplit=1)[0]}"] += 1
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many clients of each kind. `rows`: what the workers have to read."""
+
+    tellers: int = 3
+    producers: int = 2
+    workers: int = 2
+    rows: int = 30_000
+
+
 class NodesClients:
     """All clients. `config` is given to librdkafka, beside their own."""
 
     def __init__(
-        self, bootstrap: str, seed: int, folder: Path, *, tellers: int, producers: int, workers: int,
-        rows: int, config: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+        self, bootstrap: str, seed: int, folder: Path, load: Load, config: Mapping[str, Any]
+    ) -> None:
         """Nothing is connected before `start`."""
         self._bootstrap = bootstrap
         self._config = dict(config)
@@ -87,18 +97,20 @@ class NodesClients:
         self.plain_journal = PlainJournal()
         self._tellers = [
             Teller(f"teller-{n}", bootstrap, self.tellers_journal, chance.randrange(1 << 30),
-                   config=self._config, patience_s=_PATIENCE_S, topic=TELLERS_TOPIC)
-            for n in range(tellers)
+                   config=self._config, patience_s=_PATIENCE_S)
+            for n in range(load.tellers)
         ]  # fmt: skip
+        for teller in self._tellers:
+            teller.topic = TELLERS_TOPIC
         self._producers = [
             PlainProducer(n, bootstrap, self.plain_journal, folder, self._config)
-            for n in range(producers)
+            for n in range(load.producers)
         ]
-        self._worker_count = workers
+        self._worker_count = load.workers
         self._fleet: workload.Fleet | None = None
         self.rows = [
             Transfer(str(n), f"a{chance.randrange(40)}", f"b{chance.randrange(40)}", chance.randrange(1, 100))
-            for n in range(rows)
+            for n in range(load.rows)
         ]  # fmt: skip
 
     def prepare(self) -> None:
@@ -149,8 +161,9 @@ class NodesClients:
     def stop(self) -> list[str]:
         """End all clients; return those that do not end in time (they end with this process)."""
         workers = self._fleet.workers if self._fleet is not None else []
-        threads: list[threading.Thread] = [*self._tellers, *self._producers, *workers]
-        for each in (*self._tellers, *workers):
+        stopped: list[Teller | workload.Worker] = [*self._tellers, *workers]
+        threads: list[threading.Thread] = [*stopped, *self._producers]
+        for each in stopped:
             each.stop()
         for producer in self._producers:
             producer.rest(_JOIN_S)

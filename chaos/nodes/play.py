@@ -68,6 +68,7 @@ class NodesDrill:
         self.stage.start()
         self.stage.wait_whole()
         self.stage.tell(f"three nodes in sync {time.monotonic() - began_s:.1f} s after their start")
+        self._tell_memory()
         self.clients.prepare()
         self.clients.start()
         self._await_progress(time.monotonic(), "at the start")
@@ -126,6 +127,12 @@ class NodesDrill:
                 return
             time.sleep(_LOOK_S)
 
+    def _tell_memory(self) -> None:
+        found = self.stage.resident_mb()
+        self.stage.tell(
+            "resident: " + ", ".join(f"{name} {mb:.0f} MB" for name, mb in found.items())
+        )
+
     def judge(self) -> None:
         """Stop the clients, read everything back and judge it."""
         left = self.clients.stop()
@@ -137,8 +144,9 @@ class NodesDrill:
         except (KafkaException, OSError) as error:
             self.stage.blame(f"what was written could not be read back: {error!r}")
             return
-        for each in wrong:
+        for each in (*wrong, *self.stage.complaints()):
             self.stage.blame(each)
+        self._tell_memory()
         self.stage.tell(f"{len(found)} records read back, {len(wrong)} things wrong")
 
     def tear_down(self) -> None:

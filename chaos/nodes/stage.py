@@ -18,6 +18,7 @@ from chaos.nodes.plan import Fault, Victim
 from chaos.nodes.quorum import quorum
 from chaos.soak_stage import ClusterStage
 from region_broker.workbench import stage
+from region_broker.workbench.node_http import ApiError, request
 
 REGION: Final = "eu"
 NODES: Final = 3
@@ -55,12 +56,7 @@ class NodesStage(ClusterStage):
     def _leads(self, *, everybody: bool) -> int | None:
         """Return who leads all partitions; with `everybody`, only where all replicas are in sync."""
         if self._admin is None:
-            config = {
-                "bootstrap.servers": self.bootstrap,
-                "log_level": 0,
-                "reconnect.backoff.max.ms": 250,
-            }
-            self._admin = AdminClient(config)  # fmt: skip
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
             told = self._admin.list_topics(timeout=_CALL_S)
         except KafkaException:
@@ -88,6 +84,27 @@ class NodesStage(ClusterStage):
             self.blame(str(error))
             return False
         return True
+
+    def complaints(self) -> list[str]:
+        """Return what `/readyz` of the node that leads says is wrong."""
+        leader = self.leader()
+        if leader is None:
+            return ["nobody leads"]
+        try:
+            request(
+                self.cluster.node(self._nodes()[leader]).http, "GET", "/readyz", timeout_s=_CALL_S
+            )
+        except (ApiError, OSError) as error:
+            return [f"node {leader} leads, and is not ready: {error}"]
+        return []
+
+    def resident_mb(self) -> dict[str, float]:
+        """Return the resident memory of each node that runs."""
+        return {
+            name: _resident_mb(pid)
+            for name in self.cluster.running
+            for pid in self.cluster.pids(name)
+        }
 
     def victim_of(self, victim: Victim) -> tuple[str, str]:
         """Return the node that is meant, and the roles that it has; raises `StageError` where nobody leads."""
@@ -125,3 +142,10 @@ class NodesStage(ClusterStage):
         """Start it again if it does not run."""
         if not self.cluster.pids(name):
             self.cluster.start([name])
+
+
+def _resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1000
+    return 0.0

@@ -1,5 +1,7 @@
 """Elections by hand: what a member asks and answers (Raft 5.2, 5.4; thesis 4.2.3, 6.4, 9.6)."""
 
+from uuid import UUID
+
 import pytest
 
 from region_broker.controller.raft.effects import (
@@ -8,14 +10,17 @@ from region_broker.controller.raft.effects import (
     BeginElection,
     Committed,
     DropLog,
+    PeerLost,
     Persist,
     Role,
     RoleChanged,
     Send,
+    Ticked,
     VoteAnswer,
     VoteRequest,
 )
 from region_broker.controller.raft.entries import HardState, LogIndex, Member, Term
+from region_broker.controller.raft.settings import RaftSettings
 from tests.unit.region_broker.controller.raft.driven_core import (
     A,
     B,
@@ -173,3 +178,47 @@ def test_INV_RFL2_a_log_that_a_newer_snapshot_took_the_place_of_is_dropped_at_th
     assert not of(going_on.began, DropLog)
     [(_, request), _] = sent(going_on.wait(100), VoteRequest)
     assert (request.last_index, request.last_term) == (6, 2)
+
+
+def test_INV_RFV2_a_leader_whose_connection_ended_is_waited_for_no_longer_than_a_heartbeat_may_take() -> (
+    None
+):
+    """Of three voters one led: the two that are left ask in the order of their node ids, long before the whole time-out."""
+    settings = RaftSettings(election_timeout_ms=1_000, heartbeat_ms=10, lost_leader_ms=50)
+    follower = Driven(point(0, 0, A, B, C), settings=settings)
+    follower.hear(C, heartbeat(1))
+    follower.step(PeerLost(B))  # no leader: nothing follows
+    follower.now_ms += 49
+    assert sent(follower.step(Ticked()), VoteRequest) == []
+    follower.step(PeerLost(C))
+    assert sent(follower.hear(B, asks(7, 9, 1)), VoteAnswer) == [
+        (B, VoteAnswer(Term(7), pre=False, granted=True))
+    ]
+    asking = Driven(point(0, 0, A, B, C), settings=settings)
+    asking.hear(C, heartbeat(1))
+    asking.step(PeerLost(C))
+    asking.now_ms += 49
+    assert sent(asking.step(Ticked()), VoteRequest) == []
+    asking.now_ms += 1
+    assert [target for target, _ in sent(asking.step(Ticked()), VoteRequest)] == [B, C]
+    first = Member(0, UUID(int=9))
+    second = Driven(point(0, 0, first, A, C), settings=settings)
+    second.hear(C, heartbeat(1))
+    second.step(PeerLost(C))
+    second.now_ms += 99
+    assert sent(second.step(Ticked()), VoteRequest) == []
+    second.now_ms += 1
+    assert [target for target, _ in sent(second.step(Ticked()), VoteRequest)] == [first, C]
+
+
+def test_INV_RFV2_a_leader_that_is_heard_again_keeps_its_followers() -> None:
+    follower = Driven(point(0, 0, A, B, C))
+    follower.hear(B, heartbeat(1))
+    follower.step(PeerLost(B))
+    follower.now_ms += 10
+    follower.hear(B, heartbeat(1))
+    assert sent(follower.hear(C, asks(7, 9, 1)), VoteAnswer) == [
+        (C, VoteAnswer(Term(1), pre=False, granted=False))
+    ]
+    follower.now_ms += 99
+    assert sent(follower.step(Ticked()), VoteRequest) == []
