@@ -34,6 +34,8 @@ from tests.simulation.sqlite import SimulatedSqlite
 
 REGION = "eu"
 NAMES = ("eu-1", "eu-2", "eu-3")
+ENDING_S = 0.05
+"""How long a process that is killed is waited for: it may be in the middle of asking the quorum."""
 
 
 class Member(Region):
@@ -116,6 +118,14 @@ class Member(Region):
         await task
         self.fabric.kill(self.name)
         self.disk.process_killed()
+
+    @override
+    async def _end(self) -> None:
+        """End the process; what it would still wait for is left alone: nothing of it reaches its disk or the network."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task], timeout=ENDING_S)
 
     @property
     def runs(self) -> bool:

@@ -56,6 +56,7 @@ class Watcher:
     def __init__(self, reach: Reach, name: str, topics: Mapping[str, int]) -> None:
         """Nothing is read before `run`."""
         self.name = name
+        self.call_s = CALL_S
         self.closed = asyncio.Event()
         self.seen: list[Sighting] = []
         self._network = reach.fabric.site(f"watcher-{name}")
@@ -68,7 +69,7 @@ class Watcher:
         connection: Connection | None = None
         while not self.closed.is_set():
             try:
-                async with asyncio.timeout(CALL_S):
+                async with asyncio.timeout(self.call_s):
                     if connection is None:
                         connection = await Connection.open(self._network, self._region.kafka_port)
                     for topic in self._topics:

@@ -28,6 +28,7 @@ class PlainWriter:
     ) -> None:  # fmt: skip
         """Nothing is connected before `run`."""
         self.name, self.pace_s, self.topic = name, pace_s, topic
+        self.call_s = CALL_S
         self.closed = asyncio.Event()
         self.acked: list[Sighting] = []
         self.refused: list[str] = []
@@ -64,7 +65,7 @@ class NamedPipeliner(Pipeliner):
         """Belong to a plain writer."""
         super().__init__(reach, owner.topic, number, chance)
         self._owner, self._writer = owner, writer
-        self.pace_s, self.call_s, self.backoff_s = owner.pace_s, CALL_S, BACKOFF_S
+        self.pace_s, self.call_s, self.backoff_s = owner.pace_s, owner.call_s, BACKOFF_S
 
     @override
     def value_of(self, sequence: int) -> bytes:

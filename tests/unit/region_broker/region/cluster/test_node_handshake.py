@@ -38,7 +38,7 @@ from region_broker.region.peers.protocol import (
     encode_frame,
 )
 from region_broker.region.peers.server import PeerServer, PeerSettings
-from region_broker.region.peers.sessions import NodeSession, PeerSession
+from region_broker.region.peers.sessions import NodeSession, PeerSession, Reply
 from tests.fixtures.linked_regions import PlayedIdentity
 from tests.fixtures.region_nodes import NodeSide, member, real_node, running, standing_of
 from tests.fixtures.waiting import until
@@ -363,6 +363,23 @@ async def test_a_large_frame_is_not_taken_before_the_handshake() -> None:
         stream.write(PREFACE, *hello)
         assert await rest_of(stream) == b""
     assert node.watched.heard == {}
+
+
+async def test_a_large_answer_is_taken_after_the_handshake() -> None:
+    node = first_node()
+    assert node.server.node_door is not None
+    large = bytes(HANDSHAKE_FRAME_BYTES_MAX + 1)
+
+    async def tell(_session: NodeSession, _message: Ask, _attachment: memoryview) -> Reply:
+        return Reply(Told(), [large])
+
+    node.server.node_door.handlers_for("replica").register(Ask, tell)
+    async with (
+        running(node),
+        handshaken(node.addresses[ONE], standing_of(TWO), "replica") as (replica, _),
+    ):
+        told, attachment = await replica.begin(Ask(), Told)
+    assert (told, bytes(attachment)) == (Told(), large), "a follower that is behind is sent a lot"
 
 
 async def test_INV_PS6_a_node_that_makes_no_handshake_is_cut_off() -> None:

@@ -1,0 +1,80 @@
+"""The clients of a region of three: those of the swarm, each of which looks for the node that leads.
+
+Whom they find may be one that stood still and thinks that it leads, or now and then just any node; they go by what it answers.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from tests.simulation.cluster_swarm.stage import Stage
+from tests.simulation.region_cluster import NAMES, Member
+from tests.simulation.region_pair import Region
+from tests.simulation.swarm.clients import Clients
+from tests.simulation.swarm.workloads.groups import ClassicGroupLoad, ModernGroupLoad
+from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
+
+DOORS: Final = ("one", "two")
+"""Names for ways to the same region: each has clients of its own."""
+CALL_S: Final = 2.0
+ANY_SHARE: Final = 0.05
+
+
+class Door:
+    """Stands for a region where clients ask for its port."""
+
+    def __init__(self, stage: Stage, chance: random.Random) -> None:
+        """Find nodes of `stage`."""
+        self._stage, self._chance = stage, chance
+
+    def _found(self) -> Member:
+        acting = self._stage.acting()
+        if acting and self._chance.random() >= ANY_SHARE:
+            return self._chance.choice(acting)
+        return self._stage.nodes[self._chance.choice(NAMES)]
+
+    @property
+    def kafka_port(self) -> int:
+        """Return the port of who leads now."""
+        return self._found().kafka_port
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return keys of the configuration, of all nodes."""
+        return self._stage.settings
+
+    @settings.setter
+    def settings(self, settings: dict[str, Any]) -> None:
+        self._stage.settings = settings
+
+
+def doors(stage: Stage) -> Mapping[str, Region]:
+    """Return the ways to the region."""
+    chance = stage.plan.stream("doors")
+    return {name: cast("Region", Door(stage, random.Random(chance.random()))) for name in DOORS}
+
+
+def clients_of(stage: Stage) -> Clients:
+    """Return all clients; none has begun."""
+    plan = stage.plan
+    reach = Reach(stage.fabric, doors(stage))
+    clients = Clients(stage.fabric, reach.regions, plan.stream("clients"), plan.pace_s)
+    loads: dict[str, Workload] = {}
+    chance = plan.stream("loads")
+    for name, load in (("classic groups", ClassicGroupLoad), ("modern groups", ModernGroupLoad)):
+        if chance.random() < 0.4:
+            loads[name] = load(Setting(reach, random.Random(chance.random()), plan.pace_s))
+    clients.workloads = loads
+    return clients
+
+
+def hasten(clients: Clients) -> None:
+    """Let no client wait for long: nodes stand still."""
+    for writer in clients.writers:
+        writer.call_s = CALL_S
+    for bank in clients.banks:
+        bank.teller.call_s = CALL_S
+    for watcher in clients.watchers:
+        watcher.call_s = CALL_S
+    for processor in clients.processors:
+        processor.call_s = CALL_S

@@ -1,0 +1,180 @@
+"""What is wrong at the end of a life, now that all nodes run and nobody writes.
+
+INV-CSJ1  nothing acknowledged is lost, nothing is there twice, order holds, no transaction is torn
+INV-CSJ2  all nodes have the same bytes below HW, the same topics, the same metadata
+INV-CSJ3  a committed offset stands where its output stands
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from chaos.checker import check
+from chaos.history import History, Outcome, seen
+from chaos.shuffle.judge import judge
+from chaos.story import Place, Story
+from region_broker.partitions.partition import Partition
+from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
+from tests.simulation.cluster_swarm.stage import Stage
+from tests.simulation.cut_judge import whole
+from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.swarm.clients import Clients
+from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
+from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
+from tests.simulation.view_audit import aborted_and_shown
+
+REGION = "eu"
+
+
+@dataclass
+class Found:
+    """What is wrong, and what happened."""
+
+    story: Story
+    wrong: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Use `judged`."""
+
+    stage: Stage
+    clients: Clients
+    topics: dict[str, int]
+
+    def _leading(self) -> list[Partition]:
+        acting = self.stage.acting()
+        if len(acting) != 1:
+            return []
+        return [p for p in acting[0].node.storage.partitions if p.tp.topic in self.topics]
+
+    def undecided(self) -> list[str]:
+        """Return the logs that hold an open transaction, or records that are not committed."""
+        return [
+            f"{each.tp}: {each.sight.last_stable_offset} of {each.log_end_offset}"
+            for each in self._leading()
+            if each.sight.last_stable_offset != each.log_end_offset
+        ]
+
+    def is_decided(self) -> bool:
+        """Return whether somebody leads, and all is decided there."""
+        return bool(self._leading()) and not self.undecided()
+
+    def is_equal(self) -> bool:
+        """Return whether all nodes are alike."""
+        return not (self._logs_differ() or self._metadata_differ())
+
+    def _metadata_differ(self) -> list[str]:
+        images = {m.name: m.node.storage.metadata.image for m in self.stage.serving()}
+        found = []
+        for (one, ours), (two, theirs) in pairwise(images.items()):
+            if ours != theirs:
+                fields = [
+                    f for f in ours.__struct_fields__ if getattr(ours, f) != getattr(theirs, f)
+                ]
+                found.append(f"the metadata of {one} and {two} differ in {fields}")
+        return found
+
+    def _logs_differ(self) -> list[str]:
+        """Rule INV-CSJ2; logs that only grow now (the ledgers of tidemarks) are compared as far as all have them."""
+        serving = self.stage.serving()
+        found = []
+        for one, two in pairwise(serving):
+            ours = {p.key: p for p in one.node.storage.partitions}
+            theirs = {p.key: p for p in two.node.storage.partitions}
+            if ours.keys() != theirs.keys():
+                found.append(f"{one.name} and {two.name} have other partitions")
+            for key in ours.keys() & theirs.keys():
+                if told := _difference(ours[key], theirs[key]):
+                    found.append(f"{ours[key].tp} of {one.name} and {two.name}: {told}")
+        return sorted(found)
+
+    async def look(self) -> Found:
+        """Read everything back and judge it; raises OSError, `Refused`."""
+        clients = self.clients
+        found = Found(Story())
+        found.story.final = {REGION: await self._read()}
+        found.story.sightings = clients.sightings()
+        found.wrong += [str(each) for each in judge(found.story, PLAIN_TOPIC)]
+        places = sorted(found.story.final[REGION])
+        accounts = [
+            seen(p.partition, p.offset, p.value.encode())
+            for p in places
+            if p.topic == ACCOUNTS_TOPIC
+        ]
+        attempts = clients.attempts()
+        found.wrong += [
+            f"{each.name} {each.detail}"
+            for each in check(History(attempts, {REGION: accounts}, listed=Counter()))
+        ]
+        found.wrong += [
+            f"shown although it was aborted: {each}"
+            for each in aborted_and_shown(attempts, found.story.sightings)[:5]
+        ]
+        found.wrong += [
+            f"a producer is refused for good: {each}" for w in clients.writers for each in w.refused
+        ]
+        found.wrong += await self._processors(places)
+        found.wrong += [f"not the same bytes: {each}" for each in self._logs_differ()]
+        found.wrong += self._metadata_differ()
+        found.wrong += self._phases()
+        found.counts["acked"] = sum(len(writer.acked) for writer in clients.writers)
+        found.counts["committed"] = sum(a.outcome is Outcome.COMMITTED for a in attempts)
+        found.counts["processed"] = sum(each.committed for each in clients.processors)
+        found.counts["topics changed"] = clients.churner.changes
+        return found
+
+    def _phases(self) -> list[str]:
+        phases = {m.name: m.node.failover.state.phase.value for m in self.stage.serving()}
+        return [] if set(phases.values()) == {"acting"} else [f"failover journals say {phases}"]
+
+    async def _read(self) -> frozenset[Place]:
+        [acting] = self.stage.acting()
+        network, found = self.stage.fabric.site("auditor"), set[Place]()
+        for topic in (PLAIN_TOPIC, ACCOUNTS_TOPIC, OUTPUT_TOPIC):
+            connection = await Connection.open(network, acting.kafka_port)
+            reader = Reader(topic, self.topics[topic], committed=True)
+            while await reader.read(connection):
+                pass
+            connection.close()
+            found |= {Place(topic, n, at, value.decode()) for n, at, value in reader.records}
+        return frozenset(found)
+
+    async def _processors(self, places: list[Place]) -> list[str]:
+        """Rule INV-CSJ3, as INV-SWP1."""
+        [acting] = self.stage.acting()
+        connection = await Connection.open(self.stage.fabric.site("auditor"), acting.kafka_port)
+        found = []
+        for each in self.clients.processors:
+            end = await committed_offset(connection, each.group, each.topic, each.number)
+            here = [p for p in places if p.partition == each.number]
+            taken = [f"done {p.value}" for p in here if p.topic == each.topic and p.offset < end]
+            made = [p.value for p in here if p.topic == OUTPUT_TOPIC]
+            if taken != made:
+                lacks, more = Counter(taken) - Counter(made), Counter(made) - Counter(taken)
+                found.append(
+                    f"processor {each.name}, offset {end}: lacks {dict(lacks)}, too much {dict(more)}"
+                )
+            found += [
+                f"processor {each.name}: a committed offset is out of range: {b}"
+                for b in each.beyond
+            ]
+        connection.close()
+        return found
+
+
+def judged(stage: Stage, clients: Clients, topics: dict[str, int]) -> Judge:
+    """Return who judges."""
+    return Judge(stage, clients, topics)
+
+
+def _difference(ours: Partition, theirs: Partition) -> str:
+    failed = [each.failed for each in (ours, theirs) if each.failed is not None]
+    if failed:
+        return f"stopped: {failed}"
+    start = max(max(each.log.cleaning.holes_below, each.kept_from) for each in (ours, theirs))
+    end = min(ours.high_watermark, theirs.high_watermark)
+    if start >= end:
+        return ""
+    return "" if whole(ours, start, end) == whole(theirs, start, end) else f"in {start} to {end}"

@@ -1,0 +1,271 @@
+"""One life of a region of three nodes: trouble, an end of it, and a judgement.
+
+INV-CSL1  nothing but the seed decides: two runs have one trace
+INV-CSL2  once faults end, everything converges: all nodes run, one leads, all are in sync, all clients get on, tidemarks go on
+INV-CSL3  where one fault comes at a time, writes go on within `SINGLE_S`
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from tests.simulation.cluster_swarm import faults
+from tests.simulation.cluster_swarm.clients import DOORS, clients_of, doors, hasten
+from tests.simulation.cluster_swarm.judge import Found, judged
+from tests.simulation.cluster_swarm.plan import OF_ALL, OF_DISKS, OF_FOLDERS, Fault, Gust, Plan
+from tests.simulation.cluster_swarm.stage import Stage
+from tests.simulation.cluster_swarm.watch import Watch
+from tests.simulation.kafka_client import CREATE_TOPICS, Connection, Refused
+from tests.simulation.region_cluster import NAMES
+from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.swarm.workloads.setting import End, Reach
+from tests.simulation.trace import Trace
+
+SETTLE_S: Final = 30.0
+PROGRESS_S: Final = 20.0
+ENDING_S: Final = 70.0
+STABLE_S: Final = 75.0
+EQUAL_S: Final = 10.0
+QUIET_S: Final = 1.0
+SINGLE_S: Final = 5.0
+NOT_TIMED: Final = OF_DISKS
+TOPICS_EXIST: Final = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a life came to. `counted`: faults by kind, and what clients did."""
+
+    seed: int
+    trace: str
+    events: int
+    violations: tuple[str, ...]
+    simulated_s: float
+    counted: Counter[str]
+
+
+def play(
+    seed: int, *, minutes: float = 0.5, without: frozenset[str] = frozenset(), say: Callable[[str], None] | None = None,
+    write: Callable[[str], object] | None = None,
+) -> Outcome:  # fmt: skip
+    """Play the life of a seed; `say` gets what happens, `write` every event."""
+    life = Life(Plan(seed, without=without), minutes, Trace(write), say)
+    return run_simulated(life.run(), seed)
+
+
+class Life:
+    """See the module's head."""
+
+    def __init__(
+        self, plan: Plan, minutes: float, trace: Trace, say: Callable[[str], None] | None
+    ) -> None:
+        """Nothing is started."""
+        self.plan, self.trace, self._minutes = plan, trace, minutes
+        self.stage = Stage(plan, trace, say)
+        self.clients = clients_of(self.stage)
+        self.counted: Counter[str] = Counter()
+        self._watch = Watch(self.stage)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timed: list[tuple[str, float, float]] = []
+
+    async def run(self) -> Outcome:
+        """Live it, and return what it came to."""
+        stage, loop = self.stage, asyncio.get_running_loop()
+        stage.tell(f"{self.plan}; {sorted(self.clients.workloads)}")
+        loop.set_exception_handler(self._unhandled)
+        watching = loop.create_task(self._watch.run())
+        life = loop.create_task(self._run())
+        await asyncio.wait([life, watching], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if watching.done():
+                watching.result()
+            life.result()
+        finally:
+            life.cancel()
+            watching.cancel()
+            self.clients.stop_reading()
+            for task in sorted(self._tasks, key=hash):
+                task.cancel()
+            for name in NAMES:
+                await stage.nodes[name].kill()
+        self.counted["leader epochs"] = self._watch.leader_epochs
+        return Outcome(
+            self.plan.seed, self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s(), self.counted
+        )  # fmt: skip
+
+    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let a client run beside everything."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._client_ended)
+        return task
+
+    def _client_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.stage.blame(f"a client ended: {task.exception()!r}")
+
+    # -- the course of it ------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        for name in NAMES:
+            await self.stage.start_soundly(name)
+        if not await self._settle("before anything happens"):
+            return
+        await self._make_topics()
+        self.clients.start(self.spawn)
+        hasten(self.clients)
+        if await self._all_get_on("before anything happens"):
+            await self._trouble()
+            if await self._settle("once faults have ended"):
+                tidemark = self._tidemark()
+                if await self._all_get_on("although all is well"):
+                    await self._tidemarks_go_on(tidemark)
+                    await self._end()
+
+    async def _make_topics(self) -> None:
+        rows = [
+            {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": (), "configs": ()}
+            for name, count in self._topics().items()
+        ]  # fmt: skip
+        [acting] = self.stage.acting()
+        connection = await Connection.open(self.stage.fabric.site("admin"), acting.kafka_port)
+        answer = await connection.call(
+            CREATE_TOPICS, 5, {"topics": rows, "timeout": 10_000, "validate_only": False}
+        )
+        for row in answer.topics:
+            if row.error_code.value not in {0, TOPICS_EXIST}:
+                raise Refused(f"CreateTopics {row.name}", row.error_code)
+        connection.close()
+
+    def _topics(self) -> dict[str, int]:
+        found = {"plain": len(DOORS), "accounts": 4, "processed": len(DOORS)}
+        for load in self.clients.workloads.values():
+            found |= {plan.name: plan.partitions for plan in load.topics}
+        return found
+
+    async def _trouble(self) -> None:
+        stage, number = self.stage, 0
+        ends_s = stage.now_s() + 60 * self._minutes
+        async with asyncio.TaskGroup() as lasting:
+            while stage.now_s() < ends_s:
+                number += 1
+                gust = self.plan.gust(number)
+                await asyncio.sleep(gust.gap_s)
+                name = self._victim(gust)
+                if not self._may(gust, name):
+                    continue
+                self.counted[gust.fault.value] += 1
+                stage.tell(f"{number}: {gust.fault.value} {name}, {gust.for_s:.2f} s")
+                if self.plan.calm:
+                    await self._alone(gust, name)
+                else:
+                    lasting.create_task(self._disturb(gust, name))
+
+    def _victim(self, gust: Gust) -> str:
+        acting = self.stage.acting()
+        if gust.victim is None and acting:
+            return acting[0].name
+        return NAMES[gust.victim or 0]
+
+    def _may(self, gust: Gust, name: str) -> bool:
+        stage = self.stage
+        if gust.fault in OF_ALL:
+            return not stage.disturbed
+        if gust.fault in OF_FOLDERS:
+            return stage.is_well()
+        return not (stage.disturbed if not self.plan.wild else stage.disturbed & {name})
+
+    async def _disturb(self, gust: Gust, name: str) -> None:
+        disturbed = set(NAMES) if gust.fault in OF_ALL else {name}
+        self.stage.disturbed |= disturbed
+        await faults.play(self.stage, gust, name)
+        self.stage.disturbed -= disturbed
+
+    async def _alone(self, gust: Gust, name: str) -> None:
+        """Play one fault, and nothing else until all is well again."""
+        began_s = self.stage.now_s()
+        await self._disturb(gust, name)
+        await self.stage.until(self.stage.is_well, SETTLE_S)
+        await asyncio.sleep(QUIET_S)
+        if gust.fault not in NOT_TIMED and gust.fault is not Fault.SLOW:
+            self._time(f"{gust.number} ({gust.fault.value} {name})", began_s, self.stage.now_s())
+
+    def _time(self, what: str, began_s: float, ended_s: float) -> None:
+        """Hold it to INV-CSL3."""
+        times_s = [
+            each.at_s for writer in self.clients.writers for each in writer.acked if began_s <= each.at_s <= ended_s
+        ]  # fmt: skip
+        gaps_s = [b - a for a, b in pairwise(sorted([began_s, *times_s, ended_s]))]
+        if max(gaps_s) > SINGLE_S:
+            self.stage.blame(f"no write is acknowledged for {max(gaps_s):.1f} s: fault {what}")
+
+    async def _settle(self, when: str) -> bool:
+        """Let the operator start what does not run any more, and wait (INV-CSL2)."""
+        stage = self.stage
+        stage.tell("everything is to be well")
+        for name in NAMES:
+            if name in stage.disk_failed:
+                await stage.kill(name)
+        for name in NAMES:
+            await stage.start_soundly(name)
+        if await stage.until(stage.is_well, SETTLE_S):
+            return True
+        stage.blame(
+            f"not within {SETTLE_S:.0f} s, {when}: one leads, all in sync: {stage.told_state()}"
+        )
+        return False
+
+    def _tidemark(self) -> Any:
+        [acting] = self.stage.acting()[:1]
+        return acting.node.tidemarks._published()
+
+    async def _tidemarks_go_on(self, before: Any) -> None:
+        """Rule INV-CSL2."""
+        if not await self.stage.until(lambda: self._tidemark() > before, EQUAL_S):
+            self.stage.blame(f"no tidemark behind {before} although all is well")
+
+    async def _all_get_on(self, when: str) -> bool:
+        before = self.clients.progress()
+
+        def stuck() -> list[str]:
+            now = self.clients.progress()
+            return [name for name, count in before.items() if now[name] <= count]
+
+        if await self.stage.until(lambda: not stuck(), PROGRESS_S):
+            return True
+        errors = self.clients.last_errors()
+        told = "; ".join(f"{name} ({errors.get(name)})" for name in stuck())
+        self.stage.blame(f"these get nothing through {when}: {told}; {self.stage.told_state()}")
+        return False
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        stage, clients = self.stage, self.clients
+        clients.stop_writing()
+        if not await stage.until(lambda: len(self._tasks) == len(clients.watchers), ENDING_S):
+            stage.blame(f"writers do not end within {ENDING_S:.0f} s: {clients.last_errors()}")
+        clients.stop_reading()
+        judge = judged(stage, clients, self._topics())
+        if not await stage.until(judge.is_decided, STABLE_S):
+            stage.blame(f"not decided within {STABLE_S:.0f} s: {judge.undecided()}")
+        await stage.until(judge.is_equal, EQUAL_S)
+        try:
+            found: Found = await judge.look()
+        except (OSError, Refused) as error:
+            stage.blame(f"cannot be read back: {error!r}")
+            return
+        for name, workload in clients.workloads.items():
+            end = End(Reach(stage.fabric, doors(stage)), DOORS[0], found.story)
+            for text in await workload.violations(end):
+                stage.blame(f"{name}: {text}")
+        for text in found.wrong:
+            stage.blame(text)
+        self.counted.update(found.counts)

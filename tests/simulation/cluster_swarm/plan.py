@@ -1,0 +1,98 @@
+"""What a seed does to a region of three nodes: its character, and fault after fault, each drawn from a stream of its own.
+
+Most seeds disturb a minority at a time, some all; some leave a region in peace between two faults, and are held to a time then.
+Not here: what a fault does (`faults`).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+
+class Fault(StrEnum):
+    """What can happen to a node, between two of them, or to all."""
+
+    KILL = "kill"
+    POWER = "power"
+    DRAIN = "drain"
+    PAUSE = "pause"
+    CUT = "cut"
+    HUSH = "hush"
+    MUTE = "mute"
+    BAR = "bar"
+    RESET = "reset"
+    SEVER = "sever"
+    ALONE = "alone"
+    WRITES = "writes"
+    SYNCS = "syncs"
+    READS = "reads"
+    FULL = "full"
+    SLOW = "slow"
+    WIPE = "wipe"
+    OLDER = "older"
+    ALL_POWER = "all-power"
+    ALL_KILLED = "all-killed"
+    ALL_PAUSED = "all-paused"
+    SWAP = "swap"
+
+
+OF_ALL: Final = frozenset({Fault.ALL_POWER, Fault.ALL_KILLED, Fault.ALL_PAUSED, Fault.SWAP})
+OF_DISKS: Final = frozenset({Fault.WRITES, Fault.SYNCS, Fault.READS, Fault.FULL, Fault.SLOW})
+OF_FOLDERS: Final = frozenset({Fault.WIPE, Fault.OLDER})
+"""What takes a folder: only where everybody is in sync, for two folders must survive."""
+LEADER_SHARE: Final = 0.55
+
+
+@dataclass(frozen=True, slots=True)
+class Gust:
+    """A fault: after `gap_s`, to `victim` (None: who leads), towards `other` nodes on, for `for_s`."""
+
+    number: int
+    fault: Fault
+    gap_s: float
+    for_s: float
+    victim: int | None
+    other: int
+    chance: Random
+
+
+class Plan:
+    """Everything that a seed would do. `calm`: one fault after the other; `wild`: a majority may be disturbed."""
+
+    def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
+        """Draw the character; faults are drawn when they are asked for."""
+        self.seed, self._without = seed, without
+        chance = self.stream("character")
+        self.calm = chance.random() < 0.25
+        self.wild = not self.calm and chance.random() < 0.25
+        self.rest_s = chance.choice((0.3, 1.0, 2.5))
+        self.delay_ms_max = chance.choice((0.0, 0.0, 1.0, 8.0))
+        self.pace_s = chance.choice((0.03, 0.1, 0.2))
+        self.tidemark_interval_ms = chance.choice((20, 100, 200))
+        kinds = [each for each in Fault if each not in OF_ALL or self.wild]
+        kept = [each for each in kinds if chance.random() < 0.6] or [Fault.KILL]
+        self.faults = {
+            each: chance.uniform(0.2, 1.0) * (0.4 if each in OF_DISKS | OF_FOLDERS else 1.0)
+            for each in kept
+            if each.value not in without
+        } or {Fault.KILL: 1.0}
+
+    def __str__(self) -> str:
+        """Return the character."""
+        how = "calm" if self.calm else "wild" if self.wild else "a minority"
+        return f"{how}, rest {self.rest_s} s, delay {self.delay_ms_max} ms, pace {self.pace_s} s: {', '.join(self.faults)}"
+
+    def stream(self, *what: object) -> Random:
+        """Return the chance of something, by its name."""
+        return Random(repr((self.seed, "cluster", *what)))
+
+    def gust(self, number: int) -> Gust:
+        """Return fault `number`."""
+        chance = self.stream("fault", number)
+        [fault] = chance.choices(list(self.faults), list(self.faults.values()))
+        victim = None if chance.random() < LEADER_SHARE else chance.randrange(3)
+        return Gust(
+            number, fault, chance.uniform(0, 2 * self.rest_s), chance.choice((0.1, 0.5, 1.2, 3.0, 6.0)) * chance.uniform(0.5, 1.5),
+            victim, chance.randrange(1, 3), chance,
+        )  # fmt: skip

@@ -1,0 +1,291 @@
+"""Who leads and who follows because of what the metadata say: the steps of one node, in their order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from idempotency.identity import LeaderEpoch, Member
+from region_broker.controller.cluster_commands import (
+    ChangeInSync,
+    ElectLeader,
+    FenceNode,
+    UnfenceNode,
+)
+from region_broker.controller.cluster_image import Leadership
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
+from region_broker.region.ports import Term
+from tests.fixtures.cluster_images import REGION_EPOCH, after, in_sync, leader_epoch, life, member
+
+Said = tuple[Any, ...]
+
+FENCED = after(in_sync(), FenceNode(1, life(1)))
+"""Nobody leads."""
+BY_ONE = after(FENCED, UnfenceNode(1, life(1)), ElectLeader(member(1), leader_epoch(2), 3))
+BY_ONE_AGAIN = after(BY_ONE, ElectLeader(member(1), leader_epoch(3), 4))
+BY_TWO = after(BY_ONE, ElectLeader(member(2), leader_epoch(3), 4))
+OTHER_IN_SYNC = after(BY_ONE, ChangeInSync(member(1), leader_epoch(2), (member(1), member(2)), 4))
+
+
+class Sides:
+    """All that a node's leadership moves; what it was told stands in `said`, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.committed = asyncio.Event()
+        self.stands_still = asyncio.Event()
+        self.stands_still.set()
+        self.lead_ends = False
+        self.goes = asyncio.Event()
+        self.goes.set()
+
+    # -- LeadingSide
+
+    def begin(self, leadership: Leadership) -> None:
+        self.said.append(("begin", leadership.leader_epoch))
+
+    def image_changed(self, image: MetadataImage) -> None:
+        self.said.append(("image", image.version))
+
+    def end(self) -> None:
+        self.said.append(("end",))
+
+    async def until_committed(self) -> None:
+        await self.committed.wait()
+
+    # -- RoleSide
+
+    def close_gate(self, reason: str) -> None:
+        self.said.append(("gate closed",))
+
+    # -- what takes writes
+
+    async def lead(self) -> None:
+        self.said.append(("lead",))
+        try:
+            if not self.lead_ends:
+                await asyncio.Event().wait()
+        finally:
+            await self.goes.wait()
+            self.said.append(("lead ends",))
+
+
+class Role:
+    """A `RoleSide`."""
+
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+
+    def close_gate(self, reason: str) -> None:
+        self._sides.close_gate(reason)
+
+    async def follow(self, _reason: str) -> None:
+        self._sides.said.append(("role follows",))
+        await self._sides.stands_still.wait()
+        self._sides.said.append(("stands still",))
+
+
+class Following:
+    """A `FollowingSide`."""
+
+    def __init__(self, sides: Sides) -> None:
+        self._sides = sides
+
+    def follow(self, leader: Member | None, leader_epoch: LeaderEpoch) -> None:
+        self._sides.said.append(("follow", leader, leader_epoch))
+
+    def stop(self) -> None:
+        self._sides.said.append(("stop",))
+
+
+class Driven:
+    """The driver of one node, and its image."""
+
+    def __init__(self, node_id: int, image: MetadataImage) -> None:
+        self.sides = sides = Sides()
+        self.image = image
+        self.driver = LeadershipDriver(
+            LeadershipParts(
+                me=member(node_id),
+                image=lambda: self.image,
+                role=Role(sides),
+                leading=sides,
+                following=Following(sides),
+                lead=sides.lead,
+            )
+        )
+
+    def take(self, image: MetadataImage) -> list[Said]:
+        """Let an image be there; return what was done in this very step."""
+        self.image = image
+        before = len(self.sides.said)
+        self.driver.take_image(image)
+        return self.sides.said[before:]
+
+    async def turns(self) -> list[Said]:
+        """Let all that can happen do so; return what was done since the last time."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        said, self.sides.said = self.sides.said, []
+        return said
+
+
+@asynccontextmanager
+async def driven(node_id: int, image: MetadataImage) -> AsyncIterator[Driven]:
+    node = Driven(node_id, image)
+    running = asyncio.get_running_loop().create_task(node.driver.run())
+    yield node
+    running.cancel()
+    await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def leading() -> AsyncIterator[Driven]:
+    """Node 1, which was elected under leader epoch 2, behind its registration."""
+    async with driven(1, FENCED) as node:
+        await node.turns()
+        node.take(BY_ONE)
+        assert ("lead",) in await node.turns()
+        yield node
+
+
+def term(counter: int) -> Term:
+    return Term(REGION_EPOCH, leader_epoch(counter), "eu")
+
+
+async def waits(work: "asyncio.Task[None]") -> bool:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return not work.done()
+
+
+# -- who leads ---------------------------------------------------------------------------------------
+
+
+async def test_INV_LSH2_a_process_does_not_lead_by_an_election_of_its_former_life() -> None:
+    """1. A leader is killed and is back before it is missed. 2. The metadata still name it. 3. It led in that leader epoch once."""
+    async with driven(1, BY_ONE) as node:
+        said = await node.turns()
+        assert ("lead",) not in said
+        assert said[-1] == ("follow", None, leader_epoch(2)), "nor does it copy from itself"
+        assert node.driver.follows
+        node.take(BY_ONE_AGAIN)
+        assert ("lead",) in await node.turns()
+        assert not node.driver.follows
+
+
+async def test_who_is_not_named_follows_who_is() -> None:
+    async with driven(3, BY_ONE) as node:
+        assert await node.turns() == [
+            ("role follows",), ("stands still",), ("follow", member(1), leader_epoch(2)),
+        ]  # fmt: skip
+        node.take(BY_TWO)
+        assert await node.turns() == [
+            ("stop",), ("role follows",), ("stands still",), ("follow", member(2), leader_epoch(3)),
+        ]  # fmt: skip
+
+
+async def test_a_leader_that_is_elected_anew_is_followed_anew() -> None:
+    async with driven(3, BY_ONE) as node:
+        await node.turns()
+        node.take(BY_ONE_AGAIN)
+        assert (await node.turns())[-1] == ("follow", member(1), leader_epoch(3))
+
+
+async def test_following_goes_on_over_images_that_name_the_same_leader() -> None:
+    async with driven(3, BY_ONE) as node:
+        await node.turns()
+        node.take(OTHER_IN_SYNC)
+        assert await node.turns() == []
+
+
+async def test_nothing_is_copied_before_all_that_took_writes_has_ended() -> None:
+    """A follower cuts and appends: no coordinator may write meanwhile."""
+    async with leading() as node:
+        node.sides.stands_still.clear()
+        node.sides.goes.clear()
+        node.take(BY_TWO)
+        assert ("role follows",) not in await node.turns(), "what leads is waited for"
+        node.sides.goes.set()
+        assert await node.turns() == [("lead ends",), ("role follows",)]
+        node.sides.stands_still.set()
+        assert await node.turns() == [
+            ("stands still",), ("follow", member(2), leader_epoch(3)),
+        ]  # fmt: skip
+
+
+async def test_nothing_is_copied_any_more_once_it_leads() -> None:
+    async with driven(1, FENCED) as node:
+        await node.turns()
+        node.take(BY_ONE)
+        assert await node.turns() == [("stop",), ("lead",)]
+
+
+# -- the step in which it ends -----------------------------------------------------------------------
+
+
+async def test_INV_LSH1_the_gate_and_the_high_watermarks_stop_in_the_step_that_names_another() -> (
+    None
+):
+    async with leading() as node:
+        assert sorted(node.take(BY_TWO)) == [("end",), ("gate closed",)]
+
+
+async def test_INV_LSH1_so_they_do_where_it_is_elected_anew() -> None:
+    """Another term has begun, so another one may have led in between; it begins to lead anew."""
+    async with leading() as node:
+        assert sorted(node.take(BY_ONE_AGAIN)) == [("end",), ("gate closed",)]
+        assert await node.turns() == [("end",), ("gate closed",), ("lead ends",), ("lead",)]
+
+
+async def test_a_leader_that_stays_is_told_of_each_image() -> None:
+    async with leading() as node:
+        assert node.take(OTHER_IN_SYNC) == [("image", OTHER_IN_SYNC.version)]
+        assert await node.turns() == [("image", OTHER_IN_SYNC.version)]
+
+
+async def test_INV_LSH1_high_watermarks_stop_with_the_process_that_leads() -> None:
+    node = Driven(1, FENCED)
+    running = asyncio.get_running_loop().create_task(node.driver.run())
+    await node.turns()
+    node.take(BY_ONE)
+    await node.turns()
+    running.cancel()
+    assert await node.turns() == [("lead ends",), ("end",)]
+
+
+async def test_what_leads_ends_by_no_way_of_its_own() -> None:
+    node = Driven(1, FENCED)
+    node.sides.lead_ends = True
+    running = asyncio.get_running_loop().create_task(node.driver.run())
+    await node.turns()
+    node.take(BY_ONE)
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        await running
+
+
+# -- serving -----------------------------------------------------------------------------------------
+
+
+async def test_INV_LSH3_it_serves_once_all_that_the_logs_hold_is_committed() -> None:
+    async with leading() as node:
+        settling = asyncio.get_running_loop().create_task(node.driver.settle_commits(term(2)))
+        assert await waits(settling)
+        assert await node.turns() == [("begin", leader_epoch(2))]
+        node.sides.committed.set()
+        await settling
+
+
+async def test_INV_LSH3_a_term_that_is_over_never_settles() -> None:
+    """1. A term begins. 2. This node is elected anew before its commits are asked for. 3. The new term's may not begin by the old one."""
+    async with leading() as node:
+        node.sides.committed.set()
+        node.take(BY_ONE_AGAIN)
+        await node.turns()
+        settling = asyncio.get_running_loop().create_task(node.driver.settle_commits(term(2)))
+        assert await waits(settling)
+        assert await node.turns() == []
+        settling.cancel()
