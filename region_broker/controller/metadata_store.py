@@ -256,9 +256,13 @@ class MetadataStore:
         self._group.stop()
 
     async def join(self) -> None:
-        """Return once this member is in the membership, and asks the others for that until then; `run` must be running."""
+        """Return once this member is in the membership, and asks the others for that until then; `run` must be running.
+
+        What it knows of the membership may be old: 1. A node is stopped, and removed. 2. It is started again, and its log says that it
+        is a member. 3. Nobody tells it that it is none, as nobody speaks to who is none. So who hears no leader asks, too.
+        """
         assert self._cluster is not None, "who is alone has nobody to join"
-        while not self._group.is_member:
+        while not self._group.is_member or self._group.leader is None:
             self._ask_in(self._cluster)
             await self._life.clock.sleep_ms(AGAIN_MS)
 

@@ -524,7 +524,9 @@ class Node:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(5):
                         await serving
-                if self._cluster is None:  # else what was proposed is settled by what other nodes say here
+                if (
+                    self._cluster is None
+                ):  # else what was proposed is settled by what other nodes say here
                     self.peers.close()
                 for task in reversed(running):
                     task.cancel()
