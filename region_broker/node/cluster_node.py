@@ -48,6 +48,7 @@ VOTERS_MAX: Final = 3
 LOOK_MS: Final = 50
 TOLD_EACH_MS: Final = 10_000
 DRAIN_MS_MAX: Final = 3_000
+SETTLED_WHILE_STOPPING_MS: Final = 1_500
 
 _NOT_YET: Final = frozenset({"leadership-not-begun", "node-id-in-use"})
 """Refusals of a registration that time mends: the first node is about to lead, a former folder of this node still counts as there."""
@@ -276,6 +277,7 @@ class ClusterNode:
 
     async def _drain(self, node: Node) -> None:
         """Let another member lead the quorum, and then the logs, where one can (a controlled shutdown)."""
+        self._begun.metadata.hasten(SETTLED_WHILE_STOPPING_MS)
         await self._hand_quorum_over()
         store, me = self._begun.metadata, self._begun.member
         leadership = store.image.leadership

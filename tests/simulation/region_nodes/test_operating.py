@@ -1,5 +1,6 @@
 """What operators see of a region of three nodes, and order of it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,13 @@ async def test_a_clean_stop_lets_another_one_lead_quorum_and_logs_without_silenc
         assert service(after).describe()["quorum"]["leader"] not in {None, quorum.node_id}
         await quorum.start()
         await settled(cluster)
+
+
+async def test_nodes_that_stop_together_wait_for_no_quorum(tmp_path: Path) -> None:
+    async with region_cluster(tmp_path, 39) as cluster:
+        leader = await settled(cluster)
+        began_ms = leader.clock.monotonic_ms()
+        async with asyncio.TaskGroup() as stopping:
+            for node in cluster.nodes.values():
+                stopping.create_task(node.stop())
+        assert leader.clock.monotonic_ms() - began_ms < 6 * SECONDS
