@@ -28,7 +28,7 @@ async def settled(cluster: Cluster) -> Member:
     """Return the leader once all are in sync and vote, and every node that runs knows it."""
 
     def knows(node: Member) -> bool:
-        if node.node is None or node.node.operating is None:
+        if not node.runs or node.node.operating is None:
             return False
         view = service(node).describe()
         return (
