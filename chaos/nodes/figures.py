@@ -63,10 +63,10 @@ def table(acked_s: Mapping[str, Sequence[float]], played: Sequence[Played]) -> l
         for each in rounds:
             errors.update(each.errors)
         lines.append(f"{kind} ({len(rounds)} rounds)")
-        for who in sorted({name for each in found for name in each}):
-            lines.append(
-                f"    {who:8} without an acknowledged write: {_spread([e[who] for e in found])}"
-            )
+        lines += [
+            f"    {who:8} without an acknowledged write: {_spread([each[who] for each in found])}"
+            for who in sorted({name for each in found for name in each})
+        ]
         whole = [each.whole_s - each.began_s for each in rounds]
         lines.append(f"    all in sync again after:           {_spread(whole)}")
         named = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))

@@ -96,7 +96,7 @@ class NodesDrill:
         errors = self.clients.errors()
         self._stall.taken()
         began_s = time.monotonic()
-        at = time.strftime("%H:%M:%S", time.gmtime()) + f".{time.time() % 1:.3f}"[2:]
+        at = time.strftime("%H:%M:%S", time.gmtime())
         self.stage.hurt(each.fault, name)
         if each.fault is Fault.KILL:
             time.sleep(DOWN_S)

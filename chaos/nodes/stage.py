@@ -50,8 +50,7 @@ class NodesStage(ClusterStage):
 
     def leader(self) -> int | None:
         """Return the node that leads the logs, None while none does; of a region that is not whole, too."""
-        found = self._leads(everybody=False)
-        return found
+        return self._leads(everybody=False)
 
     def _leads(self, *, everybody: bool) -> int | None:
         """Return who leads all partitions; with `everybody`, only where all replicas are in sync."""

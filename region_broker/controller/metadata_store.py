@@ -158,6 +158,8 @@ class MetadataStore:
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
         self._settled_ms_max = SETTLED_MS_MAX
+        self._brought: UUID | None = None
+        """The wish of somebody here that a snapshot has settled last."""
         self.failed = ""
         """Why no command is taken any more, empty while they are."""
         self.on_foreign: Callable[[MetadataImage, MetadataImage], None] = lambda _old, _new: None
@@ -294,7 +296,7 @@ class MetadataStore:
                 await to_its_end(work)
             finally:
                 del self._asked[wish_id]
-                self._see_on(wish_id)
+                self._go_on(wish_id)
             assert settled.done(), "INV-M14: no two wishes have one id"
             applied = settled.result()
             if applied.refusal is not None:
@@ -366,7 +368,7 @@ class MetadataStore:
             if asked is not None and not asked.done():
                 asked.set_result(each)
             self._unseen.append(each)
-        self._see_on(None)
+        self._see_on()
 
     def _take_loaded(self) -> None:
         """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for."""
@@ -377,18 +379,25 @@ class MetadataStore:
             if found is not None and not asked.done():
                 asked.set_result(found)
                 self._unseen.append(found)
+                self._brought = wish_id
                 waiting = True
         if not waiting:
             self._see(self._machine.current)
 
-    def _see_on(self, gone_on: UUID | None) -> None:
-        """See all up to the next wish of somebody here, who has not gone on yet; `gone_on`: who does so now."""
-        while self._unseen and self._unseen[0].wish_id not in self._asked:
-            each = self._unseen.popleft()
-            if each.wish_id == gone_on:
-                self._show(each.image)
+    def _go_on(self, wish_id: UUID) -> None:
+        """Show whoever asked what its command made; what came behind is seen in a later step, when that one has gone on (INV-M15)."""
+        if self._unseen and self._unseen[0].wish_id == wish_id:
+            own = self._unseen.popleft()
+            if self._brought == wish_id:  # a snapshot: what others changed is in it, too
+                self._see(own.image)
             else:
-                self._see(each.image)
+                self._show(own.image)
+        asyncio.get_running_loop().call_soon(self._see_on)
+
+    def _see_on(self) -> None:
+        """See all up to the next wish of somebody here, who has not gone on yet."""
+        while self._unseen and self._unseen[0].wish_id not in self._asked:
+            self._see(self._unseen.popleft().image)
 
     def _see(self, image: MetadataImage) -> None:
         if image is not self._image:

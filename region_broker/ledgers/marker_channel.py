@@ -113,7 +113,7 @@ class PartitionMarkerChannel:
             else:
                 _refused(marker.order, tp, outcome)
         if written:
-            partition.notify_committed(next_offset, _Written(tp, written))
+            partition.commits.notify(next_offset, _Written(tp, written))
 
     def _notify_groups(
         self, shard: int, markers: list[_Marker], outcomes: list[AppendOutcome]

@@ -68,7 +68,7 @@ class PartitionTransactionLog:
 
     def notify_committed(self, shard: int, offset: int, listener: DurableListener) -> None:
         """Notify `listener` once the record at `offset` is below the high watermark, or can no longer be waited for."""
-        self._partition(shard).notify_committed(offset + 1, listener)
+        self._partition(shard).commits.notify(offset + 1, listener)
 
     async def committed(self, shard: int, offset: int) -> None:
         """Return once the record at `offset` is below the high watermark; raises LedgerFailed."""

@@ -4,6 +4,7 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
           that then (RegisterNode is in it)
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
+INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
 
 What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
 Not here: what these do (`region.cluster`).
@@ -27,10 +28,11 @@ from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, PutDomain
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.metadata_store import Cluster
 from region_broker.controller.raft.effects import RoleChanged, TransferAsked
 from region_broker.controller.raft.failures import WishFailed
+from region_broker.controller.raft.shell import RaftGroup
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
@@ -46,6 +48,7 @@ from region_broker.region.peers.server import PeerServer
 QUORUM_GROUP: Final = "metadata"
 VOTERS_MAX: Final = 3
 LOOK_MS: Final = 50
+DRAIN_LOOK_MS: Final = 5
 TOLD_EACH_MS: Final = 10_000
 DRAIN_MS_MAX: Final = 3_000
 SETTLED_WHILE_STOPPING_MS: Final = 1_500
@@ -60,12 +63,15 @@ class _Relay:
     """What the transport tells, to the controller, which is made after it."""
 
     controller: ControllerDriver | None = None
+    group: RaftGroup | None = None
 
     def on_heard(self, member: Member) -> None:
         if self.controller is not None:
             self.controller.on_heard(member)
 
     def on_lost(self, member: Member) -> None:
+        if self.group is not None:
+            self.group.lost(member)
         if self.controller is not None:
             self.controller.on_lost(member)
 
@@ -109,6 +115,7 @@ class ClusterNode:
         )
         made.controller.lives = made._transport
         made._relay.controller = made.controller
+        made._relay.group = store.group
         return made
 
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
@@ -172,7 +179,10 @@ class ClusterNode:
         await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not serving.done():
-            await self._drain(node)
+            # What it waits for may never come, and is not given up by cancelling it (INV-UB1): the end of the metadata settles it.
+            draining = tasks.create_task(self._drain(), name="draining")
+            await asyncio.wait({draining}, timeout=DRAIN_MS_MAX / 1000)
+            draining.cancel()
             node.stop()
         await serving
 
@@ -275,19 +285,25 @@ class ClusterNode:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    async def _drain(self, node: Node) -> None:
-        """Let another member lead the quorum, and then the logs, where one can (a controlled shutdown)."""
-        self._begun.metadata.hasten(SETTLED_WHILE_STOPPING_MS)
-        await self._hand_quorum_over()
-        store, me = self._begun.metadata, self._begun.member
-        leadership = store.image.leadership
-        if leadership is None or leadership.leader != me or len(leadership.in_sync) < 2:
-            return
-        with suppress(CommandRefused, MetadataUnwritable, TimeoutError):
-            async with asyncio.timeout(DRAIN_MS_MAX / 1000):
-                await store.apply(DrainNode(me.node_id, self._life))
-                while (now := store.image.leadership) is not None and now.leader == me:
-                    await self._ports.clock.sleep_ms(LOOK_MS)
+    async def _drain(self) -> None:
+        """Let another node lead the logs and the quorum first, where one can, and nobody wait for this one (INV-CNN3)."""
+        store = self._begun.metadata
+        store.hasten(SETTLED_WHILE_STOPPING_MS)
+        with suppress(CommandRefused, MetadataUnwritable):
+            if self._is_needed(store.image):
+                await store.apply(DrainNode(self._begun.member.node_id, self._life))
+            while self._is_needed(store.image):
+                await self._ports.clock.sleep_ms(DRAIN_LOOK_MS)
+            await self._hand_quorum_over()
+
+    def _is_needed(self, image: MetadataImage) -> bool:
+        """Return whether the others would wait for this node, were it gone now."""
+        leadership = image.leadership
+        return (
+            leadership is not None
+            and self._begun.member in leadership.in_sync
+            and len(leadership.in_sync) > 1
+        )
 
     async def _hand_quorum_over(self) -> None:
         """Let the voter lead that has most of the log and was heard last; who is alone, or fails, leads on until it is gone."""
@@ -301,6 +317,5 @@ class ClusterNode:
         if not group.leads or not others:
             return
         _, _, target = max(others)
-        with suppress(WishFailed, TimeoutError):
-            async with asyncio.timeout(DRAIN_MS_MAX / 1000):
-                await group.ask(lambda ticket: TransferAsked(ticket, target))
+        with suppress(WishFailed):
+            await group.ask(lambda ticket: TransferAsked(ticket, target))

@@ -601,11 +601,10 @@ class Node:
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
-        if (
-            self._replication is None or not self._replication.leadership.follows
-        ):  # a log of a follower begins where its leader's does
+        if self._replication is None or not self._replication.leadership.follows:
             await self.storage.hold.look(self._hold_parts)
-            self.storage.partitions.maintain(self.storage.hold.of)
+        # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
+        self.storage.partitions.maintain(self.storage.hold.of)
         await self.storage.partitions.purge()
 
 

@@ -5,6 +5,7 @@
     writer     what goes in                               (`parts.writer`)
     reader     what comes out                             (`parts.reader`)
     retention  what goes from its beginning               (`parts.retention`)
+    commits    who waits for HW, or for this disk alone   (`parts.commits`)
     copies     which other node of the region is told     (`parts.copies`)
     watchers   who is told that readers may see more      (`readable_watchers`)
 
@@ -23,7 +24,8 @@ from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
-from region_broker.partitions.commit_waiters import CommitFuture, CommitListener, CommitWaiters
+from region_broker.partitions.commit_waiters import CommitFuture
+from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.retention import Retention
@@ -53,7 +55,7 @@ class Partition:
         self.watchers = ReadableWatchers()
         self._start = start
         self._trimming = Trimming(tp, log, start)
-        self._waiters = CommitWaiters()
+        self.commits = Commits(log.content, log.durability)
         self.copies = Copies(log.listener)
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
@@ -77,19 +79,13 @@ class Partition:
         """The end of what is durable here, and on all in-sync members where other nodes of the region copy this log."""
         return self.log.durability.stable_offset
 
-    @property
-    def durable_end(self) -> int:
-        """The end of what is durable on this node."""
-        return self.log.durability.durable_offset
-
     def commit_up_to(self, offset: int | None) -> None:
         """Take `offset` for the end of what all in-sync members have; None: nobody else in the region has this log (INV-PL6)."""
         durability = self.log.durability
         if durability.committed_offset == offset:
             return
         durability.committed_offset = offset
-        if self.failed is None:
-            self._waiters.reached(durability.stable_offset)
+        self.commits.moved()
         self.watchers.notify()
 
     @property
@@ -148,7 +144,7 @@ class Partition:
         self.log.epochs.truncate_end(self.log_end_offset)
         if self.is_leader:
             self.sight.is_leader = False
-            self._waiters.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
+            self.commits.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
         self.follow_term(self.written_epoch)
         self.watchers.notify()
 
@@ -206,26 +202,12 @@ class Partition:
     async def wait_committed(self, offset: int) -> None:
         """Return once HW >= `offset`. Raises PartitionFailed or NotLeader: the outcome is unknown then."""
         waiting = CommitFuture()
-        self.notify_committed(offset, waiting)
+        self.commits.notify(offset, waiting)
         await waiting.future
-
-    def notify_committed(self, offset: int, listener: CommitListener) -> None:
-        """Notify `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
-        failed = self.log.content.failed
-        if failed is not None:
-            listener.not_committed(PartitionFailed(failed))
-        elif self.log.durability.stable_offset >= offset:
-            listener.committed()
-        else:
-            self._waiters.notify_at(offset, listener)
 
     def _stable_moved(self) -> None:
         self.copies.on_durable()
-        failed = self.log.content.failed
-        if failed is not None:
-            self._waiters.fail(PartitionFailed(failed))
-        else:
-            self._waiters.reached(self.log.durability.stable_offset)
+        self.commits.moved()
         self.watchers.notify()
 
     def stop(self, reason: str) -> None:
@@ -235,7 +217,7 @@ class Partition:
     def close(self, reason: str) -> None:
         """Stop for good, cleanly: waiters get PartitionFailed with `reason`."""
         self.log.close()
-        self._waiters.fail(PartitionFailed(reason))
+        self.commits.fail(PartitionFailed(reason))
         self.watchers.notify()
 
     # -- cutting ---------------------------------------------------------------------------------
@@ -255,11 +237,11 @@ class Partition:
     def start_at(self, offset: int) -> None:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
         reason = f"{self.tp} starts again at {offset}"
-        self._waiters.fail(NotLeader(reason))  # first: HW may pass over what they wait for (P18)
+        self.commits.fail(NotLeader(reason))  # first: HW may pass over what they wait for (P18)
         self._trimming.start_at(offset)
         self._show_no_more_than(offset, reason)
 
     def _show_no_more_than(self, offset: int, reason: str) -> None:
-        self._waiters.fail(NotLeader(reason))
+        self.commits.fail(NotLeader(reason))
         self.sight.show_no_more_than(offset)
         self.watchers.notify()

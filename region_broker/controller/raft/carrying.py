@@ -38,6 +38,7 @@ from region_broker.controller.raft.effects import (
     MembershipAsked,
     Message,
     Outcome,
+    PeerLost,
     Persist,
     Proposed,
     ReadAsked,
@@ -154,6 +155,11 @@ class Carrier:
         if not self._tick_waits:
             self._tick_waits = True
             self._submit(Ticked())
+
+    def lost(self, member: Member) -> None:
+        """Tell the core that a connection with a member has ended."""
+        if not self._stopping and len(self._inbox) < INBOX_MAX:  # INV-RK5
+            self._submit(PeerLost(member))
 
     async def ask(self, wish: Callable[[int], Wish]) -> LogIndex:
         """Return what the wish, made of its ticket, came to.
@@ -333,7 +339,7 @@ class Carrier:
         match event:
             case Proposed() | ReadAsked() | MembershipAsked() | TransferAsked():
                 self._settle(event.ticket, reason)
-            case Received() | Ticked() | Snapshotted():
+            case Received() | Ticked() | PeerLost() | Snapshotted():
                 logger.debug("as if it had not happened: %s", reason)
             case _:
                 assert_never(event)

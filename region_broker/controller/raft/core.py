@@ -24,6 +24,7 @@ from region_broker.controller.raft.effects import (
     Message,
     Outcome,
     PassedOn,
+    PeerLost,
     Proposed,
     ReadAsked,
     Received,
@@ -148,6 +149,9 @@ class RaftCore:
                 self._receive(sender, message)
             case Ticked():
                 self._tick()
+            case PeerLost(member):
+                if self._leading is None and member == state.leader:
+                    state.lost_leader()
             case Snapshotted(point):
                 self._snapshotted(point)
             case _:

@@ -189,6 +189,13 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerLost:
+    """A connection with a member has ended: if that one leads, it may be gone."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshotted:
     """The state machine's image at `point` is durable; the log up to there may go."""
 
@@ -196,7 +203,14 @@ class Snapshotted:
 
 
 Event: TypeAlias = (
-    Received | Proposed | ReadAsked | MembershipAsked | TransferAsked | Ticked | Snapshotted
+    Received
+    | Proposed
+    | ReadAsked
+    | MembershipAsked
+    | TransferAsked
+    | Ticked
+    | PeerLost
+    | Snapshotted
 )
 
 

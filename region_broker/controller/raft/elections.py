@@ -1,7 +1,8 @@
 """How a member becomes leader: it asks whether it would be elected (PreVote), then for votes, then counts the voters.
 
 INV-RFV1  only a member whose log holds all that mine does gets my vote (Raft 5.4.1)
-INV-RFV2  who has a fresh leader votes for nobody, unless that leader ordered the election (thesis 4.2.3, 3.10)
+INV-RFV2  who has a fresh leader votes for nobody, unless that leader ordered the election (thesis 4.2.3, 3.10). One whose connection
+          has ended is fresh no more, until it is heard again: a process that is killed is replaced without the whole time-out
 INV-RFV3  asking beforehand changes no term and no vote (thesis 9.6)
 INV-RFV4  only voters of the membership in force are counted, each once, and only answers of the present election
 

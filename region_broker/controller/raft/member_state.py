@@ -96,6 +96,14 @@ class MemberState:
         self.put_election_off()
         self.become(Role.FOLLOWER, leader)
 
+    def lost_leader(self) -> None:
+        """Count the leader as silent, and ask for votes soon, in turn with the other voters, unless it is heard again."""
+        self.heard_leader_ms = self.now_ms - self.settings.election_timeout_ms
+        others = sorted(voter for voter in self.log.membership.voters if voter != self.leader)
+        turn = others.index(self.me) if self.me in others else len(others)
+        due_ms = self.now_ms + self.settings.lost_leader_ms * (turn + 1)
+        self.election_due_ms = min(self.election_due_ms, due_ms)
+
     def put_election_off(self) -> None:
         """Wait an election timeout, and up to as much again, before asking for votes."""
         timeout_ms = self.settings.election_timeout_ms

@@ -15,6 +15,7 @@ from region_broker.controller.raft.effects import (
     Event,
     MembershipAsked,
     PassedOn,
+    PeerLost,
     Proposed,
     ReadAsked,
     Received,
@@ -32,7 +33,7 @@ def log_bytes(event: Event, membership: Membership) -> int:
 
     Nearly every event can raise the term, give a vote, or make a leader, who begins with one entry, or two: `membership`.
     """
-    if isinstance(event, ReadAsked | TransferAsked):
+    if isinstance(event, ReadAsked | TransferAsked | PeerLost):
         return 0
     needed_bytes = 2 * (CHANGE_BYTES_MAX + ENTRY_BYTES_MAX) + _encoded_bytes(membership)
     match event:

@@ -15,6 +15,9 @@ class RaftSettings:
 
     election_timeout_ms: int = 500
     heartbeat_ms: int = 50
+    lost_leader_ms: int = 120
+    """Whose connection with the leader has ended waits so long for its next heartbeat; the voters that come after it in the order of
+    node ids wait once more for each before them, so that votes are seldom split."""
     append_entries_max: int = 256
     append_bytes_max: int = 1 * MIB
     """Payloads of one AppendRequest; one entry goes whatever its size."""
@@ -37,6 +40,9 @@ class RaftSettings:
     def __post_init__(self) -> None:
         """Refuse times and limits that do not fit together."""
         assert 0 < self.heartbeat_ms * 2 < self.election_timeout_ms, "one heartbeat may be lost"
+        assert self.heartbeat_ms * 2 < self.lost_leader_ms, (
+            "a heartbeat over another connection is awaited"
+        )
         assert self.append_bytes_max <= self.in_flight_bytes_max
         assert self.payload_bytes_max + self.entry_bytes <= self.uncommitted_bytes_max
         assert min(self.append_entries_max, self.in_flight_requests_max, self.waiting_max) > 0

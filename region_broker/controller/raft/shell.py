@@ -229,6 +229,10 @@ class RaftGroup(RaftosNode):
         membership = self.membership
         return self._carrier.me in (*membership.voters, *membership.learners)
 
+    def lost(self, member: Member) -> None:
+        """Take note that a connection with a member has ended: who leads need not be waited for then."""
+        self._carrier.lost(member)
+
     def facts(self) -> GroupFacts:
         """Return what this member knows of its group now."""
         return self._carrier.facts

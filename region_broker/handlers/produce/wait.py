@@ -1,7 +1,7 @@
 """From appended batches to the answer: who waits for a group commit, and until when.
 
 INV-HPW1 a request is answered once: by the commit that reaches its last batch, or when its time is over; then what is
-         not durable is REQUEST_TIMED_OUT (P18)
+         not durable is REQUEST_TIMED_OUT (P18). With acks=1 the disk of this node is enough (INV-PTD1)
 Not here: what is appended (`produce.pipeline`), what moves HW (`partitions.partition`).
 """
 
@@ -83,11 +83,13 @@ class Item:
         self.error = _TIMED_OUT
         self.text = text
 
-    def is_durable(self) -> bool:
-        """Return whether an appended batch is below HW."""
+    def is_durable(self, acks: int) -> bool:
+        """Return whether an appended batch is where `acks` has it: on this node (1), or below HW (-1)."""
         assert self.partition is not None
         assert self.outcome is not None
-        return self.partition.high_watermark >= self.outcome.next_offset
+        commits = self.partition.commits
+        reached = commits.durable_end if acks == 1 else commits.high_watermark
+        return reached >= self.outcome.next_offset
 
     def committed(self) -> None:
         """See `CommitListener`."""
@@ -122,7 +124,7 @@ OnEnd: TypeAlias = Callable[[Sequence[Item]], None]
 class ProduceWait:
     """One request that waits for its batches."""
 
-    __slots__ = ("_ctx", "_items", "_left", "_on_end", "_request")
+    __slots__ = ("_ctx", "_is_for_one", "_items", "_left", "_on_end", "_request")
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class ProduceWait:
         self._items = items
         self._on_end = on_end
         self._left = 1  # itself, until every batch is told of
+        self._is_for_one: Final = request.acks == 1
 
     def expect(self, items: Sequence[Item]) -> None:
         """Wait for some of the batches, in the step that appended them; `all_expected` comes last."""
@@ -150,7 +153,9 @@ class ProduceWait:
                 assert item.partition is not None
                 self._left += 1
                 item.wait = self
-                item.partition.notify_committed(item.outcome.next_offset, item)
+                commits = item.partition.commits
+                notify = commits.notify_durable if self._is_for_one else commits.notify
+                notify(item.outcome.next_offset, item)
 
     def all_expected(self) -> None:
         """Note that every batch is waited for; ends at once if all are durable or refused."""
@@ -172,7 +177,11 @@ class ProduceWait:
         """See `Expiring`."""
         text = f"not durable within {self._request.timeout_ms / 1000} s; it may still become so"
         for item in self._items:
-            if item.outcome is not None and not item.error and not item.is_durable():
+            if (
+                item.outcome is not None
+                and not item.error
+                and not item.is_durable(self._request.acks)
+            ):
                 item.unknown(text)
         self._end()
 

@@ -82,8 +82,11 @@ class Retention:
         sight = self._sight
         if self._log.failed is not None:
             return 0
-        # A mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`).
-        bound = sight.visible_end if sight.is_leader else sight.last_stable_offset
+        if sight.is_leader or self._log.durability.committed_offset is not None:
+            # Whoever leads a log that is copied inside its region shows nothing before it knows HW to be above this.
+            bound = sight.high_watermark
+        else:  # a mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`)
+            bound = sight.last_stable_offset
         state = self._log.state
         state.forget_completed_below(bound)
         state.expire(monotonic_ms, producer_expiration_ms)

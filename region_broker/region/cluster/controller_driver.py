@@ -68,6 +68,8 @@ class ControllerDriver:
         self._core = ControllerCore(settings, store.image, clock.monotonic_ms())
         self.lives: Lives | None = None
         self._known_lives: dict[Member, UUID] = {}
+        self._lost: dict[Member, UUID] = {}
+        """Whose connections have ended since they were heard: told to the core when it begins to decide, too."""
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._tickets = itertools.count()
@@ -102,18 +104,23 @@ class ControllerDriver:
             return
         if role_change == self._role_changes:
             self._put(Leads(term, self._store.image))
+            for member, life in self._lost.items():
+                self._put(Lost(member, life))
 
     def on_heard(self, member: Member) -> None:
         """See `Watcher` (INV-CND2)."""
         life = self.lives.life_of(member) if self.lives is not None else None
         if life is not None:
             self._known_lives[member] = life
+            self._lost.pop(member, None)
             self._put(Heard(member, life))
 
     def on_lost(self, member: Member) -> None:
         """See `Watcher`."""
         life = self._known_lives.get(member)
         if life is not None:
+            if self._store.image.node_of(member) is not None:
+                self._lost[member] = life
             self._put(Lost(member, life))
 
     async def order(self, make: Callable[[int], Order]) -> OrderAnswered:

@@ -174,7 +174,7 @@ class ReplicaFollowing:
             del moved[key]
             self._remove(key)
         if moved:
-            self._tell(LogsDurable({key: log.durable_end for key, log in moved.items()}))
+            self._tell(LogsDurable({key: log.commits.durable_end for key, log in moved.items()}))
 
     # -- the core --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ def noted_high_watermark(partition: Partition) -> int:
     """
     noted = partition.log.durability.committed_offset
     known = partition.log_start_offset if noted is None else max(noted, partition.log_start_offset)
-    return min(known, partition.durable_end)
+    return min(known, partition.commits.durable_end)
 
 
 def history_of(partition: Partition) -> LogHistory:
@@ -31,4 +31,6 @@ def history_of(partition: Partition) -> LogHistory:
 
 def local_log(partition: Partition) -> LocalLog:
     """Return the log as a follower begins a session with it."""
-    return LocalLog(history_of(partition), partition.durable_end, noted_high_watermark(partition))
+    return LocalLog(
+        history_of(partition), partition.commits.durable_end, noted_high_watermark(partition)
+    )

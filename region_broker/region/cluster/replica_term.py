@@ -168,7 +168,7 @@ class LeaderTerm:
         partition.copies.tell_durable(partial(self._on_durable, partition))
         known = noted_high_watermark(partition)
         self.tell(
-            LogOpened(key, partition.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
+            LogOpened(key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
         )  # fmt: skip
         if key in self.logs and not self.core.is_deposed:
             partition.commit_up_to(self.core.high_watermark(key))
@@ -199,7 +199,7 @@ class LeaderTerm:
             del moved[key]
             self._close(key)
         if moved:
-            self.tell(LogsDurable({key: log.durable_end for key, log in moved.items()}))
+            self.tell(LogsDurable({key: log.commits.durable_end for key, log in moved.items()}))
 
     def set_min_in_sync(self) -> None:
         """Look at what the logs' topics ask for now."""

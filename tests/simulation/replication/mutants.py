@@ -288,11 +288,11 @@ MUTANTS: Final = (
         ),
     ),
     _mutant(
-        "whoever-is-alive-may-lead", "R7, INV-RPC1", "INV-RPJ",
+        "whoever-is-alive-may-lead", "R7", "INV-RPJ",
         ("tests.simulation.replication.choosing:choose", "able = in_sync & alive", "able = alive"),
     ),
     _mutant(
-        "a-node-is-taken-for-its-folder", "R3, INV-RPC1", "INV-RPJ",
+        "a-node-is-taken-for-its-folder", "R3", "INV-RPJ",
         (
             "tests.simulation.replication.choosing:choose",
             "able = in_sync & alive",

@@ -26,6 +26,7 @@ from region_broker.records.batches import Origin, Record, build_batch, iter_reco
 from region_broker.records.compression import Codec
 from tests.fixtures.kafka_port import LEADER_EPOCH, RawClient, WireFixture, wire_fixture
 from tests.fixtures.node_logs import append_marker
+from tests.fixtures.waiting import until
 from txn_coordinator.verdicts import TxnVerdict
 
 T0 = TopicPartition(TopicName("t"), 0)
@@ -524,3 +525,26 @@ async def test_C7_a_batch_that_takes_long_is_opened_in_a_thread_and_keeps_its_pl
             assert answer.responses[0].partition_responses[0].base_offset == base_offset
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
+
+
+async def test_INV_PTD1_acks_1_waits_for_one_disk_and_acks_all_for_the_nodes_in_sync(
+    tmp_path: Path,
+) -> None:
+    """Kafka's `acks`: "1: the leader will write the record to its local log but will respond without awaiting full
+    acknowledgement from all followers"; here, once it is durable there.
+    """
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        partition = fixture.partition("t")
+        partition.commit_up_to(0)  # another node of the region is in sync, and has nothing yet
+        assert (await produce(client, 9, batch(), acks=1))[0].error_code == 0
+        assert (partition.commits.durable_end, partition.high_watermark) == (1, 0)
+        client.send(0, 9, produce_of(batch(), acks=-1))
+        waiting = asyncio.ensure_future(client.receive(0, 9))
+        await until(lambda: partition.commits.durable_end == 2, "its own disk")
+        assert not waiting.done()
+        partition.commit_up_to(2)
+        answered = await waiting
+        row = answered[1].responses[0].partition_responses[0]
+        assert (row.error_code, row.base_offset) == (0, 1)

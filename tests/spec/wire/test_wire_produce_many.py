@@ -23,7 +23,7 @@ from region_broker.handlers.produce import pipeline
 from region_broker.handlers.produce.wait import Item
 from region_broker.limits import PIECE_ELEMENTS
 from region_broker.records.batches import Origin
-from region_broker.wire.codec.fast_paths.produce import ProducedRow, answer_pieces
+from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest, answer_pieces
 from tests.fixtures.kafka_port import PlayedCoordinator, wire_fixture
 from tests.spec.wire.test_wire_produce_fetch import batch, fetch, produce_of, txn, values
 
@@ -70,9 +70,9 @@ async def test_INV_HPM1_others_are_served_between_the_pieces(
             ticks += 1
             await asyncio.sleep(0)
 
-    def noting(ctx: RequestContext, items: Sequence[Item]) -> None:
+    def noting(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:
         sizes.append((len(items), ticks))
-        produce_batches.append(ctx, items)
+        produce_batches.append(ctx, request, items)
 
     monkeypatch.setattr(pipeline, "append", noting)
     async with wire_fixture(tmp_path) as fixture:

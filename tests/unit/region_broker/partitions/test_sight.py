@@ -137,13 +137,17 @@ def test_who_watches_is_told_of_every_change_of_role_of_a_cut_and_of_a_stop(chan
 
 
 @pytest.mark.parametrize("change", ["it mirrors", "it is cut", "it begins anew"])
-async def test_P18_whoever_waits_hears_that_it_is_not_the_leaders_any_more(change: str) -> None:
+@pytest.mark.parametrize("here", [True, False])
+async def test_P18_whoever_waits_hears_that_it_is_not_the_leaders_any_more(
+    change: str, here: bool
+) -> None:
     some = fixture()
     for _ in range(6):
         some.partition.writer.append(batch())
     some.sync()
     waiting = CommitFuture()
-    some.partition.notify_committed(9, waiting)
+    commits = some.partition.commits
+    (commits.notify_durable if here else commits.notify)(9, waiting)
     CHANGES[change](some.partition)
     with pytest.raises(NotLeader):
         await asyncio.wait_for(waiting.future, 10)
@@ -152,6 +156,6 @@ async def test_P18_whoever_waits_hears_that_it_is_not_the_leaders_any_more(chang
 async def test_a_cut_that_takes_nothing_ends_no_wait() -> None:
     some = mirror()
     waiting = CommitFuture()
-    some.partition.notify_committed(9, waiting)
+    some.partition.commits.notify(9, waiting)
     some.partition.truncate_to(6)
     assert not waiting.future.done()

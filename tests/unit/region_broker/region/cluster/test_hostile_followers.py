@@ -51,7 +51,7 @@ async def leader_and_stranger(
         client.close()
         reading.cancel()
         await one.produce(batch())
-        assert two.partition().durable_end == one.partition().high_watermark
+        assert two.partition().commits.durable_end == one.partition().high_watermark
         for node in (one, two):
             await node.kill()
 

@@ -18,7 +18,15 @@ from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.ports import Term
-from tests.fixtures.cluster_images import REGION_EPOCH, after, in_sync, leader_epoch, life, member
+from tests.fixtures.cluster_images import (
+    REGION_EPOCH,
+    after,
+    in_sync,
+    leader_epoch,
+    let_in,
+    life,
+    member,
+)
 
 Said = tuple[Any, ...]
 
@@ -26,6 +34,10 @@ FENCED = after(in_sync(), FenceNode(1, life(1)))
 """Nobody leads."""
 BY_ONE = after(FENCED, UnfenceNode(1, life(1)), ElectLeader(member(1), leader_epoch(2), 3))
 BY_ONE_AGAIN = after(BY_ONE, ElectLeader(member(1), leader_epoch(3), 4))
+BACK = after(BY_ONE, *let_in(1, start=2))
+"""The first node was started again."""
+assert BACK.leadership is not None
+BACK_AND_LEADING = after(BACK, ElectLeader(member(1), leader_epoch(3), BACK.leadership.version))
 BY_TWO = after(BY_ONE, ElectLeader(member(2), leader_epoch(3), 4))
 OTHER_IN_SYNC = after(BY_ONE, ChangeInSync(member(1), leader_epoch(2), (member(1), member(2)), 4))
 
@@ -104,12 +116,13 @@ class Following:
 class Driven:
     """The driver of one node, and its image."""
 
-    def __init__(self, node_id: int, image: MetadataImage) -> None:
+    def __init__(self, node_id: int, image: MetadataImage, start: int = 1) -> None:
         self.sides = sides = Sides()
         self.image = image
         self.driver = LeadershipDriver(
             LeadershipParts(
                 me=member(node_id),
+                life=life(node_id, start),
                 image=lambda: self.image,
                 role=Role(sides),
                 leading=sides,
@@ -134,8 +147,8 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(node_id: int, image: MetadataImage) -> AsyncIterator[Driven]:
-    node = Driven(node_id, image)
+async def driven(node_id: int, image: MetadataImage, start: int = 1) -> AsyncIterator[Driven]:
+    node = Driven(node_id, image, start)
     running = asyncio.get_running_loop().create_task(node.driver.run())
     yield node
     running.cancel()
@@ -167,12 +180,14 @@ async def waits(work: "asyncio.Task[None]") -> bool:
 
 async def test_INV_LSH2_a_process_does_not_lead_by_an_election_of_its_former_life() -> None:
     """1. A leader is killed and is back before it is missed. 2. The metadata still name it. 3. It led in that leader epoch once."""
-    async with driven(1, BY_ONE) as node:
+    async with driven(1, BY_ONE, start=2) as node:
         said = await node.turns()
         assert ("lead",) not in said
         assert said[-1] == ("follow", None, leader_epoch(2)), "nor does it copy from itself"
         assert node.driver.follows
-        node.take(BY_ONE_AGAIN)
+        node.take(BACK)
+        assert ("lead",) not in await node.turns()
+        node.take(BACK_AND_LEADING)
         assert ("lead",) in await node.turns()
         assert not node.driver.follows
 

@@ -51,7 +51,7 @@ def test_followers_have_the_same_bytes_and_what_is_committed_is_durable_on_all()
         one, two, three = await region.start()
         for _ in range(20):
             end = await one.produce(batch(3))
-            assert min(node.partition().durable_end for node in (one, two, three)) >= end
+            assert min(node.partition().commits.durable_end for node in (one, two, three)) >= end
         await region.until(
             lambda: two.partition().high_watermark == three.partition().high_watermark == 60,
             "HW is told",
@@ -76,7 +76,7 @@ def test_INV_RSN3_a_backlog_much_larger_than_one_answer_is_copied() -> None:
     live(life, partitions=2)
 
 
-def test_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out() -> None:
+def test_INV_PL6_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, three = await region.start()
         three.runner.goes.clear()
@@ -85,11 +85,11 @@ def test_a_follower_whose_disk_stands_still_holds_hw_back_until_it_is_taken_out(
         took_ms = region.clock.monotonic_ms() - begun_ms
         assert LAG_MS <= took_ms < LAG_MS + 1_000
         assert region.in_sync() == {1, 2}
-        assert three.partition().durable_end < end <= two.partition().durable_end
+        assert three.partition().commits.durable_end < end <= two.partition().commits.durable_end
         assert three.partition().high_watermark < end
         three.runner.goes.set()
         await region.until(lambda: region.in_sync() == {1, 2, 3}, "it comes back")
-        assert three.partition().durable_end >= end
+        assert three.partition().commits.durable_end >= end
 
     live(life)
 
@@ -406,12 +406,14 @@ def test_INV_RSN1_INV_RSN2_an_append_is_copied_at_once_and_may_be_durable_elsewh
         begun_ms = region.clock.monotonic_ms()
         one.append(batch())
         await region.until(
-            lambda: two.partition().durable_end == three.partition().durable_end == 1,
+            lambda: (
+                two.partition().commits.durable_end == three.partition().commits.durable_end == 1
+            ),
             "it is durable there",
         )
         assert region.clock.monotonic_ms() - begun_ms < 50
         await region.clock.sleep_ms(100)
-        assert (one.partition().durable_end, one.partition().high_watermark) == (0, 0)
+        assert (one.partition().commits.durable_end, one.partition().high_watermark) == (0, 0)
         one.runner.goes.set()
         await region.until(lambda: two.partition().high_watermark == 1, "HW is told")
         assert region.clock.monotonic_ms() - begun_ms < 300
@@ -451,7 +453,7 @@ class AppendsAgain:
         self.left -= 1
         if self.left > 0:
             outcome = self._node.append(batch())
-            self._node.partition().notify_committed(outcome.next_offset, self)
+            self._node.partition().commits.notify(outcome.next_offset, self)
 
     def not_committed(self, error: Exception) -> None:
         self.error = error
@@ -619,3 +621,54 @@ def test_a_log_that_parts_from_the_leaders_below_hw_stops_and_is_not_cut() -> No
         assert two.disk.file_size(two.table.folder_of(TOPIC_ID, 0) / f"{0:020d}.log") == len(kept)
 
     live(life)
+
+
+def test_a_new_leader_counts_nothing_as_committed_that_another_one_in_sync_lacks() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        three.runner.goes.clear()
+        one.append(batch())
+        await region.until(
+            lambda: two.partition().commits.durable_end == 1, "it is durable at one of two"
+        )
+        region.fence(1)
+        region.elect(2)
+        await region.clock.sleep_ms(200)
+        assert (two.partition().high_watermark, two.partition().commits.durable_end) == (0, 1)
+        three.runner.goes.set()
+        await two.leading.until_committed()
+        assert two.partition().high_watermark == three.partition().commits.durable_end == 1
+
+    live(life)
+
+
+class Ends:
+    """A `CommitListener` that ends the leader epoch in the step in which it hears of a commit."""
+
+    def __init__(self, node: ReplicaNode) -> None:
+        self._node = node
+        self.heard = False
+
+    def committed(self) -> None:
+        self.heard = True
+        self._node.leading.end()
+
+    def not_committed(self, error: Exception) -> None:
+        raise error
+
+
+def test_INV_RTM2_nothing_moves_in_the_rest_of_the_step_in_which_a_leader_ends() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for node in (two, three):
+            await node.kill()
+        await region.until(lambda: region.in_sync() == {1}, "nobody else is in sync")
+        ends = Ends(one)
+        for number in range(2):
+            one.append(batch(), number)
+            one.partition(number).commits.notify(1, ends)
+        await region.until(lambda: ends.heard, "one of both is committed")
+        await region.clock.sleep_ms(50)
+        assert sorted(one.partition(number).high_watermark for number in range(2)) == [0, 1]
+
+    live(life, partitions=2)

@@ -35,7 +35,7 @@ CREATE_TOPICS = 19
 PORT = 9_093
 
 
-def at_home(image: MetadataImage) -> MetadataImage:
+def at_its_site(image: MetadataImage) -> MetadataImage:
     """Let each node be met at a site of its own."""
     nodes = {
         node_id: msgspec.structs.replace(found, peer_host=str(node_id), peer_port=PORT)
@@ -63,7 +63,7 @@ class World:
     def all_see(self, change: Callable[[SeenRegion], None], *nodes: int) -> None:
         for node_id in nodes or (1, 2):
             change(self.seen[node_id])
-            self.seen[node_id].image = at_home(self.seen[node_id].image)
+            self.seen[node_id].image = at_its_site(self.seen[node_id].image)
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def world() -> AsyncIterator[World]:
     made = World(Fabric(random.Random(1), delay_ms_max=1.0), {})
     for node_id in (1, 2):
         seen = made.seen[node_id] = SeenRegion(node_id)
-        seen.image = at_home(seen.image)
+        seen.image = at_its_site(seen.image)
         made.sides[node_id] = NodeSide(
             standing_of(member(node_id)), made.fabric.site(str(node_id)),
             {member(each): (str(each), PORT) for each in (1, 2)},
@@ -162,7 +162,7 @@ async def test_what_came_under_another_leader_epoch_is_not_executed(made: World)
     await made.forward(1, state)
     made.all_see(SeenRegion.led_by_nobody)
     made.all_see(lambda seen: seen.led_by(2, 2), 1)
-    made.seen[2].image = at_home(SeenRegion(2).image)  # it has not heard of it
+    made.seen[2].image = at_its_site(SeenRegion(2).image)  # it has not heard of it
     assert not await refused(made.forward(2, state), "this node does not lead")
     assert [number for _, _, number in made.answers.seen] == [1]
 

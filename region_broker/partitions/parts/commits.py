@@ -1,0 +1,67 @@
+"""Who waits for what is appended to one log: until it is durable here, or on all in-sync members of the region (HW).
+
+INV-PTD1 who waits for this node alone (`acks=1`) hears when it is durable here; everybody else when it is below HW
+Where no other node copies the log the two are one.
+Not here: what is waited for by a request (`handlers.produce.wait`), who moves HW (`region.cluster`).
+"""
+
+from region_broker.log.failures import PartitionFailed
+from region_broker.log.parts.content import LogContent
+from region_broker.log.parts.durability import LogDurability
+from region_broker.partitions.commit_waiters import CommitListener, CommitWaiters
+
+
+class Commits:
+    """Of one log; belongs to the event loop."""
+
+    __slots__ = ("_at_hw", "_content", "_durability", "_here")
+
+    def __init__(self, content: LogContent, durability: LogDurability) -> None:
+        """Nobody waits."""
+        self._content = content
+        self._durability = durability
+        self._at_hw = CommitWaiters()
+        self._here = CommitWaiters()
+
+    @property
+    def high_watermark(self) -> int:
+        """See `Partition.high_watermark`."""
+        return self._durability.stable_offset
+
+    @property
+    def durable_end(self) -> int:
+        """The end of what is durable on this node."""
+        return self._durability.durable_offset
+
+    def notify(self, offset: int, listener: CommitListener) -> None:
+        """Notify `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
+        self._notify(self._at_hw, self.high_watermark, offset, listener)
+
+    def notify_durable(self, offset: int, listener: CommitListener) -> None:
+        """Notify `listener` once all below `offset` is durable on this node, as `notify` does (INV-PTD1)."""
+        self._notify(self._here, self.durable_end, offset, listener)
+
+    def _notify(
+        self, waiters: CommitWaiters, reached: int, offset: int, listener: CommitListener
+    ) -> None:
+        failed = self._content.failed
+        if failed is not None:
+            listener.not_committed(PartitionFailed(failed))
+        elif reached >= offset:
+            listener.committed()
+        else:
+            waiters.notify_at(offset, listener)
+
+    def moved(self) -> None:
+        """Tell those who waited that more is durable or committed, or that the log failed."""
+        failed = self._content.failed
+        if failed is not None:
+            self.fail(PartitionFailed(failed))
+            return
+        self._here.reached(self.durable_end)
+        self._at_hw.reached(self.high_watermark)
+
+    def fail(self, error: Exception) -> None:
+        """End all waits with `error`."""
+        self._here.fail(error)
+        self._at_hw.fail(error)
