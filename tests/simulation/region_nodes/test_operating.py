@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from region_broker.controller.cluster_commands import DrainNode
+from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import WITHOUT_QUORUM_MS_MAX
@@ -247,3 +249,19 @@ async def test_nodes_that_stop_together_wait_for_no_quorum(tmp_path: Path) -> No
             for node in cluster.nodes.values():
                 stopping.create_task(node.stop())
         assert leader.clock.monotonic_ms() - began_ms < 6 * SECONDS
+
+
+async def test_a_command_waits_no_longer_than_a_node_that_stops_may(tmp_path: Path) -> None:
+    async with region_cluster(tmp_path, 40) as cluster:
+        leader = await settled(cluster)
+        for node in cluster.nodes.values():
+            if node is not leader:
+                await node.kill()
+        store = leader.node.storage.metadata
+        store.hasten(500)
+        image = store.image
+        began_ms = leader.clock.monotonic_ms()
+        with pytest.raises(MetadataInDoubt):
+            await store.apply(DrainNode(leader.node_id, image.nodes[leader.node_id].life))
+        # The wish before this one, of the leader itself, is waited for first; each for at most a second more.
+        assert leader.clock.monotonic_ms() - began_ms < 5 * SECONDS
