@@ -42,7 +42,6 @@ class Replication:
     ) -> None:  # fmt: skip
         """Join them; `lead` runs what takes writes in this region until it is cancelled."""
         self._storage = storage
-        self._role = role
         self._clock = clock
         self._topics_changed = topics_changed
         metadata, partitions = storage.metadata, storage.partitions
@@ -85,8 +84,9 @@ class Replication:
         self.following.logs_changed()
 
     def _opened(self, partition: Partition) -> None:
-        if self._role.leader_epoch >= 0:
-            partition.become_leader(self._role.leader_epoch)
+        """Lead it where this node leads, or is about to: then the other logs lead already, and nobody looks again."""
+        if self.leadership.leads is not None:
+            partition.become_leader(self.leadership.leads)
 
     def _changed_by_others(self, old: MetadataImage, new: MetadataImage) -> None:
         self._registry.take(old, new)

@@ -124,6 +124,7 @@ class Member(Region):
         """End the process; what it would still wait for is left alone: nothing of it reaches its disk or the network."""
         task, self._task = self._task, None
         if task is not None:
+            task.add_done_callback(_heard)
             task.cancel()
             await asyncio.wait([task], timeout=ENDING_S)
 
@@ -136,6 +137,12 @@ class Member(Region):
     def leads(self) -> bool:
         """Return whether it takes writes."""
         return self.runs and self.member.node is not None and self.node.role.acting
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Whatever a killed process says at last: it is dead."""
+    if not task.cancelled():
+        task.exception()
 
 
 class Cluster:

@@ -13,6 +13,7 @@ Not here: who is elected (`controller.cluster`), what is copied (`replica_leadin
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
@@ -20,6 +21,7 @@ from uuid import UUID
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.log.failures import NotLeader
 from region_broker.region.ports import Term
 
 _log: Final = logging.getLogger("tidemark.cluster")
@@ -89,12 +91,12 @@ class LeadershipDriver:
     """`run` is its only task; `take_image` hears of each image in the step in which it is there."""
 
     def __init__(self, parts: LeadershipParts) -> None:
-        """Begin where this process has registered."""
+        """Begin where this process has registered (INV-LSH2)."""
         self._parts = parts
         self._changed = asyncio.Event()
         self._led: LeaderEpoch = NO_LEADER_EPOCH
         """The last leader epoch that this process led in, or leads in."""
-        self._leads: LeaderEpoch | None = None
+        self.leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
         self.follows = False
         """Whether this node has begun to follow, or waits for somebody to lead."""
@@ -112,11 +114,11 @@ class LeadershipDriver:
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
         leadership = image.leadership
-        if self._leads is not None:
+        if self.leads is not None:
             if (
                 not self._is_named(image)
                 or leadership is None
-                or leadership.leader_epoch != self._leads
+                or leadership.leader_epoch != self.leads
             ):
                 self._stop_leading()
                 self._parts.role.close_gate("another node leads this region now")
@@ -125,23 +127,23 @@ class LeadershipDriver:
         self._changed.set()
 
     def _is_leading(self) -> bool:
-        return self._leads is not None
+        return self.leads is not None
 
     def _stop_leading(self) -> None:
-        if self._leads is not None:
-            self._leads = None
+        if self.leads is not None:
+            self.leads = None
             self._parts.leading.end()
 
     async def settle_commits(self, term: Term) -> None:
         """Return once all is committed that the logs hold, which lead under `term` now (INV-LSH3)."""
         leadership = self._parts.image().leadership
-        if leadership is None or self._leads != term.leader_epoch:
-            await (
-                asyncio.Event().wait()
-            )  # the term is over: whoever began it is about to be cancelled
-            return
-        self._parts.leading.begin(leadership)
-        await self._parts.leading.until_committed()
+        if leadership is not None and self.leads == term.leader_epoch:
+            self._parts.leading.begin(leadership)
+            with suppress(NotLeader):
+                await self._parts.leading.until_committed()
+                return
+        # The term is over: whoever began it is about to be cancelled.
+        await asyncio.Event().wait()
 
     async def run(self) -> None:
         """Lead and follow until cancelled."""
@@ -156,7 +158,7 @@ class LeadershipDriver:
     async def _lead(self, leader_epoch: LeaderEpoch) -> None:
         self.follows = False
         assert leader_epoch > self._led, "INV-LSH2"
-        self._leads = self._led = leader_epoch
+        self.leads = self._led = leader_epoch
         _log.warning("this node leads the region under leader epoch %d", leader_epoch)
         try:
             async with asyncio.TaskGroup() as tasks:

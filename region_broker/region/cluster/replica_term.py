@@ -155,16 +155,17 @@ class LeaderTerm:
         for key, partition in list(self.logs.items()):
             if found.get(key) is not partition:
                 self._close(key)
-        for key, partition in found.items():
-            if key not in self.logs:
-                self._open(partition)
+        opening = [partition for key, partition in found.items() if key not in self.logs]
+        # All of them before the first is told: who waits for the last one is not to be told behind the first.
+        self._unsettled.update(partition.key for partition in opening)
+        for partition in opening:
+            self._open(partition)
         self._look_whether_settled()
 
     def _open(self, partition: Partition) -> None:
         key = partition.key
         self.logs[key] = partition
         self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
-        self._unsettled.add(key)
         partition.copies.tell_durable(partial(self._on_durable, partition))
         known = noted_high_watermark(partition)
         self.tell(

@@ -20,10 +20,11 @@ from tests.simulation.cluster_swarm.plan import Fault
 @click.option("--seeds", default=1, show_default=True, help="How many.")
 @click.option("--minutes", default=0.5, show_default=True, help="Simulated minutes of trouble.")
 @click.option("--without", default="", help="Faults to leave out, by commas.")
+@click.option("--first", type=int, help="Only so many events: to compare traces.")
 @click.option("--verbose", is_flag=True, help="Say what happens, and what the nodes log.")
 @click.option("--events", type=click.Path(path_type=Path), help="Write every event, a line each.")
 def main(
-    *, seed: int, seeds: int, minutes: float, without: str, verbose: bool, events: Path | None
+    *, seed: int, seeds: int, minutes: float, without: str, first: int | None, verbose: bool, events: Path | None
 ) -> None:
     """Play lives, and say what is wrong in each.
 
@@ -38,13 +39,7 @@ def main(
         began_s = time.monotonic()
         lines = [] if events is None else events.open("w")
         write = None if events is None else lines.write  # type: ignore[union-attr]
-        outcome = play(
-            number,
-            minutes=minutes,
-            without=left_out,
-            say=click.echo if verbose else None,
-            write=write,
-        )
+        outcome = play(number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first)
         for violation in outcome.violations:
             click.echo(f"violation: {violation}")
         click.echo(

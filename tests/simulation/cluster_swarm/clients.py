@@ -17,6 +17,7 @@ from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
 DOORS: Final = ("one", "two")
 """Names for ways to the same region: each has clients of its own."""
 CALL_S: Final = 2.0
+READ_EVERY_S: Final = 0.2
 ANY_SHARE: Final = 0.05
 
 
@@ -75,6 +76,6 @@ def hasten(clients: Clients) -> None:
     for bank in clients.banks:
         bank.teller.call_s = CALL_S
     for watcher in clients.watchers:
-        watcher.call_s = CALL_S
+        watcher.call_s, watcher.rest_s = CALL_S, READ_EVERY_S
     for processor in clients.processors:
         processor.call_s = CALL_S

@@ -49,10 +49,10 @@ class Outcome:
 
 def play(
     seed: int, *, minutes: float = 0.5, without: frozenset[str] = frozenset(), say: Callable[[str], None] | None = None,
-    write: Callable[[str], object] | None = None,
+    write: Callable[[str], object] | None = None, events_max: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Play the life of a seed; `say` gets what happens, `write` every event."""
-    life = Life(Plan(seed, without=without), minutes, Trace(write), say)
+    """Play the life of a seed; or only its first `events_max` events; `say` gets what happens, `write` every event."""
+    life = Life(Plan(seed, without=without), minutes, Trace(write, events_max), say)
     return run_simulated(life.run(), seed)
 
 
@@ -78,11 +78,13 @@ class Life:
         loop.set_exception_handler(self._unhandled)
         watching = loop.create_task(self._watch.run())
         life = loop.create_task(self._run())
+        self.trace.when_full = life.cancel
         await asyncio.wait([life, watching], return_when=asyncio.FIRST_COMPLETED)
         try:
             if watching.done():
                 watching.result()
-            life.result()
+            if not self.trace.is_full:
+                life.result()
         finally:
             life.cancel()
             watching.cancel()

@@ -56,7 +56,7 @@ class Watcher:
     def __init__(self, reach: Reach, name: str, topics: Mapping[str, int]) -> None:
         """Nothing is read before `run`."""
         self.name = name
-        self.call_s = CALL_S
+        self.call_s, self.rest_s = CALL_S, READ_EVERY_S
         self.closed = asyncio.Event()
         self.seen: list[Sighting] = []
         self._network = reach.fabric.site(f"watcher-{name}")
@@ -78,7 +78,7 @@ class Watcher:
                 if connection is not None:
                     connection.close()
                 connection = None
-            await asyncio.sleep(READ_EVERY_S)
+            await asyncio.sleep(self.rest_s)
 
     async def _read(self, connection: Connection, topic: str) -> None:
         reader = self._readers.get(topic)
