@@ -265,3 +265,45 @@ async def test_a_command_waits_no_longer_than_a_node_that_stops_may(tmp_path: Pa
             await store.apply(DrainNode(leader.node_id, image.nodes[leader.node_id].life))
         # The wish before this one, of the leader itself, is waited for first; each for at most a second more.
         assert leader.clock.monotonic_ms() - began_ms < 5 * SECONDS
+
+
+async def test_INV_CLO3_where_nobody_in_sync_comes_back_an_operators_word_lets_another_one_lead(
+    tmp_path: Path,
+) -> None:
+    async with region_cluster(tmp_path, 41) as cluster:
+        last = await settled(cluster)
+        others = [node for node in cluster.nodes.values() if node is not last]
+        for node in others:
+            assert await order(quorum_leader(cluster), "drain", node.node_id)
+        await cluster.until(lambda: in_sync(last) == [last.node_id], "one is in sync")
+        await last.kill()
+        for node in others:  # anew, so they drain no more
+            await node.kill()
+        async with asyncio.TaskGroup() as starting:
+            for node in others:
+                starting.create_task(node.start())
+
+        def waits() -> bool:
+            views = [service(node).describe() for node in others]
+            rows = [
+                row for view in views for row in view["nodes"] if row["node_id"] != last.node_id
+            ]
+            return (
+                all(view["leadership"]["leader"] is None for view in views)
+                and all(view["quorum"]["leader"] is not None for view in views)
+                and not any(row["fenced"] or row["draining"] for row in rows)
+            )
+
+        await cluster.until(waits, "two run, and nobody leads")
+        assert not any(service(node).view.follows for node in others)  # INV-CVW2: not ready
+        quorum = next(node for node in others if node.node.storage.metadata.group.leads)
+        told = await refusal(quorum, "elect", None)
+        assert "nobody who holds all that was committed is heard" in told.reason
+        chosen = others[0]
+        assert await order(quorum, "unclean-election", chosen.node_id, dry_run=True)
+        assert await order(quorum, "unclean-election", chosen.node_id, confirmed=True)
+        await cluster.until(lambda: cluster.leader is chosen, "it leads")
+        assert service(chosen).describe()["leadership"]["unclean"] == 1
+        await last.start()
+        await settled(cluster)
+        assert cluster.leader is chosen
