@@ -51,6 +51,7 @@ LOOK_MS: Final = 50
 DRAIN_LOOK_MS: Final = 5
 TOLD_EACH_MS: Final = 10_000
 DRAIN_MS_MAX: Final = 3_000
+SETTLED_WHILE_STOPPING_MS: Final = 1_500
 
 _NOT_YET: Final = frozenset({"leadership-not-begun", "node-id-in-use"})
 """Refusals of a registration that time mends: the first node is about to lead, a former folder of this node still counts as there."""
@@ -287,6 +288,7 @@ class ClusterNode:
     async def _drain(self) -> None:
         """Let another node lead the logs and the quorum first, where one can, and nobody wait for this one (INV-CNN3)."""
         store = self._begun.metadata
+        store.hasten(SETTLED_WHILE_STOPPING_MS)
         with suppress(CommandRefused, MetadataUnwritable):
             if self._is_needed(store.image):
                 await store.apply(DrainNode(self._begun.member.node_id, self._life))

@@ -528,7 +528,10 @@ class Node:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(5):
                         await serving
-                self.peers.close()
+                if (
+                    self._cluster is None
+                ):  # else what was proposed is settled by what other nodes say here
+                    self.peers.close()
                 for task in reversed(running):
                     task.cancel()
                 await asyncio.wait(running)

@@ -7,10 +7,12 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
+from region_broker.http_api.cluster_metrics import ClusterCollector
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
+from tests.fixtures.cluster_views import view
 from tests.fixtures.node_logs import fixture
 from tests.fixtures.scrubbing import Twin, scrubber_of
 from tests.tidy.tree import ROOT
@@ -33,6 +35,14 @@ class Region:
         }  # fmt: skip
 
 
+class Cluster:
+    """A region of several nodes that says what the one that leads says."""
+
+    def describe(self) -> dict[str, Any]:
+        """See `ClusterApi`."""
+        return view(1)
+
+
 def offered() -> set[str]:
     """Return the name of every series of a node."""
     metrics = Metrics()
@@ -51,6 +61,7 @@ def offered() -> set[str]:
         NodeCollector(sources),
         NameCollector(fixture().table, tuple, names_max=1),
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
+        ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
     ]
     families = [*metrics.registry.collect()]
     for collector in collectors:

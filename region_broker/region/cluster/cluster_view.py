@@ -98,7 +98,7 @@ class ClusterView:
 
     def replication_problem(self) -> str | None:
         """Return why this follower copies nothing, None where it does, or leads."""
-        if not self.follows:
+        if not self.follows or self.parts.following.is_connected:
             return None
         silent_ms = self.parts.clock.monotonic_ms() - self._connected_ms
         if silent_ms <= NOT_CONNECTED_MS_MAX:

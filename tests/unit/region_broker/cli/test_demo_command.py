@@ -32,3 +32,7 @@ def test_a_folder_with_something_in_it_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_report_without_a_place_is_noticed_first(tmp_path: Path) -> None:
     assert "there is no folder" in refused("--report", str(tmp_path / "not" / "there.html"))
+
+
+def test_two_nodes_are_none_to_show_anything_with() -> None:
+    assert "two nodes cannot go on without one of them" in refused("--nodes", "2")

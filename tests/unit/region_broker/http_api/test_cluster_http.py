@@ -1,0 +1,274 @@
+"""`/v1/cluster` and `tidemark cluster` over real sockets: two nodes that say what a test tells them to."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from aiohttp import ClientSession, web
+from click.testing import CliRunner, Result
+from prometheus_client import CollectorRegistry
+
+from region_broker.cli.cluster import cluster
+from region_broker.http_api.app import HttpServer, make_app
+from region_broker.http_api.ports import RegionApi
+from region_broker.http_api.routes_cluster import KINDS, add_cluster_routes
+from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
+from tests.fixtures.cluster_views import view
+
+
+@dataclass
+class Told:
+    """A node that says `describes`, and notes what it is ordered."""
+
+    describes: dict[str, Any]
+    refuses: ClusterOrderRefused | None = None
+    orders: list[tuple[str, int | None, bool, bool]] = field(default_factory=list)
+    refuses_times: int = 1_000_000
+
+    @property
+    def refusal(self) -> type[ClusterOrderRefused]:
+        return ClusterOrderRefused
+
+    def describe(self) -> Mapping[str, Any]:
+        return self.describes
+
+    def partitions(self, topic: str | None) -> Sequence[Mapping[str, Any]]:
+        rows = [
+            {"topic": name, "partition": 0, "leader": 1, "replicas": [1, 2, 3], "in_sync": [1, 2], "log_start_offset": 0,
+             "high_watermark": 7, "log_end_offset": 8, "failed": None}
+            for name in ("invoices", "orders")
+        ]  # fmt: skip
+        return [row for row in rows if topic in {None, row["topic"]}]
+
+    async def order(
+        self, kind: str, node_id: int | None, *, dry_run: bool, confirmed: bool
+    ) -> Mapping[str, Any]:
+        self.orders.append((kind, node_id, dry_run, confirmed))
+        if self.refuses is not None and len(self.orders) <= self.refuses_times:
+            raise self.refuses
+        costs = "what only nodes 1 hold is lost" if kind == "unclean-election" else ""
+        leadership = self.describes["leadership"]
+        return {
+            "order": kind, "node_id": node_id, "dry_run": dry_run, "changed": True, "before": leadership,
+            "leadership": leadership, "costs": costs,
+        }  # fmt: skip
+
+
+class Alone:
+    """A node of a region of one, of which nothing but its health is asked."""
+
+    def not_ready(self) -> str | None:
+        return None
+
+    def remark(self) -> str:
+        return ""
+
+    def __getattr__(self, _name: str) -> Any:
+        return None
+
+
+class Nodes:
+    """Node 1 leads the logs, node 2 the quorum."""
+
+    def __init__(self) -> None:
+        self.servers: list[HttpServer] = []
+        self.told: list[Told] = []
+        self.urls: list[str] = []
+
+    async def start(self) -> None:
+        for node_id in (1, 2):
+            told = Told(view(node_id))
+            app = web.Application()
+            add_cluster_routes(app, told)
+            server = HttpServer(app)
+            host, port = await server.start("127.0.0.1", 0)
+            self.servers.append(server)
+            self.told.append(told)
+            self.urls.append(f"http://{host}:{port}")
+        for told in self.told:
+            told.describes["quorum"]["http"] = self.urls[1]
+            for row, url in zip(told.describes["nodes"], self.urls, strict=False):
+                row["http"] = url
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    made = Nodes()
+    await made.start()
+    yield made
+    for server in made.servers:
+        await server.stop()
+
+
+async def command(nodes: Nodes, *words: str, at: int = 0) -> Result:
+    words = (*words, "--url", nodes.urls[at])
+    return await asyncio.to_thread(CliRunner().invoke, cluster, list(words))
+
+
+async def post(url: str, body: Any, **more: Any) -> tuple[int, Mapping[str, Any], Mapping[str, str]]:  # fmt: skip
+    async with (
+        ClientSession() as http,
+        http.post(url, json=body, allow_redirects=False, **more) as answer,
+    ):
+        return answer.status, json.loads(await answer.text()), answer.headers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_order_is_passed_on_as_it_was_given(nodes: Nodes, kind: str) -> None:
+    body = {"node_id": 3, "dry_run": True, "confirm": True}
+    status, done, _ = await post(f"{nodes.urls[0]}/v1/cluster/{kind}", body)
+    assert (status, done["order"], done["changed"]) == (200, kind, True)
+    assert nodes.told[0].orders == [(kind, 3, True, True)]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({}, "drain"),
+        ({"node_id": "one"}, "drain"),
+        ({"node_id": 1, "confirmed": True}, "unclean-election"),
+        ([], "elect"),
+    ],
+)
+async def test_an_order_that_is_none_is_refused(nodes: Nodes, body: Any, kind: str) -> None:
+    status, told, _ = await post(f"{nodes.urls[0]}/v1/cluster/{kind}", body)
+    assert (status, told["code"]) == (400, "bad-order")
+    assert nodes.told[0].orders == []
+
+
+async def test_an_order_by_a_form_is_refused(nodes: Nodes) -> None:
+    async with (
+        ClientSession() as http,
+        http.post(f"{nodes.urls[0]}/v1/cluster/drain", data={"node_id": "1"}) as answer,
+    ):
+        assert answer.status == 415
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown", "status"),
+    [
+        ("no-quorum", False, 503),
+        ("unknown-node", False, 404),
+        ("refused", False, 409),
+        ("outcome-unknown", True, 504),
+        ("other-node", False, 409),
+    ],
+)
+async def test_a_refusal_has_a_status_of_its_own(
+    nodes: Nodes, code: str, unknown: bool, status: int
+) -> None:
+    nodes.told[0].refuses = ClusterOrderRefused(code, "why", unknown=unknown)
+    found = await post(f"{nodes.urls[0]}/v1/cluster/elect", {})
+    assert (found[0], found[1]["code"], found[1]["detail"]) == (status, code, "why")
+
+
+async def test_another_node_says_whom_to_ask(nodes: Nodes) -> None:
+    nodes.told[0].refuses = ClusterOrderRefused("other-node", "node 2 does", url=nodes.urls[1])
+    status, told, headers = await post(f"{nodes.urls[0]}/v1/cluster/elect", {})
+    assert (status, told["url"]) == (307, f"{nodes.urls[1]}/v1/cluster/elect")
+    assert headers["Location"] == told["url"]
+
+
+# --- the commands -----------------------------------------------------------------------------------
+
+
+async def test_status_says_who_leads_and_what_followers_lack(nodes: Nodes) -> None:
+    done = await command(nodes, "status", at=1)
+    assert done.exit_code == 0, done.output
+    assert "leads the logs     node 1" in done.output
+    assert "in sync            1, 2" in done.output
+    assert "leads the quorum   node 2" in done.output
+    assert "5 records in 1 logs" in done.output
+    assert "not heard" in done.output
+
+
+async def test_status_says_loudly_that_nobody_leads(nodes: Nodes) -> None:
+    for told in nodes.told:
+        told.describes["leadership"]["leader"] = None
+        told.describes["quorum"]["leader"] = None
+    done = await command(nodes, "status")
+    assert "NOBODY LEADS: awaited are nodes 1, 2" in done.output
+    assert "NO QUORUM" in done.output
+
+
+async def test_the_quorum_is_told_by_its_leader(nodes: Nodes) -> None:
+    done = await command(nodes, "quorum", "-o", "json")
+    found = json.loads(done.output)
+    assert [member["matched_index"] for member in found["members"]] == [40, 41, 12]
+    assert "heard ms ago" in (await command(nodes, "quorum")).output
+
+
+async def test_logs_are_told_of_the_leader_or_of_a_node_and_of_a_topic(nodes: Nodes) -> None:
+    done = await command(nodes, "partitions", "--topic", "orders", "-o", "json")
+    assert [row["topic"] for row in json.loads(done.output)] == ["orders"]
+    assert "invoices" in (await command(nodes, "partitions", "--node", "2")).output
+    gone = await command(nodes, "partitions", "--node", "3")
+    assert (gone.exit_code, "node 3 does not answer" in gone.output) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        (("drain", "1"), ("drain", 1, False, False)),
+        (("drain", "1", "--dry-run"), ("drain", 1, True, False)),
+        (("move",), ("elect", None, False, False)),
+        (("move", "--to", "2"), ("elect", 2, False, False)),
+        (("node", "remove", "3"), ("remove", 3, False, False)),
+    ],
+)
+async def test_an_order_goes_to_the_node_that_leads_the_quorum(
+    nodes: Nodes, words: tuple[str, ...], order: tuple[str, int | None, bool, bool]
+) -> None:
+    done = await command(nodes, *words)
+    assert done.exit_code == 0, done.output
+    assert ("would be carried out" if "--dry-run" in words else "was carried out") in done.output
+    assert (nodes.told[0].orders, nodes.told[1].orders) == ([], [order])
+
+
+async def test_an_unclean_election_is_planned_first_and_done_with_a_word_only(nodes: Nodes) -> None:
+    done = await command(nodes, "unclean-elect", "2")
+    assert done.exit_code == 1
+    assert "what only nodes 1 hold is lost" in done.output
+    assert nodes.told[1].orders == [("unclean-election", 2, True, False)]
+    nodes.told[1].orders.clear()
+    done = await command(nodes, "unclean-elect", "2", "--confirm")
+    assert done.exit_code == 0
+    assert nodes.told[1].orders == [
+        ("unclean-election", 2, True, False), ("unclean-election", 2, False, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown", "exit_code"),
+    [("refused", False, 1), ("unknown-node", False, 3), ("outcome-unknown", True, 5)],
+)
+async def test_a_refusal_ends_with_its_exit_code(
+    nodes: Nodes, code: str, unknown: bool, exit_code: int
+) -> None:
+    nodes.told[1].refuses = ClusterOrderRefused(code, "the way out", unknown=unknown)
+    done = await command(nodes, "move", "--to", "2")
+    assert (done.exit_code, "the way out" in done.output) == (exit_code, True)
+
+
+async def test_INV_CCL1_while_the_quorum_elects_the_order_is_given_again(nodes: Nodes) -> None:
+    nodes.told[1].refuses = ClusterOrderRefused("no-quorum", "nobody leads it")
+    nodes.told[1].refuses_times = 3
+    assert (await command(nodes, "move", "--to", "2")).exit_code == 0
+    assert nodes.told[1].orders == [("elect", 2, False, False)] * 4
+
+
+async def test_a_region_of_one_node_is_told_so() -> None:
+    server = HttpServer(make_app(cast("RegionApi", Alone()), {}, CollectorRegistry()))
+    host, port = await server.start("127.0.0.1", 0)
+    words = ["status", "--url", f"http://{host}:{port}"]
+    done = await asyncio.to_thread(CliRunner().invoke, cluster, words)
+    await server.stop()
+    assert done.exit_code == 3
+
+
+async def test_there_is_nothing_to_rebalance(nodes: Nodes) -> None:
+    done = await command(nodes, "rebalance")
+    assert (done.exit_code, "node 1 leads all logs" in done.output) == (0, True)
