@@ -541,7 +541,7 @@ async def test_INV_PTD1_acks_1_waits_for_one_disk_and_acks_all_for_the_nodes_in_
         assert (await produce(client, 9, batch(), acks=1))[0].error_code == 0
         assert (partition.commits.durable_end, partition.high_watermark) == (1, 0)
         client.send(0, 9, produce_of(batch(), acks=-1))
-        waiting = asyncio.ensure_future(client.receive(0, 9))
+        waiting = asyncio.get_running_loop().create_task(client.receive(0, 9))
         await until(lambda: partition.commits.durable_end == 2, "its own disk")
         assert not waiting.done()
         partition.commit_up_to(2)

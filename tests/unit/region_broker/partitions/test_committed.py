@@ -27,7 +27,7 @@ class Waiting:
         self.reached: list[int] = []
         self.failed: list[Exception] = []
         for offset in offsets:
-            partition.notify_committed(offset, _Told(self, offset))
+            partition.commits.notify(offset, _Told(self, offset))
 
 
 class _Told:
@@ -43,7 +43,7 @@ class _Told:
 
 def test_INV_PL6_what_is_durable_here_alone_is_not_committed() -> None:
     some = copied()
-    assert some.partition.durable_end == 3
+    assert some.partition.commits.durable_end == 3
     assert some.partition.high_watermark == 0
     waiting = Waiting(some.partition, 0, 1, 3)
     assert waiting.reached == [0]
@@ -62,7 +62,7 @@ def test_INV_PL6_what_others_have_is_committed_once_it_is_durable_here() -> None
     assert some.partition.high_watermark == 1
     assert waiting.reached == [1]
     some.sync()
-    assert some.partition.durable_end == 3
+    assert some.partition.commits.durable_end == 3
     assert some.partition.high_watermark == 2
     assert waiting.reached == [1, 2], "more is durable than is committed"
 
@@ -70,7 +70,7 @@ def test_INV_PL6_what_others_have_is_committed_once_it_is_durable_here() -> None
 def test_what_becomes_durable_is_told_to_who_copies() -> None:
     some = copied(2, synced=1)
     ends: list[int] = []
-    some.partition.copies.tell_durable(lambda: ends.append(some.partition.durable_end))
+    some.partition.copies.tell_durable(lambda: ends.append(some.partition.commits.durable_end))
     some.sync()
     assert ends == [2]
 
@@ -93,7 +93,7 @@ def test_INV_PL6_a_cut_takes_back_what_counted_as_committed_above_it(
     some.partition.truncate_to(2)
     some.partition.writer.append(batch())
     some.sync()
-    assert some.partition.durable_end == 3
+    assert some.partition.commits.durable_end == 3
     assert some.partition.high_watermark == left
 
 
@@ -105,7 +105,7 @@ def test_INV_PL6_a_log_that_begins_anew_counts_nothing_as_committed_behind_its_s
     some.partition.become_leader(LEADER_EPOCH)
     some.partition.writer.append(batch(3))
     some.sync()
-    assert some.partition.durable_end == 4
+    assert some.partition.commits.durable_end == 4
     assert some.partition.high_watermark == 1
 
 
