@@ -7,7 +7,7 @@ INV-M13  a database whose position is not in the log belongs to another log, or 
          is one without a position that the log never came to: a version without log changed it meanwhile
 INV-M16  who follows the image hears of each one in the step in which it is there, whoever asked for the change
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
-         whoever asks here has gone on with what came before it
+         whoever asks here has gone on with what came before it; all that a snapshot brings is told so
 Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
 beside the database, and begins with what an older version had stored. In a region with several nodes whoever does not lead the
 quorum passes its command on to whoever does, and sees in its own log what became of it; it wishes again, under the same id, until it
@@ -157,8 +157,8 @@ class MetadataStore:
         self._write_lock = asyncio.Lock()
         self._asked: dict[UUID, asyncio.Future[Applied]] = {}
         self._unseen: deque[Applied] = deque()
-        self._brought: UUID | None = None
-        """The wish of somebody here that a snapshot has settled last."""
+        self._brought: set[UUID] = set()
+        """Wishes of somebody here that a snapshot has settled, who has not gone on yet."""
         self.failed = ""
         """Why no command is taken any more, empty while they are."""
         self.on_foreign: Callable[[MetadataImage, MetadataImage], None] = lambda _old, _new: None
@@ -370,7 +370,7 @@ class MetadataStore:
             if found is not None and not asked.done():
                 asked.set_result(found)
                 self._unseen.append(found)
-                self._brought = wish_id
+                self._brought.add(wish_id)
                 waiting = True
         if not waiting:
             self._see(self._machine.current)
@@ -379,10 +379,11 @@ class MetadataStore:
         """Show whoever asked what its command made; what came behind is seen in a later step, when that one has gone on (INV-M15)."""
         if self._unseen and self._unseen[0].wish_id == wish_id:
             own = self._unseen.popleft()
-            if self._brought == wish_id:  # a snapshot: what others changed is in it, too
+            if wish_id in self._brought:  # a snapshot: what others changed is in it, too
                 self._see(own.image)
             else:
                 self._show(own.image)
+        self._brought.discard(wish_id)
         asyncio.get_running_loop().call_soon(self._see_on)
 
     def _see_on(self) -> None:

@@ -181,6 +181,7 @@ class Node:
                 open_cut_leader=self.tidemarks.open_cut_leader,
                 open_link=self.tidemarks.open_link,
                 settle_commits=self._settle_commits,
+                leads=self._leads,
             ),
             storage.metadata.image.main_domain.region_epoch,
         )
@@ -203,6 +204,9 @@ class Node:
         self._source.promised_to = self.failover.promised_to
         self._source.doubt = self.failover.doubt
         self.operations = FailoverOperations(self.failover, ports.chance)
+
+    def _leads(self, term: Term) -> bool:
+        return self._replication is None or self._replication.leadership.leads == term.leader_epoch
 
     async def _settle_commits(self, term: Term) -> None:
         if self._replication is not None:

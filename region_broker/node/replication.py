@@ -2,16 +2,21 @@
 
 INV-NRP1  before a node leads or follows for the first time, nothing of its logs counts as committed: what is durable here may be on
           no other node
+INV-NRP2  a leader one of whose logs has stopped lets another member in sync lead, where enough others are there to go on: what it
+          lost, they have
 Not here: what each does (`region.cluster`), the quorum (`cluster_node`).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from idempotency.ports import Clock
-from region_broker.controller.cluster_commands import ChangeInSync
+from region_broker.controller.cluster_commands import ChangeInSync, DrainNode
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
@@ -27,6 +32,8 @@ LAG_MS_MAX: Final = 5_000
 """A member that is alive and lags holds acknowledgements back for so long; one that is not heard is fenced long before."""
 AGAIN_MS: Final = 1_000
 
+_log: Final = logging.getLogger("tidemark.replication")
+
 
 def default_min_in_sync(node_count: int) -> int:
     """Return on how many members a record is before it is acknowledged, where its topic does not say: two of three."""
@@ -41,6 +48,7 @@ class Replication:
         lead: Callable[[], Awaitable[None]], topics_changed: Callable[[], None],
     ) -> None:  # fmt: skip
         """Join them; `lead` runs what takes writes in this region until it is cancelled."""
+        self._cluster = cluster
         self._storage = storage
         self._clock = clock
         self._topics_changed = topics_changed
@@ -105,3 +113,30 @@ class Replication:
                 if self._registry.is_behind:
                     self._registry.again(self._storage.metadata.image)
                     self.logs_changed()
+                if self._is_to_hand_over():
+                    await self._hand_over()
+
+    def _is_to_hand_over(self) -> bool:
+        """Return whether another node can lead all logs, and this one cannot (INV-NRP2)."""
+        image, me = self._storage.metadata.image, self._cluster.member
+        leadership, node = image.leadership, image.node_of(me)
+        if leadership is None or leadership.leader != me or node is None or node.draining:
+            return False
+        if all(partition.failed is None for partition in self._storage.partitions):
+            return False
+        others = [
+            each.member for each in image.nodes.values() if each.is_eligible and each.member != me
+        ]
+        enough = len(others) >= default_min_in_sync(self._cluster.node_count)
+        return enough and any(other in leadership.in_sync for other in others)
+
+    async def _hand_over(self) -> None:
+        """Take nothing on any more, in this life: the controller has another one lead."""
+        _log.error(
+            "a log of this node has stopped, and others have it: another node is to lead, until this one is started anew"
+        )
+        own = self._cluster.line.standing
+        try:
+            await self._storage.metadata.apply(DrainNode(own.member.node_id, own.life))
+        except (CommandRefused, MetadataUnwritable) as error:
+            _log.warning("that is asked for again: %s", error)

@@ -333,13 +333,19 @@ async def _all_is_committed(_term: Term) -> None:
     """Nobody else in the region has these logs."""
 
 
+def _nobody_else_leads(_term: Term) -> bool:
+    """The region has no other node."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class RoleServices:
     """Everything whose life follows the region's role. Factories are called once per term.
 
     `settle_logs` makes the logs those of the registry; it is called before the region acts (T15). `settle_commits` returns once
     all that the logs hold is committed, where other nodes of the region copy them; it is called when they lead, before anything is
-    read (R6, B3). `open_cut_leader` is told whether the term is the first one to adopt a takeover's cut, so that nothing was written in its region epoch yet.
+    read (R6, B3). `leads` says whether this node leads under a term still, as far as it has heard; it is asked as the gate opens
+    (INV-LSH1). `open_cut_leader` is told whether the term is the first one to adopt a takeover's cut, so that nothing was written in its region epoch yet.
     """
 
     logs: Callable[[], Iterable[RegionLog]]
@@ -349,3 +355,4 @@ class RoleServices:
     open_cut_leader: Callable[[Term, bool], CutLeaderSide]
     open_link: Callable[[Term], LinkSide]
     settle_commits: Callable[[Term], Awaitable[None]] = _all_is_committed
+    leads: Callable[[Term], bool] = _nobody_else_leads

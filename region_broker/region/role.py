@@ -164,10 +164,15 @@ class RegionRole:
             self._ready_to_run.clear()
 
     def open_gate(self) -> None:
-        """Take writes: the last step (INV-RR1)."""
+        """Take writes: the last step (INV-RR1). Nothing is opened where another node of the region was heard to lead meanwhile.
+
+        1. The last ledger is loaded. 2. The metadata name another node: the gate is closed, whoever loads is to be cancelled.
+        3. It goes on first, in the same turn of the loop, and would open (INV-LSH1).
+        """
         assert self._term is not None, "nothing is loaded"
         assert self._cut_leader is not None, "a mirror takes no writes"
-        self._gate_open = True
+        if self._services.leads(self._term):
+            self._gate_open = True
 
     def close_gate(self, reason: str) -> None:
         """Refuse writes from this moment on, with `reason`."""
@@ -267,6 +272,9 @@ class RegionRole:
                 await self._cut_leader.first_tidemark()
             except RoundFailed as error:  # transactions go on (T12)
                 _log.error("what was adopted is under no tidemark yet: %s", error)
+        # 1. All logs lead. 2. Meanwhile a topic is there that a former leader of the region made. 3. It would never take writes.
+        for log in self.logs():
+            log.become_leader(term.leader_epoch)
         self._term = term
 
     def readers_are_back(self) -> None:

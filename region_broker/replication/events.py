@@ -96,6 +96,13 @@ class MembersFenced:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsStopped:
+    """The logs of the group that have stopped at the leader: all of them, each time. Nobody can be given what they hold."""
+
+    keys: frozenset[LogKey]
+
+
+@dataclass(frozen=True, slots=True)
 class InSyncChanged:
     """The metadata have another in-sync set for the group, whoever asked for it."""
 
@@ -123,7 +130,7 @@ class LeaderEpochSeen:
 
 LeaderEvent: TypeAlias = (
     LogsDurable | Ticked | LogOpened | LogClosed | MinInSyncChanged | FollowerConnected | FollowerReport | FollowerLost
-    | MembersFenced | InSyncChanged | ProposalEnded | LeaderEpochSeen
+    | LogsStopped | MembersFenced | InSyncChanged | ProposalEnded | LeaderEpochSeen
 )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ INV-RPL5  a report of another session, leader epoch or incarnation changes nothi
 INV-RPL6  once a newer leader epoch is known nothing leaves this core any more (R4)
 INV-RPL7  one proposal at a time, each of the newest version known
 INV-RPL8  a member is in sync for all logs of the group, or for none
+INV-RPL9  while a log of the group has stopped at the leader nobody is taken in but who was in sync when it did: of others it
+          cannot be told whether they have all that was committed in it
 
 Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata have then. They have what this leader knew to be
 committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
@@ -48,6 +50,7 @@ from region_broker.replication.events import (
     LogClosed,
     LogOpened,
     LogsDurable,
+    LogsStopped,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
@@ -89,6 +92,8 @@ class LeadingCore:
         self._thresholds: Counter[int] = Counter()
         self._followers: dict[Member, FollowerProgress] = {}
         self._fenced: frozenset[Member] = frozenset()
+        self._stopped: dict[LogKey, frozenset[Member]] = {}
+        """The logs that have stopped here, and who was in sync then."""
         self._pending: ProposeInSync | None = None
         self._doubtful: frozenset[Member] = frozenset()
         """Whoever was in a proposal, under this version, of which nobody knows whether it was carried out."""
@@ -155,6 +160,9 @@ class LeadingCore:
                 self._durable(durable_ends, now_ms)
             case LogOpened() | LogClosed() | MinInSyncChanged():
                 self._log_changed(event, now_ms)
+            case LogsStopped(keys):
+                known, in_sync = self._stopped, self._in_sync.members
+                self._stopped = {key: known.get(key, in_sync) for key in keys}
             case InSyncChanged() | MembersFenced() | LeaderEpochSeen():
                 self._metadata_changed(event, now_ms)
             case ProposalEnded():
@@ -323,6 +331,8 @@ class LeadingCore:
         members = self._in_sync.members
         wanted = {self._me}
         for member, follower in self._followers.items():
+            if member not in members and any(member not in had for had in self._stopped.values()):
+                continue  # INV-RPL9
             if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
                 wanted.add(member)
         if wanted == members and self._doubtful <= wanted:

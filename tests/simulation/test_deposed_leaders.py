@@ -5,9 +5,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
+from idempotency.identity import LeaderEpoch
 from region_broker.controller.metadata_commands import CreateTopic
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.region.ports import Term
 from tests.simulation.region_cluster import Member, region_cluster
 from tests.simulation.test_region_of_three import all_in_sync
 
@@ -33,7 +36,9 @@ async def test_INV_LSH3_a_leader_that_is_deposed_before_it_serves_follows(tmp_pa
             cluster.fabric.cut(elected.name, each.name)
         waiting = elected.node._replication.leading._term  # type: ignore[union-attr]
         assert waiting is not None
-        assert waiting._unsettled, "all logs were settled before it was cut off: nothing is tried here"
+        assert waiting._unsettled, (
+            "all logs were settled before it was cut off: nothing is tried here"
+        )
         assert not waiting._settled.is_set(), "who waits for all logs is told behind the first"
         await eu1.begin()
         await cluster.until(lambda: cluster.leader is not None, "somebody else leads")
@@ -76,3 +81,36 @@ async def test_INV_RGF1_a_topic_that_comes_before_it_serves_is_led_too(tmp_path:
         go.set()
         leader = await cluster.until_led(but=eu1)
         assert leader.partition("late", 0).is_leader
+
+
+async def test_INV_LSH1_whoever_is_deposed_as_it_has_loaded_opens_no_gate(tmp_path: Path) -> None:
+    """The metadata name another node in the turn of the loop in which the last ledger is loaded."""
+    async with region_cluster(tmp_path, 1) as cluster:
+        await all_in_sync(cluster)
+        eu1, *others = cluster.nodes.values()
+        opened = list[bool]()
+
+        def depose(member: Member) -> None:
+            node = member.node
+            services = node.role._services.transactions
+            load = services.load
+
+            async def load_too_late(term: Term) -> None:
+                await load(term)
+                image = node.storage.metadata.image
+                assert image.leadership is not None
+                other = replace(
+                    image.leadership, leader=eu1.member._begun.member,
+                    leader_epoch=LeaderEpoch(term.leader_epoch + 1),
+                )  # fmt: skip
+                leadership = node._replication.leadership  # type: ignore[union-attr]
+                leadership.take_image(replace(image, leadership=other))
+                asyncio.get_running_loop().call_soon(lambda: opened.append(node.role.acting))
+
+            services.load = load_too_late  # type: ignore[method-assign]
+
+        for member in others:
+            depose(member)
+        await eu1.kill()
+        await cluster.until(lambda: bool(opened), "one of them has loaded")
+        assert opened == [False]

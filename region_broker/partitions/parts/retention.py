@@ -3,6 +3,7 @@
 Not here: the two ends of the log (`trimming`), which time it is.
 """
 
+from idempotency.decision import ROUND_NUMBER_MAX, round_of
 from idempotency.identity import TopicPartition
 from region_broker.log.failures import NotLeader, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
@@ -91,6 +92,7 @@ class Retention:
         state.forget_completed_below(bound)
         state.expire(monotonic_ms, producer_expiration_ms)
         if not sight.is_leader:
+            self._forget_rounds()
             return 0
         deleted = self._trimming.retain(
             now_ms=now_ms, stable_offset=sight.last_stable_offset, hold=hold
@@ -98,3 +100,9 @@ class Retention:
         if deleted:
             self._watchers.notify()
         return deleted
+
+    def _forget_rounds(self) -> None:
+        """Forget, of a copy inside the region, where rounds begin: whoever leads next drives those of a newer leader epoch (T1)."""
+        written_epoch = self._log.epochs.latest
+        if self._log.durability.committed_offset is not None and written_epoch >= 0:
+            self._log.state.prune_cut_index(round_of(written_epoch, ROUND_NUMBER_MAX))

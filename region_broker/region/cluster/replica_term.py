@@ -43,6 +43,7 @@ from region_broker.replication.events import (
     LogClosed,
     LogOpened,
     LogsDurable,
+    LogsStopped,
     MembersFenced,
     MinInSyncChanged,
 )
@@ -93,6 +94,7 @@ class LeaderTerm:
         self._unsettled: set[LogKey] = set()
         """The logs of which this leader does not know yet all that was committed before (R6)."""
         self._settled = asyncio.Event()
+        self._stopped: frozenset[LogKey] = frozenset()
 
     # -- the core --------------------------------------------------------------------------------
 
@@ -151,7 +153,13 @@ class LeaderTerm:
         """Lead what runs of `partitions`, and nothing else (INV-RTM3)."""
         if self.is_over:
             return
-        found = {partition.key: partition for partition in partitions if partition.failed is None}
+        found, stopped = dict[LogKey, Partition](), set[LogKey]()
+        for partition in partitions:
+            if partition.failed is None:
+                found[partition.key] = partition
+            else:
+                stopped.add(partition.key)
+        self._stop(frozenset(stopped))
         for key, partition in list(self.logs.items()):
             if found.get(key) is not partition:
                 self._close(key)
@@ -186,6 +194,12 @@ class LeaderTerm:
         self._settle(key)
         self.tell(LogClosed(key))
 
+    def _stop(self, keys: frozenset[LogKey]) -> None:
+        """Tell which logs have stopped, before they are closed: a follower may have all of the others (INV-RPL9)."""
+        if keys != self._stopped:
+            self._stopped = keys
+            self.tell(LogsStopped(keys))
+
     def _on_durable(self, partition: Partition) -> None:
         if not self._moved:
             asyncio.get_running_loop().call_soon(self._tell_durable)
@@ -196,6 +210,7 @@ class LeaderTerm:
         if self._is_over:
             return
         stopped = [key for key, partition in moved.items() if partition.failed is not None]
+        self._stop(self._stopped.union(stopped))
         for key in stopped:
             del moved[key]
             self._close(key)

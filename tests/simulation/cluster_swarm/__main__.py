@@ -3,6 +3,7 @@
 The last line of a life is ``trace <hash> events <n> violations <n>``; the exit code is 0 only without violations.
 """
 
+import contextlib
 import logging
 import sys
 import time
@@ -24,7 +25,14 @@ from tests.simulation.cluster_swarm.plan import Fault
 @click.option("--verbose", is_flag=True, help="Say what happens, and what the nodes log.")
 @click.option("--events", type=click.Path(path_type=Path), help="Write every event, a line each.")
 def main(
-    *, seed: int, seeds: int, minutes: float, without: str, first: int | None, verbose: bool, events: Path | None
+    *,
+    seed: int,
+    seeds: int,
+    minutes: float,
+    without: str,
+    first: int | None,
+    verbose: bool,
+    events: Path | None,
 ) -> None:
     """Play lives, and say what is wrong in each.
 
@@ -37,9 +45,11 @@ def main(
     failed = []
     for number in range(seed, seed + seeds):
         began_s = time.monotonic()
-        lines = [] if events is None else events.open("w")
-        write = None if events is None else lines.write  # type: ignore[union-attr]
-        outcome = play(number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first)
+        with contextlib.ExitStack() as open_files:
+            write = None if events is None else open_files.enter_context(events.open("w")).write
+            outcome = play(
+                number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first
+            )  # fmt: skip
         for violation in outcome.violations:
             click.echo(f"violation: {violation}")
         click.echo(

@@ -24,13 +24,13 @@ ANY_SHARE: Final = 0.05
 class Door:
     """Stands for a region where clients ask for its port."""
 
-    def __init__(self, stage: Stage, chance: random.Random) -> None:
-        """Find nodes of `stage`."""
-        self._stage, self._chance = stage, chance
+    def __init__(self, stage: Stage, chance: random.Random, any_share: float) -> None:
+        """Find nodes of `stage`; any one of them with that chance."""
+        self._stage, self._chance, self._any_share = stage, chance, any_share
 
     def _found(self) -> Member:
         acting = self._stage.acting()
-        if acting and self._chance.random() >= ANY_SHARE:
+        if acting and self._chance.random() >= self._any_share:
             return self._chance.choice(acting)
         return self._stage.nodes[self._chance.choice(NAMES)]
 
@@ -49,16 +49,19 @@ class Door:
         self._stage.settings = settings
 
 
-def doors(stage: Stage) -> Mapping[str, Region]:
+def doors(stage: Stage, any_share: float = 0.0) -> Mapping[str, Region]:
     """Return the ways to the region."""
     chance = stage.plan.stream("doors")
-    return {name: cast("Region", Door(stage, random.Random(chance.random()))) for name in DOORS}
+    return {
+        name: cast("Region", Door(stage, random.Random(chance.random()), any_share))
+        for name in DOORS
+    }
 
 
 def clients_of(stage: Stage) -> Clients:
     """Return all clients; none has begun."""
     plan = stage.plan
-    reach = Reach(stage.fabric, doors(stage))
+    reach = Reach(stage.fabric, doors(stage, ANY_SHARE))
     clients = Clients(stage.fabric, reach.regions, plan.stream("clients"), plan.pace_s)
     loads: dict[str, Workload] = {}
     chance = plan.stream("loads")

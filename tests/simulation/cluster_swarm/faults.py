@@ -1,6 +1,6 @@
 """What each fault does to the nodes of a stage, and how it ends.
 
-INV-CSF1  whatever a fault began has ended when its coroutine has: what is left of it is what it did
+Whatever a fault began has ended when its coroutine has: what is left of it is what it did.
 """
 
 import asyncio

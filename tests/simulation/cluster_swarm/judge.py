@@ -85,9 +85,11 @@ class Judge:
             theirs = {p.key: p for p in two.node.storage.partitions}
             if ours.keys() != theirs.keys():
                 found.append(f"{one.name} and {two.name} have other partitions")
-            for key in ours.keys() & theirs.keys():
-                if told := _difference(ours[key], theirs[key]):
-                    found.append(f"{ours[key].tp} of {one.name} and {two.name}: {told}")
+            found += [
+                f"{ours[key].tp} of {one.name} and {two.name}: {told}"
+                for key in ours.keys() & theirs.keys()
+                if (told := _difference(ours[key], theirs[key]))
+            ]
         return sorted(found)
 
     async def look(self) -> Found:

@@ -65,10 +65,10 @@ class Plan:
         self.seed, self._without = seed, without
         chance = self.stream("character")
         self.calm = chance.random() < 0.25
-        self.wild = not self.calm and chance.random() < 0.25
-        self.rest_s = chance.choice((0.3, 1.0, 2.5))
+        self.wild = not self.calm and chance.random() < 0.4
+        self.rest_s = chance.choice((0.1, 0.4, 1.0))
         self.delay_ms_max = chance.choice((0.0, 0.0, 1.0, 8.0))
-        self.pace_s = chance.choice((0.03, 0.1, 0.2))
+        self.pace_s = chance.choice((0.1, 0.2, 0.4))
         self.tidemark_interval_ms = chance.choice((20, 100, 200))
         kinds = [each for each in Fault if each not in OF_ALL or self.wild]
         kept = [each for each in kinds if chance.random() < 0.6] or [Fault.KILL]

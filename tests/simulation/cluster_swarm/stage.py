@@ -23,6 +23,8 @@ ASK_S: Final = 0.02
 FORGOTTEN: Final = 0.05
 IMAGE_STEP_BYTES: Final = 8_192
 IMAGE_PAUSE_MS: Final = 500
+ANOMALIES_MAX: Final = 50
+"""One fault may show at thousands of offsets."""
 
 
 class Stage:
@@ -78,7 +80,7 @@ class Stage:
 
     def blame(self, text: str) -> None:
         """Note what is wrong, once."""
-        if text not in self.anomalies:
+        if text not in self.anomalies and len(self.anomalies) < ANOMALIES_MAX:
             self.anomalies.append(text)
             self.tell(f"VIOLATION: {text}")
 

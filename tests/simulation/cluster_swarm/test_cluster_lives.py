@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 MINUTES = 0.05
 
 
-def test_nothing_is_lost_doubled_or_torn() -> None:
+def test_INV_CSJ1_INV_CSW1_INV_CSW2_nothing_is_lost_doubled_or_torn() -> None:
     outcome = play(2, minutes=MINUTES)
     assert not outcome.violations, outcome
     assert any(outcome.counted[each.value] for each in Fault), "nothing has happened"

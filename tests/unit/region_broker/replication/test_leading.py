@@ -25,6 +25,7 @@ from region_broker.replication.events import (
     LogClosed,
     LogOpened,
     LogsDurable,
+    LogsStopped,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
@@ -197,6 +198,25 @@ def test_R3_a_log_that_is_closed_holds_nobody_up() -> None:
     group.connect(B)
     group.report(B)
     assert proposal(group.step(LogClosed(Y))).members == {A, B}
+
+
+def test_INV_RPL9_while_a_log_has_stopped_at_the_leader_only_who_was_in_sync_then_is_taken_in() -> (
+    None
+):
+    group = Group(A, C)
+    group.step(LogOpened(Y, 2, 0, 0, 1))
+    group.step(LogsStopped(frozenset({Y})))
+    group.step(LogClosed(Y))
+    group.connect(B)
+    assert group.report(B) == []
+    assert C in group.core.in_sync.members, "whoever is in sync stays"
+    group.connect(C)
+    assert proposal(group.step(FollowerLost(C, 1))).members == {A}
+    group.changed(2, A)
+    group.connect(C, 2)
+    assert proposal(group.report(C, 2)).members == {A, C}, "and may come back: it has it all"
+    group.changed(3, A, C)
+    assert proposal(group.step(LogsStopped(frozenset()))).members == {A, B, C}
 
 
 def test_R3_whoever_has_said_nothing_in_this_session_is_not_taken_in() -> None:

@@ -278,6 +278,8 @@ async def test_what_leads_ends_by_no_way_of_its_own() -> None:
     running = asyncio.get_running_loop().create_task(node.driver.run())
     await node.turns()
     node.take(BY_ONE)
+    await node.turns()
+    assert running.done(), "it does not go on without what leads"
     with pytest.raises(ExceptionGroup, match="unhandled errors"):
         await running
 

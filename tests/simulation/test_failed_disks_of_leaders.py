@@ -1,0 +1,52 @@
+"""A disk of the node that leads fails: the region has two more, and goes on (a known gap where a log stops)."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
+from tests.simulation.region_cluster import Cluster, region_cluster
+from tests.simulation.test_region_of_three import TOPIC, all_in_sync, connected
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+GOES_ON_S = 5.0
+
+
+@pytest.mark.xfail(
+    raises=TimeoutError,
+    strict=True,
+    reason="a leader with a log that has stopped goes on to lead: nobody takes its logs over until an operator starts it again",
+)
+async def test_writes_go_on_where_the_leaders_disk_fails(tmp_path: Path) -> None:
+    async with region_cluster(tmp_path, 1) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 2, {})
+        await all_in_sync(cluster)
+
+        def fail(operation: str, path: Path) -> None:
+            if operation == "fdatasync":
+                raise OSError(errno.EIO, "it fails", str(path))
+
+        leader.disk.fault = fail
+        async with asyncio.timeout(GOES_ON_S):
+            await written(cluster)
+
+
+async def written(cluster: Cluster) -> None:
+    """Return once a record is acknowledged by whoever leads."""
+    while True:
+        try:
+            leader = await cluster.until_led()
+            async with asyncio.timeout(1):
+                await _write(await connected(cluster, leader))
+                return
+        except (OSError, Refused):
+            await asyncio.sleep(0.1)
+
+
+async def _write(connection: Connection) -> None:
+    producer = await patiently(lambda: connection.init_producer_id(None))
+    batch = batch_of(b"one", producer, 0, transactional=False)
+    await connection.produce(TOPIC, {0: batch})

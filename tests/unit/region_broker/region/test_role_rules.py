@@ -1,0 +1,153 @@
+"""A region's role on one node of several: in which order it stops, and what leads when it begins."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from idempotency.identity import RegionEpoch
+from region_broker.log.failures import NotLeader
+from region_broker.region.ports import RegionLog, RoleServices, Term
+from region_broker.region.role import NodeIdentity, RegionRole
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
+
+REGION_EPOCH = RegionEpoch(8)
+TERM = Term(REGION_EPOCH, LEADER_EPOCH, "eu")
+
+
+class Coordinator:
+    """Transactions, or groups: what it was asked for stands in `said`."""
+
+    def __init__(self, said: list[str], name: str, services: "Services") -> None:
+        self._said, self._name, self._services = said, name, services
+
+    async def load(self, _term: Term) -> None:
+        self._said.append(f"{self._name} load")
+
+    async def resign(self) -> None:
+        self._said.append(f"{self._name} resign, {self._services.told()}")
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._said.append(f"{self._name} ends")
+
+
+class CutLeader:
+    """Publishes nothing."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Services:
+    """A role with real logs, and coordinators that only say what they are told."""
+
+    def __init__(self) -> None:
+        self.some: Fixture = fixture(leads=False)
+        self.said: list[str] = []
+        self.committed = asyncio.Event()
+        self.committed.set()
+        services = RoleServices(
+            logs=self._logs,
+            settle_logs=self._settle_logs,
+            transactions=cast("Any", Coordinator(self.said, "transactions", self)),
+            groups=cast("Any", Coordinator(self.said, "groups", self)),
+            open_cut_leader=lambda _term, _is_first: cast("Any", CutLeader()),
+            open_link=cast("Any", None),
+            settle_commits=self._settle_commits,
+        )
+        self.role = RegionRole(NodeIdentity("c", "eu", 1, "h", 1), services, REGION_EPOCH)
+
+    def told(self) -> str:
+        """Return what clients are told now, and what logs take."""
+        gate = "open" if self.role.acting else "closed"
+        return f"gate {gate}, {'leads' if self.some.partition.is_leader else 'follows'}"
+
+    def _logs(self) -> Iterable[RegionLog]:
+        return cast("Iterable[RegionLog]", list(self.some.table))
+
+    async def _settle_logs(self) -> None:
+        self.said.append("logs")
+
+    async def _settle_commits(self, _term: Term) -> None:
+        self.said.append(f"commits, {self.told()}")
+        await self.committed.wait()
+
+    async def act(self) -> None:
+        await self.role.act(TERM, adopts=False, base={}, reason="it begins")
+
+
+@asynccontextmanager
+async def played() -> AsyncIterator[Services]:
+    services = Services()
+    running = asyncio.get_running_loop().create_task(services.role.run())
+    yield services
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_INV_LSH3_coordinators_load_behind_the_commit_of_all_that_the_logs_hold() -> None:
+    """R6: what an older leader left may be in a ledger, and not be committed yet."""
+    async with played() as services:
+        services.committed.clear()
+        acting = asyncio.get_running_loop().create_task(services.act())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert services.said == ["logs", "commits, gate closed, leads"]
+        assert services.role.leader_epoch == -1
+        services.committed.set()
+        await acting
+        assert services.said[2:] == ["groups load", "transactions load"]
+        assert services.role.leader_epoch == LEADER_EPOCH
+
+
+async def test_a_node_that_follows_resigns_with_its_gate_closed_and_its_logs_as_they_were() -> None:
+    """Coordinators answer who waits first: behind that, logs fail what is under way as unknown (P18)."""
+    async with played() as services:
+        await services.act()
+        services.role.open_gate()
+        await asyncio.sleep(0)
+        services.said.clear()
+        await services.role.follow("node 2 leads")
+        assert services.said[:2] == [
+            "transactions resign, gate closed, leads", "groups resign, gate closed, leads",
+        ]  # fmt: skip
+        assert {"transactions ends", "groups ends"} <= set(services.said)
+        assert services.told() == "gate closed, follows"
+        assert services.role.serving is None
+        assert services.role.reason_not_acting == "node 2 leads"
+
+
+async def test_who_waits_for_a_commit_hears_that_it_follows_before_changes_under_way_have_ended() -> (
+    None
+):
+    """1. A topic is being made. 2. Another node leads. 3. What makes the topic waits for a quorum, up to 10 s; producers do not."""
+    async with played() as services:
+        await services.act()
+        services.role.open_gate()
+        partition = services.some.partition
+        partition.writer.append(batch())
+        waiting = asyncio.get_running_loop().create_task(partition.wait_committed(1))
+        await asyncio.sleep(0)
+        with services.role.change():
+            following = asyncio.get_running_loop().create_task(services.role.follow("node 2 leads"))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert waiting.done()
+            assert not following.done()
+        await following
+        with pytest.raises(NotLeader):
+            waiting.result()
+
+
+async def test_INV_LSH1_the_gate_is_closed_before_a_follower_waits_for_anything() -> None:
+    services = Services()  # it does not run yet
+    services.role._gate_open = True
+    following = asyncio.get_running_loop().create_task(services.role.follow("node 2 leads"))
+    await asyncio.sleep(0)
+    assert not services.role.acting
+    following.cancel()
