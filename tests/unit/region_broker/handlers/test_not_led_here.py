@@ -358,10 +358,11 @@ async def test_metadata_follow_the_leadership_from_one_leader_over_none_to_anoth
         answer = await ask()
         assert told(answer) == (known, 2, [(0, 2, leader_epoch(2))])
         (row,) = answer.topics[0].partitions
-        assert (row.replica_nodes, row.isr_nodes) == ((1, 2, 3), (2, 3))
+        # An election drops nobody: the new leader does, as its first act (ADR 47).
+        assert (row.replica_nodes, row.isr_nodes) == ((1, 2, 3), (1, 2, 3))
         described = await client.call(75, 0, {"topics": [{"name": "t"}], "cursor": None})
         (row,) = described.topics[0].partitions
-        assert (row.leader_id, row.leader_epoch, row.isr_nodes) == (2, leader_epoch(2), (2, 3))
+        assert (row.leader_id, row.leader_epoch, row.isr_nodes) == (2, leader_epoch(2), (1, 2, 3))
         assert topic == fixture.services.metadata.image.topics["t"]
 
 
@@ -380,7 +381,7 @@ async def test_a_partition_that_is_not_here_yet_is_led_all_the_same_and_one_stop
         answer = await client.call(3, 9, EVERYTHING)
         assert told(answer)[2] == [(5, -1, leader_epoch(2))]
         (row,) = answer.topics[0].partitions
-        assert (row.isr_nodes, row.offline_replicas) == ((3,), (1, 2))
+        assert (row.isr_nodes, row.offline_replicas) == ((1, 3), (1, 2))
 
 
 async def test_KIP1073_describe_cluster_tells_the_fenced_ones_where_they_are_asked_for(
