@@ -25,7 +25,8 @@ from tests.simulation.swarm.workloads.setting import End, Reach
 from tests.simulation.trace import Trace
 
 SETTLE_S: Final = 30.0
-PROGRESS_S: Final = 20.0
+PROGRESS_S: Final = 45.0
+"""Longer than a member of a group waits for an answer (30 s)."""
 ENDING_S: Final = 70.0
 STABLE_S: Final = 75.0
 EQUAL_S: Final = 10.0
