@@ -1,4 +1,4 @@
-"""A disk of the node that leads fails: the region has two more, and goes on (a known gap where a log stops)."""
+"""A disk of the node that leads fails: the region has two more, and goes on (INV-NRP2)."""
 
 import asyncio
 import errno
@@ -14,11 +14,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 GOES_ON_S = 5.0
 
 
-@pytest.mark.xfail(
-    raises=TimeoutError,
-    strict=True,
-    reason="a leader with a log that has stopped goes on to lead: nobody takes its logs over until an operator starts it again",
-)
 async def test_writes_go_on_where_the_leaders_disk_fails(tmp_path: Path) -> None:
     async with region_cluster(tmp_path, 1) as cluster:
         leader = await all_in_sync(cluster)

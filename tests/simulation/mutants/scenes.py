@@ -197,7 +197,7 @@ async def behind(life: Life) -> None:
     await load(life)
     await stage.kill(AP)
     order = life.spawn(_order(life, US))
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.01)  # before the takeover is written down
     await stage.kill(US)
     order.cancel()
     await stage.start(US)
