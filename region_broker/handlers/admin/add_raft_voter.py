@@ -1,4 +1,4 @@
-"""AddRaftVoter (80), versions 0-0: another voter of the quorum, which there cannot be yet (KIP-853).
+"""AddRaftVoter (80), versions 0-0: another voter of the quorum, which joins by itself here (KIP-853).
 
 Kafka's errors come first, in their order; an order that it would carry out is INVALID_REQUEST.
 Source: KafkaRaftClient.java `handleAddVoterRequest`, AddVoterHandler.java.
@@ -33,7 +33,8 @@ async def handle_add_raft_voter(ctx: RequestContext, request: Any) -> Fields:
         )
     return refused(
         ErrorCode.invalid_request,
-        "a region is one node yet, and its quorum has that one voter: several nodes come in a later version",
+        "the voters of a region's quorum are the nodes of its configuration: name the node there and start it, and it joins and"
+        " votes by itself once it has the log",
     )
 
 

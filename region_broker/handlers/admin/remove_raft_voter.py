@@ -30,8 +30,8 @@ async def handle_remove_raft_voter(ctx: RequestContext, request: Any) -> Fields:
         )
     return refused(
         ErrorCode.invalid_request,
-        f"node {voter.node_id} is a voter that its region's metadata cannot do without: a region is one node yet, several come"
-        " in a later version",
+        f"node {voter.node_id} votes for as long as it is a node of its region: stop it, and take it out with tidemark cluster node"
+        f" remove {voter.node_id}. The last one cannot be taken out",
     )
 
 

@@ -53,7 +53,7 @@ def _problem_of_in_sync(node_count: int, configs: Mapping[str, str | None]) -> s
     asked = int(configs.get(MIN_IN_SYNC) or 1)
     if asked <= node_count:
         return None
-    has = "is one node yet" if node_count == 1 else f"has {node_count} nodes"
+    has = "has one node" if node_count == 1 else f"has {node_count} nodes"
     return f"{MIN_IN_SYNC}={asked}: the region {has}, so at most {node_count} can be in sync"
 
 

@@ -110,7 +110,7 @@ def _check_replicas(ctx: RequestContext, factor: int) -> None:
     if factor == -1 or 1 <= factor <= len(nodes.replicas):
         return
     if nodes.is_alone:
-        text = "a region is one node yet, use 1 or -1; the other regions hold mirrors"
+        text = "this region has one node, use 1 or -1; the other regions hold mirrors"
     else:
         text = (
             f"this region has {len(nodes.replicas)} nodes, each of which has all logs; use at most that,"

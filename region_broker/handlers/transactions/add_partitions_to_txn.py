@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (24), versions 0-5.
 
 v2: PRODUCER_FENCED.  v4: several transactions, each added or (VerifyOnly) only looked at, as brokers ask other
-brokers (KIP-890 part 1); a region has one node, which verifies in memory, but whoever asks is answered.
+brokers (KIP-890 part 1); the node that leads a region verifies in memory, but whoever asks is answered.
 v5: TRANSACTION_ABORTABLE (KIP-890, KIP-1050).
 Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinator.scala
 `handleVerifyPartitionsInTransaction`.
