@@ -188,7 +188,14 @@ def bounds_of(reader: "Consumer", topic: str, partition: int) -> tuple[int | Non
 def wait_for(future: Future[Result], what: str) -> Result:
     """Return the result of an admin request; ends the command if it failed."""
     with kafka_errors(what):
-        return future.result(timeout=TIMEOUT_S)
+        try:
+            return future.result(timeout=TIMEOUT_S)
+        except TimeoutError:
+            fail(
+                f"{what}: no answer within {TIMEOUT_S} s, the outcome is unknown. See whether the region can decide anything:"
+                " tidemark region status, tidemark cluster status",
+                EXIT_UNKNOWN_OUTCOME,
+            )
 
 
 @contextmanager

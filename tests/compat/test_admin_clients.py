@@ -45,6 +45,8 @@ from kafka.admin import ConfigResource as PureResource
 from kafka.admin import ConfigResourceType
 from kafka.admin import ResourcePatternFilter as PurePattern
 from kafka.admin import ResourceType as PureResourceType
+from kafka.admin import ScramMechanism as PureMechanism
+from kafka.admin import UserScramCredentialDeletion as PureDeletion
 from kafka.errors import GroupIdNotFoundError, SecurityDisabledError, UnsupportedVersionError
 
 from tests.compat.clients import CALL_S, POLLS_MAX
@@ -288,7 +290,9 @@ def test_what_is_not_served_is_told_by_the_client_and_breaks_nothing(
         admin.alter_user_scram_credentials([change])["somebody"].result(CALL_S)
     with KafkaAdminClient(bootstrap_servers=bootstrap) as pure:
         with pytest.raises(UnsupportedVersionError):
-            pure.describe_metadata_quorum()
+            pure.alter_user_scram_credentials(
+                [PureDeletion("somebody", PureMechanism.SCRAM_SHA_256)]
+            )
         assert topic in pure.list_topics()
     assert topic in admin.list_topics(timeout=CALL_S).topics
 

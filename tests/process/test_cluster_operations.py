@@ -155,6 +155,7 @@ def test_three_nodes_are_moved_drained_replaced_and_removed(cluster: LocalCluste
     }
     assert ends == {200}
 
+    region.until("it is let in", lambda view: not view["nodes"][chosen - 1]["fenced"])
     assert "is heard" in region.refused("cluster", "node", "remove", str(chosen))
     cluster.stop([name])
     left = sorted({1, 2, 3} - {chosen})

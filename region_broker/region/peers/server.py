@@ -146,7 +146,7 @@ class PeerServer:
             stream.close()
 
     def handshake(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
-        """Judge a Hello; return the answer, and a session where the peer may talk on."""
+        """Judge a Hello; return the answer, and a session where the peer may talk on. Raises `PeerRefused` while this node starts."""
         theirs = decode_message(frame, Hello)
         ours = self._identity.hello()
         code, reason = _objection(ours, theirs)
@@ -316,7 +316,10 @@ class _Connection:
         return True
 
     def _handshake(self, frame: Frame) -> bool:
-        answer, session = self._server.handshake(self._stream, frame)
+        try:
+            answer, session = self._server.handshake(self._stream, frame)
+        except PeerRefused as refused:  # a node that starts: it cannot say yet who it is
+            return self._refuse(frame, refused)
         self._stream.write(*encode_frame(FrameKind.ANSWER, frame.correlation_id, answer))
         if session is None:
             return False
@@ -331,13 +334,16 @@ class _Connection:
         try:
             answer, self._session = self._server.node_handshake(self._stream, frame)
         except PeerRefused as refused:
-            _log.warning("node %s refused: %s", self._stream.peer, refused)
-            refusal = Refusal(code=refused.code, reason=refused.reason)
-            self._stream.write(*encode_frame(FrameKind.REFUSAL, frame.correlation_id, refusal))
-            return False
+            return self._refuse(frame, refused)
         self._stream.write(*encode_frame(FrameKind.ANSWER, frame.correlation_id, answer))
         self._reader.bytes_max = PEER_FRAME_BYTES_MAX
         return True
+
+    def _refuse(self, frame: Frame, refused: PeerRefused) -> bool:
+        _log.warning("peer %s refused: %s", self._stream.peer, refused)
+        refusal = Refusal(code=refused.code, reason=refused.reason)
+        self._stream.write(*encode_frame(FrameKind.REFUSAL, frame.correlation_id, refusal))
+        return False
 
     async def _answer(self, session: PeerSession | NodeSession, frame: Frame) -> None:
         self._not_begun -= 1

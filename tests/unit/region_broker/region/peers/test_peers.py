@@ -459,3 +459,18 @@ async def test_INV_PN5_what_a_handler_raises_is_told_while_another_peer_stays_co
                 await server.wait_closed()
         del mirror
         server.close()
+
+
+class Starting(PlayedIdentity):
+    """A node that does not know its region yet (`node.handshake`)."""
+
+    def hello(self) -> Hello:
+        raise PeerRefused("not-acting", "this node is starting")
+
+
+async def test_who_cannot_say_yet_who_it_is_refuses_a_region_and_serves_on() -> None:
+    async with served(Starting("us")) as (_, address):
+        for _ in range(2):  # the port is still open after the first
+            with pytest.raises(PeerRefused, match="this node is starting"):
+                async with opened(AsyncioNetwork(), address, PlayedIdentity("eu")):
+                    pass
