@@ -24,6 +24,8 @@ from region_broker.cli.region_client import parse_urls, reports_errors, url_opti
 
 JSON: Final = "json"
 _NODE: Final = click.IntRange(0)
+_VOTERS_MIN: Final = 3
+"""With fewer, the loss of any voter takes the majority."""
 
 dry_run_option: Final = click.option(
     "--dry-run", is_flag=True, help="Have it judged, and change nothing."
@@ -74,6 +76,13 @@ def status(url: str | None, output: str) -> None:
         )
     if quorum["leader"] is None:
         click.echo("NO QUORUM: follow docs/runbooks/quorum_lost.md")
+        click.echo(
+            "Nobody can say now which nodes run, or are in sync: what stands above is the last that was known."
+        )
+    elif len(quorum["voters"]) < _VOTERS_MIN:
+        click.echo(
+            f"TOO FEW VOTE: none of nodes {_ids(quorum['voters'])} may be gone. Start more nodes, and wait until three vote"
+        )
 
 
 @cluster.command(epilog="Example: tidemark cluster quorum -o json")

@@ -194,6 +194,16 @@ async def test_status_says_loudly_that_nobody_leads(nodes: Nodes) -> None:
     assert "NO QUORUM" in done.output
 
 
+@pytest.mark.parametrize(("voters", "is_told"), [([1], True), ([1, 2], True), ([1, 2, 3], False)])
+async def test_status_says_that_no_voter_may_be_gone(
+    nodes: Nodes, voters: list[int], is_told: bool
+) -> None:
+    for told in nodes.told:
+        told.describes["quorum"]["voters"] = voters
+    done = await command(nodes, "status")
+    assert ("TOO FEW VOTE" in done.output) == is_told
+
+
 async def test_the_quorum_is_told_by_its_leader(nodes: Nodes) -> None:
     done = await command(nodes, "quorum", "-o", "json")
     found = json.loads(done.output)
