@@ -14,6 +14,8 @@ from region_broker.controller.raft.entries import Member
 
 NODES_MAX: Final = 64
 """Nodes that one region may register."""
+FOLDERS_MAX: Final = 1_000
+"""Folders that are remembered; those of registered nodes, and who is in sync, always are."""
 REMEMBERED_MAX: Final = 32
 """Lives, and incarnations, that a node had before and that are remembered of it."""
 NO_LEADERSHIP: Final = 0
@@ -52,6 +54,17 @@ class NodeImage(msgspec.Struct, frozen=True, kw_only=True):
     def is_eligible(self) -> bool:
         """Return whether it may be elected, or join the in-sync set (KIP-841)."""
         return not (self.fenced or self.draining)
+
+
+class FolderImage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of one folder, by its incarnation, for longer than its node is registered.
+
+    `since_version`: of the metadata, before it was heard of. `removed`: an operator removed its node, which does not come back with it.
+    """
+
+    node_id: int
+    since_version: int
+    removed: bool = False
 
 
 class Leadership(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ INV-MN2  a new life and another folder begin fenced; another folder is not in sy
 INV-MN3  another folder takes a node id only from one that is fenced, and is remembered with it
 INV-MN4  while nobody has led yet, at most one node is registered: its folder is the region's history
 INV-MN5  a node is not removed while it leads, nor while no other registered member holds all that was committed
-Not here: who leads (`cluster_leadership`).
+INV-MN6  the folder of a node that was removed does not register again, for as long as it is remembered: another folder does
+Not here: who leads (`cluster_leadership`), what is remembered of folders (`cluster_folders`).
 """
 
 from typing import assert_never
@@ -23,6 +24,7 @@ from region_broker.controller.cluster_commands import (
     RemoveNode,
     UnfenceNode,
 )
+from region_broker.controller.cluster_folders import noted, removed_for_good
 from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, NodeImage
 from region_broker.controller.cluster_leadership import without_lost_leader, without_member
 from region_broker.controller.metadata_image import MetadataImage
@@ -33,7 +35,9 @@ def change_nodes(image: MetadataImage, command: NodeCommand) -> MetadataImage:
     """Return the image after `command`; raises `CommandRefused`."""
     match command:
         case RegisterNode(node=node):
-            return _with_node(image, _registered(image, node))
+            _judge_removed(image, node)
+            registered = _with_node(image, _registered(image, node))
+            return noted(registered, node)
         case FenceNode(node_id=node_id, life=life):
             return _with_node(image, _set(_living(image, node_id, life), fenced=True))
         case UnfenceNode(node_id=node_id, life=life):
@@ -112,6 +116,16 @@ def _begun(
     )
 
 
+def _judge_removed(image: MetadataImage, node: NodeImage) -> None:
+    if image.has_removed(node.member):  # INV-MN6
+        raise CommandRefused(
+            "member-removed",
+            f"node {node.node_id} was removed from this region with this data folder ({node.incarnation}), so it does not come back"
+            " with it. If it is to be part of the region again, move its data_dir away and start it with an empty one: it joins as a"
+            " new member, and copies everything",
+        )
+
+
 def _judge_new(image: MetadataImage, node: NodeImage) -> None:
     if image.leadership is None and image.nodes:  # INV-MN4
         raise CommandRefused(
@@ -162,4 +176,5 @@ def _removed(image: MetadataImage, command: RemoveNode) -> MetadataImage:
         )
     nodes = {key: kept for key, kept in image.nodes.items() if key != node.node_id}
     stripped = without_member(image, node.member)  # INV-MN5
-    return without_lost_leader(msgspec.structs.replace(stripped, nodes=nodes))
+    left = without_lost_leader(msgspec.structs.replace(stripped, nodes=nodes))
+    return removed_for_good(left, node)

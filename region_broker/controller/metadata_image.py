@@ -22,7 +22,7 @@ import msgspec
 from geo_replicator.folder_life import Birth
 from idempotency import identity
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
-from region_broker.controller.cluster_image import Leadership, NodeImage
+from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage
 from region_broker.controller.raft.entries import Member
 
 DEFAULT_DOMAIN: Final = "main"
@@ -122,6 +122,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     deletions_unknown_to: int = -1
     """The newest leader epoch of the time when an older version kept no deletions, -1 where all were kept."""
     nodes: dict[int, NodeImage] = {}
+    folders: dict[UUID, FolderImage] = {}
+    """What is remembered of folders, by incarnation, the last `FOLDERS_MAX`."""
     leadership: Leadership | None = None
     """Who leads the logs of the region; None where nobody was ever elected: a region of one node that does not register."""
     node_configs: dict[int, dict[str, str]] = {}
@@ -139,6 +141,11 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the node that is registered with that very folder, or None."""
         node = self.nodes.get(member.node_id)
         return node if node is not None and node.incarnation == member.incarnation else None
+
+    def has_removed(self, member: Member) -> bool:
+        """Return whether an operator removed that very folder's node (INV-MN6)."""
+        folder = self.folders.get(member.incarnation)
+        return folder is not None and folder.removed
 
     def may_have_deleted(self, topic_id: UUID, written_under: int) -> bool:
         """Return whether a topic that is not here may have been deleted by a command that is not remembered (INV-M9).

@@ -24,7 +24,7 @@ from sqlalchemy import (
     select,
 )
 
-from region_broker.controller.cluster_image import Leadership, NodeImage
+from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage
 from region_broker.controller.metadata_image import (
     DeletedTopic,
     DomainImage,
@@ -34,7 +34,7 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.raft.entries import LogIndex, Member, Term
 
-SCHEMA_REVISION: Final = "0005"
+SCHEMA_REVISION: Final = "0006"
 
 _Rows = dict[Any, dict[str, Any]]
 """Rows by their primary key."""
@@ -119,6 +119,15 @@ nodes = Table(
     Column("former", LargeBinary, nullable=False),
 )
 
+folders = Table(
+    "folders",
+    metadata,
+    Column("incarnation", String, primary_key=True),
+    Column("node_id", Integer, nullable=False),
+    Column("since_version", BigInteger, nullable=False),
+    Column("removed", Integer, nullable=False),
+)
+
 leadership = Table(
     "leadership",
     metadata,
@@ -162,6 +171,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         domains={row["name"]: _domain(row) for row in _rows(connection, domains)},
         deleted=_deleted_topics(connection),
         nodes={row["node_id"]: _node(row) for row in _rows(connection, nodes)},
+        folders=_folders(connection),
         leadership=_leadership(connection),
         node_configs=_node_configs(connection),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
@@ -209,6 +219,7 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, regions, _region_rows(old), _region_rows(new))
     _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
     _write_rows(connection, nodes, _node_rows(old), _node_rows(new))
+    _write_rows(connection, folders, _folder_rows(old), _folder_rows(new))
     _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
     _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
     if old is None or old.deleted is not new.deleted:
@@ -258,6 +269,11 @@ def _deleted_rows(image: MetadataImage | None) -> _Rows:
 
 def _node_rows(image: MetadataImage | None) -> _Rows:
     return {node_id: _node_row(node) for node_id, node in image.nodes.items()} if image else {}
+
+
+def _folder_rows(image: MetadataImage | None) -> _Rows:
+    found = image.folders if image else {}
+    return {key.hex: _folder_row(key, folder) for key, folder in found.items()}
 
 
 def _leadership_rows(image: MetadataImage | None) -> _Rows:
@@ -361,6 +377,24 @@ def _node(row: Mapping[str, Any]) -> NodeImage:
     flags = {key: bool(row[key]) for key in ("fenced", "draining")}
     endpoints, former = msgspec.json.decode(row["endpoints"]), msgspec.json.decode(row["former"])
     return msgspec.convert({**row, **flags, **endpoints, **former}, NodeImage)
+
+
+def _folder_row(incarnation: UUID, folder: FolderImage) -> dict[str, Any]:
+    return {
+        "incarnation": incarnation.hex,
+        "node_id": folder.node_id,
+        "since_version": folder.since_version,
+        "removed": int(folder.removed),
+    }
+
+
+def _folders(connection: Connection) -> dict[UUID, FolderImage]:
+    return {
+        UUID(row["incarnation"]): msgspec.convert(
+            {**row, "removed": bool(row["removed"])}, FolderImage
+        )
+        for row in _rows(connection, folders)
+    }
 
 
 def _leadership_row(found: Leadership) -> dict[str, Any]:

@@ -5,6 +5,7 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
 INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
+INV-CNN4  a node that was removed ends, as soon as another one tells it so: at a start that is before it has joined anything
 
 What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
 Not here: what these do (`region.cluster`).
@@ -89,6 +90,7 @@ class ClusterNode:
         self._ports = ports
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
+        self._removed = asyncio.Event()
         self._relay = _Relay()
         self._handshake = Handshake()
         self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
@@ -121,12 +123,13 @@ class ClusterNode:
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
-            is_removed=lambda _member: False,
+            is_removed=self._is_removed,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
+            on_removed=self._removed.set,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
         transport.serve_on(self.peers)
@@ -154,6 +157,7 @@ class ClusterNode:
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
                     tasks.create_task(self.controller.run(), name="controller"),
                     tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
+                    tasks.create_task(self._end_when_removed(), name="removed"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:
@@ -166,6 +170,22 @@ class ClusterNode:
         finally:
             self.peers.close()
             await self._begun.close()
+
+    def _is_removed(self, member: Member) -> bool:
+        """Return whether a member was removed, from the quorum too: until then its vote may be needed for just that."""
+        metadata = self._begun.metadata
+        present = metadata.group.membership
+        still = member in present.voters or member in present.learners
+        return not still and metadata.image.has_removed(member)
+
+    async def _end_when_removed(self) -> None:
+        await self._removed.wait()  # INV-CNN4
+        config = self.config
+        raise NodeRefused(
+            f"node {config.own_node.node_id} was removed from region {config.region} with the data folder that it has"
+            f" ({config.data_dir}), as another node of the region says. It takes part in nothing any more. If it is to be part of the"
+            " region again, move that folder away and start it with an empty one: it joins as a new member, and copies everything"
+        )
 
     async def _serve(self, tasks: asyncio.TaskGroup, on_ready: Callable[[], None]) -> None:
         stopping = tasks.create_task(self._stopping.wait(), name="stopping")

@@ -164,6 +164,7 @@ class PeerTransport:
             try:
                 self._met[node_id] = (await client.handshake(self._parts.standing, REPLICA)).member
             except (PeerUnreachable, PeerRefused) as error:
+                self._parts.note_refusal(error)
                 _log.info("node %d is not met yet: %s", node_id, error)
             finally:
                 client.close()

@@ -53,6 +53,10 @@ class PeerRefused(Exception):
         self.reason = reason
 
 
+class MemberRemoved(PeerRefused):
+    """The other side knows that this node was removed from their region, with the folder that it has."""
+
+
 class PeerUnreachable(Exception):
     """No answer will come. `sent` says whether the request had left: it may then have taken effect."""
 

@@ -11,6 +11,7 @@ from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import WITHOUT_QUORUM_MS_MAX
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
+from tests.simulation.region_pair import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
@@ -218,8 +219,36 @@ async def test_INV_CLO4_who_is_heard_stays_and_who_is_removed_leaves_the_quorum_
         assert [row["node_id"] for row in view["nodes"]] == left
         assert view["quorum"]["voters"] == left
         assert (await refusal(quorum, "remove", gone.node_id)).code == "unknown-node"
-        await gone.start()  # it registers, and joins again
+        await gone.begin()
+        await until(lambda: gone.died, "INV-CNN4: with its former folder it is told to end")
+        assert "was removed from region eu" in gone.why_died()
+        assert "start it with an empty one" in gone.why_died()
+        view = service(quorum).describe()
+        assert ([row["node_id"] for row in view["nodes"]], view["quorum"]["voters"]) == (left, left)
+        gone.disk.remove_tree(gone.folder)
+        await gone.start()
         await settled(cluster)
+
+
+async def test_INV_CNN4_a_node_that_was_cut_off_while_it_was_removed_ends_when_it_hears_of_it(
+    tmp_path: Path,
+) -> None:
+    async with region_cluster(tmp_path, 41) as cluster:
+        leader = await settled(cluster)
+        gone = next(
+            node for node in cluster.nodes.values()
+            if node is not leader and node is not quorum_leader(cluster)
+        )  # fmt: skip
+        for other in cluster.nodes.values():
+            if other is not gone:
+                cluster.fabric.cut(gone.name, other.name)
+        await cluster.until(lambda: dropped(leader, gone), "it is dropped")
+        assert await order(quorum_leader(cluster), "remove", gone.node_id)
+        assert gone.runs
+        for other in cluster.nodes.values():
+            cluster.fabric.heal(gone.name, other.name)
+        await until(lambda: gone.died, "it ends")
+        assert "was removed from region eu" in gone.why_died()
 
 
 async def test_a_clean_stop_lets_another_one_lead_quorum_and_logs_without_silence(

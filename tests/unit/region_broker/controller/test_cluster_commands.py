@@ -17,12 +17,19 @@ from region_broker.controller.cluster_commands import (
     RemoveNode,
     UnfenceNode,
 )
-from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, Leadership
+from region_broker.controller.cluster_image import (
+    FOLDERS_MAX,
+    NODES_MAX,
+    REMEMBERED_MAX,
+    Leadership,
+)
 from region_broker.controller.metadata_commands import (
     Command,
+    CommandRefused,
     PutDomain,
     RecordLineage,
     TakeLeaderEpoch,
+    apply,
 )
 from region_broker.controller.metadata_image import LineageEntry, MetadataImage
 from region_broker.controller.metadata_machine import MachineState, decode_state, encode_state
@@ -209,6 +216,27 @@ def test_INV_MN5_a_node_on_which_the_logs_hang_is_not_removed() -> None:
     emptied = after(without_a, RegisterNode(node(3, folder=2, start=2)))
     assert refusal(emptied, RemoveNode(2, B.incarnation)) == "only-in-sync", "C is gone"
     assert refusal(emptied, RemoveNode(3, member(3, 2).incarnation)) == ""
+
+
+def test_INV_MN6_the_folder_of_a_removed_node_does_not_register_again() -> None:
+    image = after(in_sync(), FenceNode(2, life(2)), RemoveNode(2, B.incarnation))
+    assert refusal(image, RegisterNode(node(2, start=2))) == "member-removed"
+    emptied = after(image, RegisterNode(node(2, folder=2, start=3)))
+    assert emptied.nodes[2].member == EMPTIED
+    assert refusal(emptied, RegisterNode(node(2, start=4))) == "member-removed"
+    with pytest.raises(CommandRefused, match="start it with an empty one"):
+        apply(emptied, RegisterNode(node(2, start=4)))
+
+
+def test_INV_MFD1_what_is_remembered_of_folders_is_bounded_and_those_in_use_are_kept() -> None:
+    image = after(in_sync(), FenceNode(2, life(2)), RemoveNode(2, B.incarnation))
+    assert set(image.folders) == {A.incarnation, B.incarnation, C.incarnation}
+    for number in range(2, FOLDERS_MAX):
+        image = after(image, RegisterNode(node(2, folder=number, start=number)))
+    assert len(image.folders) == FOLDERS_MAX
+    assert not image.has_removed(B)
+    assert {A.incarnation, C.incarnation} <= set(image.folders)
+    assert member(2, 2).incarnation in image.folders
 
 
 # --- elections ---

@@ -262,6 +262,7 @@ async def test_nodes_and_leadership_survive_a_restart_and_an_older_database_has_
         await store.apply(command)
     live = store.image
     assert live.nodes[2].former_incarnations
+    assert live.has_removed(member(3))
     assert live.leadership == Leadership(
         leader=None, leader_epoch=leader_epoch(2), in_sync=(member(2, 2),), version=4, unclean=1
     )
@@ -329,7 +330,7 @@ async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> No
     assert new == migrated
     assert len(new) == len(metadata.tables) + 1
     with closing(sqlite3.connect(tmp_path / "new.db")) as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0005",)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0006",)]
 
 
 async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:

@@ -497,7 +497,7 @@ def test_a_node_that_was_removed_has_no_session() -> None:
     region.change(RemoveNode(3, C.incarnation))
     region.pass_time(1_000, heard=(1, 2))
     assert region.taken() == []
-    region.change(*let_in(3))
+    region.change(*let_in(3, folder=2))
     region.pass_time(700, heard=(1, 2))
     assert region.taken() == []
     region.pass_time(50, heard=(1, 2))

@@ -1,0 +1,49 @@
+"""What a region remembers of its nodes' folders: which were registered, which were removed.
+
+INV-MFD1  a folder is remembered while its node is registered with it, and while it is in sync; of others the last `FOLDERS_MAX`, the
+         oldest of which are forgotten first
+
+Not here: what follows from it (`cluster_nodes`).
+"""
+
+from uuid import UUID
+
+import msgspec
+
+from region_broker.controller.cluster_image import FOLDERS_MAX, FolderImage, NodeImage
+from region_broker.controller.metadata_image import MetadataImage
+
+
+def noted(image: MetadataImage, node: NodeImage) -> MetadataImage:
+    """Return the image with the folder of a node remembered, as it has registered."""
+    return _with_folder(image, node.incarnation, _folder(image, node))
+
+
+def removed_for_good(image: MetadataImage, node: NodeImage) -> MetadataImage:
+    """Return the image that remembers the folder of a node as removed."""
+    folder = msgspec.structs.replace(_folder(image, node), removed=True)
+    return _with_folder(image, node.incarnation, folder)
+
+
+def _folder(image: MetadataImage, node: NodeImage) -> FolderImage:
+    known = image.folders.get(node.incarnation)
+    return known or FolderImage(node_id=node.node_id, since_version=image.version)
+
+
+def _with_folder(image: MetadataImage, incarnation: UUID, folder: FolderImage) -> MetadataImage:
+    if image.folders.get(incarnation) == folder:
+        return image
+    folders = {**image.folders, incarnation: folder}
+    while len(folders) > FOLDERS_MAX:
+        del folders[_oldest(image, folders)]
+    return msgspec.structs.replace(image, folders=folders)
+
+
+def _oldest(image: MetadataImage, folders: dict[UUID, FolderImage]) -> UUID:
+    """Return which is forgotten first (INV-MFD1): there are far fewer nodes than folders are remembered."""
+    in_sync = image.leadership.in_sync if image.leadership else ()
+    kept = {node.incarnation for node in image.nodes.values()} | {
+        one.incarnation for one in in_sync
+    }
+    forgotten = [key for key in folders if key not in kept]
+    return min(forgotten, key=lambda key: (folders[key].since_version, key))
