@@ -75,6 +75,10 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all parts of the folder were made: what is missing from then on was lost."""
     starts_counted: int = 0
     """What the metadata had counted at the start before this one, at least: a lower count is an older metadata."""
+    founds: bool = False
+    """Whether this folder began the quorum of its region, which joins the history of another one."""
+    elected: bool = False
+    """Whether this speaks for a region of several nodes, whose starts are elections (ADR 48)."""
     met: "dict[str, Shown]" = {}
     """The known start of each other region, by its last incarnation only (`known_lives`)."""
 

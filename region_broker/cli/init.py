@@ -1,4 +1,4 @@
-"""`tidemark init`: the birth of a cluster, once in its life, at its primary region."""
+"""`tidemark init`: the birth of a cluster, once in its life, at its primary region; the beginning of a region of several nodes."""
 
 import asyncio
 import logging
@@ -31,6 +31,9 @@ def init(config_path: Path, no_history_elsewhere: bool, dry_run: bool) -> None:
     A node whose data folder has no history never acts: it joins the region that acts, or waits. So an empty disk
     in the place of a full one does no harm. The first node must be told that there is nothing to join. Where
     its region has several nodes, only one of them is told: the others join it, as those of other regions do.
+
+    Another region of several nodes begins so, too, at one of its nodes: the others join that one, and the region
+    joins the one that acts. A node that was emptied never begins by itself beside the others.
     """
     try:
         config = NodeConfig.load(config_path)
@@ -67,3 +70,12 @@ async def _init(config: NodeConfig, *, no_history_elsewhere: bool, dry_run: bool
             click.echo(f"{cluster} is born already: nothing was changed")
         case BirthOutcome.WOULD_BE_BORN:
             click.echo(f"{cluster} can be born; nothing was changed")
+        case BirthOutcome.FOUNDED:
+            click.echo(
+                f"region {config.region} begins in {config.data_dir}: start node {config.own_node.node_id}, and the others, which"
+                " join it. It joins the region that acts"
+            )
+        case BirthOutcome.WOULD_BE_FOUNDED:
+            click.echo(
+                f"region {config.region} can begin in {config.data_dir}; nothing was changed"
+            )

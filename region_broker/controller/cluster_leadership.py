@@ -34,6 +34,7 @@ from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
+from region_broker.controller.region_folder import with_election
 
 
 def change_leadership(image: MetadataImage, command: LeadershipCommand) -> MetadataImage:
@@ -141,8 +142,14 @@ def _led(
         version=command.expected_version + 1,
         unclean=unclean + (before.unclean if before else 0),
     )
+    node = image.node_of(command.leader)
+    assert node is not None, "INV-MH2"
+    folder = with_election(image.region_folder, node.life, command.leader_epoch)
     return msgspec.structs.replace(
-        image, leadership=leadership, last_leader_epoch=command.leader_epoch
+        image,
+        leadership=leadership,
+        last_leader_epoch=command.leader_epoch,
+        region_folder=folder,
     )
 
 

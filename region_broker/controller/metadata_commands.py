@@ -26,6 +26,14 @@ from region_broker.controller.metadata_image import (
     RegionImage,
     TopicImage,
 )
+from region_broker.controller.region_folder import (
+    BeginRegionFolder,
+    JoinHistory,
+    NoteMet,
+    RecordFailover,
+    RegionFolderCommand,
+    change_region_folder,
+)
 
 NOT_ACTING: Final = "not-acting"
 CommandRefused: TypeAlias = refusals.CommandRefused
@@ -129,6 +137,10 @@ Command = (
     | CountNodeStart
     | TakeLeaderEpoch
     | ClusterCommand
+    | BeginRegionFolder
+    | RecordFailover
+    | JoinHistory
+    | NoteMet
 )
 
 
@@ -159,7 +171,32 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
         case TakeLeaderEpoch(leader_epoch=leader_epoch):
             return _take_leader_epoch(image, leader_epoch)
         case _:
+            return _change_region(image, command)
+
+
+def _change_region(
+    image: MetadataImage, command: ClusterCommand | RegionFolderCommand
+) -> MetadataImage:
+    match command:
+        case BeginRegionFolder() | RecordFailover() | JoinHistory() | NoteMet():
+            return _change_region_folder(image, command)
+        case _:
             return change_cluster(image, command)
+
+
+def _change_region_folder(image: MetadataImage, command: RegionFolderCommand) -> MetadataImage:
+    leadership = image.leadership
+    if (
+        leadership is None
+        or leadership.leader is None
+        or leadership.leader_epoch != command.leader_epoch
+    ):  # INV-MRF1
+        raise CommandRefused(
+            "not-the-leader",
+            f"nobody leads this region under leader epoch {command.leader_epoch} (any more): whoever does goes on",
+        )
+    folder = change_region_folder(image.region_folder, command)
+    return msgspec.structs.replace(image, region_folder=folder)
 
 
 def _take_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> MetadataImage:

@@ -24,6 +24,7 @@ from idempotency import identity
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage
 from region_broker.controller.raft.entries import Member
+from region_broker.controller.region_folder import RegionFolder
 
 DEFAULT_DOMAIN: Final = "main"
 NO_REGION_EPOCH: Final = RegionEpoch(0)
@@ -128,6 +129,9 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Who leads the logs of the region; None where nobody was ever elected: a region of one node that does not register."""
     node_configs: dict[int, dict[str, str]] = {}
     """What was set of the configuration while nodes ran, by node id or `ALL_NODES`; nodes with nothing set have no entry."""
+
+    region_folder: RegionFolder | None = None
+    """What a region of several nodes knows of itself; None in one of one node, whose folder says it."""
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""

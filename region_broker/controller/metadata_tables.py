@@ -33,8 +33,9 @@ from region_broker.controller.metadata_image import (
     TopicImage,
 )
 from region_broker.controller.raft.entries import LogIndex, Member, Term
+from region_broker.controller.region_folder import RegionFolder
 
-SCHEMA_REVISION: Final = "0006"
+SCHEMA_REVISION: Final = "0007"
 
 _Rows = dict[Any, dict[str, Any]]
 """Rows by their primary key."""
@@ -139,6 +140,15 @@ leadership = Table(
     Column("unclean", BigInteger, nullable=False),
 )
 
+region_folder = Table(
+    "region_folder",
+    metadata,
+    Column("folder_id", String, primary_key=True),
+    Column("identity", LargeBinary, nullable=False),
+    Column("failover_number", BigInteger, nullable=False),
+    Column("failover", LargeBinary, nullable=False),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
@@ -153,6 +163,7 @@ _COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch", "deletio
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip
+_IDENTITY: Final = ("born", "joined", "chain", "met")
 _FORMER: Final = ("former_lives", "former_incarnations")
 _ALL_LOGS: Final = "all logs"
 """What the one leader of a region leads: the one row of `leadership`."""
@@ -174,6 +185,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         folders=_folders(connection),
         leadership=_leadership(connection),
         node_configs=_node_configs(connection),
+        region_folder=_region_folder(connection),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
 
@@ -222,6 +234,8 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, folders, _folder_rows(old), _folder_rows(new))
     _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
     _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
+    if old is None or old.region_folder is not new.region_folder:
+        _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
     if old is None or old.deleted is not new.deleted:
         _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
 
@@ -279,6 +293,27 @@ def _folder_rows(image: MetadataImage | None) -> _Rows:
 def _leadership_rows(image: MetadataImage | None) -> _Rows:
     found = image.leadership if image else None
     return {} if found is None else {_ALL_LOGS: _leadership_row(found)}
+
+
+def _region_folder_rows(image: MetadataImage | None) -> _Rows:
+    found = image.region_folder if image else None
+    if found is None:
+        return {}
+    identity = {key: getattr(found, key) for key in _IDENTITY}
+    return {
+        found.folder_id: {
+            "folder_id": found.folder_id,
+            "identity": msgspec.json.encode(identity),
+            "failover_number": found.failover_number,
+            "failover": found.failover,
+        }
+    }
+
+
+def _region_folder(connection: Connection) -> RegionFolder | None:
+    for row in _rows(connection, region_folder):
+        return msgspec.convert({**row, **msgspec.json.decode(row["identity"])}, RegionFolder)
+    return None
 
 
 def _changed_names(before: _Rows, after: _Rows) -> Iterator[Any]:

@@ -1,9 +1,12 @@
-"""`tidemark init`: the birth of a cluster, once, at its primary region (T32).
+"""`tidemark init`: the birth of a cluster, once, at its primary region (T32); and the quorum of another region of several nodes.
 
 INV-BI3  a birth that is refused leaves no folder that was not there
 A folder that has a history keeps it: a second birth changes nothing. No birth where another node of the configuration, of
 this region or another one, answers that it has history of this cluster, whatever the operator says; nor where one cannot be
 asked, unless the operator says that there is none. Of a region of several nodes one is born; the others join it.
+
+INV-BI4  a region of several nodes that is not the primary one begins by an operator's word, too, at one of its nodes: an emptied node
+         must never begin a second quorum beside the others. Its history it joins by itself
 
 Not here: what a born folder does at its start (`storage`, `failover.driver`).
 """
@@ -12,6 +15,8 @@ import asyncio
 from enum import Enum
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import RegionEpoch
@@ -24,10 +29,16 @@ from region_broker.node.storage import (
     check_owner,
     lock_folder,
 )
-from region_broker.region.folder.identity_file import read_identity
+from region_broker.region.folder.identity_file import read_identity, write_identity
 from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened
-from region_broker.region.peers.protocol import Hello, PeerRefused, PeerUnreachable
+from region_broker.region.peers.protocol import (
+    NOT_ACTING,
+    NOT_LEADING,
+    Hello,
+    PeerRefused,
+    PeerUnreachable,
+)
 
 ASK_TIMEOUT_S: Final = 5.0
 
@@ -38,6 +49,8 @@ class BirthOutcome(Enum):
     BORN = "born"
     BORN_ALREADY = "born already"
     WOULD_BE_BORN = "would be born"
+    FOUNDED = "founded"
+    WOULD_BE_FOUNDED = "would be founded"
 
 
 class _Asker:
@@ -64,6 +77,8 @@ async def give_birth(
 
     Raises `NodeRefused`, `IdentityDamaged`, `OSError`.
     """
+    if config.siblings and config.region != config.initial_primary_region:
+        return await _found(config, ports, no_others=no_history_elsewhere, dry_run=dry_run)
     folder = Path(config.data_dir)
     if not ports.disk.exists(folder):
         _check_primary(config)
@@ -87,6 +102,60 @@ async def give_birth(
         return BirthOutcome.BORN
     finally:
         lock.close()
+
+
+async def _found(
+    config: NodeConfig, ports: Ports, *, no_others: bool, dry_run: bool
+) -> BirthOutcome:
+    """Let this node's folder begin the quorum of its region, if no other node of it has one (INV-BI4)."""
+    folder = Path(config.data_dir)
+    identity = None
+    if ports.disk.exists(folder):
+        identity = read_identity(ports.disk, folder)
+        if identity is not None:
+            check_owner(identity, config, folder)
+            if identity.founds or identity.history is not None:
+                return BirthOutcome.BORN_ALREADY
+        if identity is not None or ports.disk.exists(folder / METADATA_FILE):
+            raise NodeRefused(
+                f"{folder} belongs to a node that waits for the quorum of region {config.region}, or had one: begin it at a node"
+                " with an empty data_dir, or empty this one"
+            )
+    identity = _fresh(config, ports)
+    await _check_siblings(config, identity, ports, no_others)
+    if dry_run:
+        return BirthOutcome.WOULD_BE_FOUNDED
+    ports.disk.make_dirs(folder)
+    lock = lock_folder(folder, ports.disk)
+    try:
+        write_identity(ports.disk, folder, msgspec.structs.replace(identity, founds=True))
+    finally:
+        lock.close()
+    return BirthOutcome.FOUNDED
+
+
+async def _check_siblings(
+    config: NodeConfig, identity: FolderIdentity, ports: Ports, no_others: bool
+) -> None:
+    answers = await asyncio.gather(*(_ask(node, identity, ports) for node in config.siblings))
+    silent = []
+    for node, answer in zip(config.siblings, answers, strict=True):
+        who = f"node {node.node_id}"
+        if isinstance(answer, Hello) or (
+            isinstance(answer, PeerRefused) and answer.code == NOT_LEADING
+        ):
+            raise NodeRefused(
+                f"{who} runs, and region {config.region} has a quorum: a second one would part it. Start this node with its"
+                " empty folder: it joins"
+            )
+        if not (isinstance(answer, PeerRefused) and answer.code == NOT_ACTING):  # it waits
+            silent.append(f"{who} ({answer})")
+    if silent and not no_others:
+        raise NodeRefused(
+            f"{', '.join(silent)} of region {config.region} cannot be asked for its quorum. Start every other node of the"
+            " region (they wait for it), or, if you know that the region is new and none of them holds data of it, say so:"
+            " --no-history-elsewhere"
+        )
 
 
 def _fresh(config: NodeConfig, ports: Ports) -> FolderIdentity:
@@ -126,7 +195,9 @@ async def _check_others(
     silent = []
     for (region, node), answer in zip(others, answers, strict=True):
         who = _named(region, node)
-        if isinstance(answer, str):
+        if isinstance(answer, PeerRefused) and answer.code == NOT_LEADING:
+            continue  # the one that leads that region says what it has
+        if isinstance(answer, PeerRefused | str):
             silent.append(f"{who} ({answer})")
         elif not answer.without_history:
             raise NodeRefused(
@@ -147,7 +218,9 @@ def _named(region: RegionConfig, node: RegionNode) -> str:
     return f"node {node.node_id} of region {region.name}" if several else f"region {region.name}"
 
 
-async def _ask(node: RegionNode, identity: FolderIdentity, ports: Ports) -> Hello | str:
+async def _ask(
+    node: RegionNode, identity: FolderIdentity, ports: Ports
+) -> Hello | PeerRefused | str:
     """Return the hello of a node, or why there is none."""
     address = split(node.peer)
     try:
@@ -158,5 +231,7 @@ async def _ask(node: RegionNode, identity: FolderIdentity, ports: Ports) -> Hell
             return hello
     except TimeoutError:
         return f"no answer from {node.peer} within {ASK_TIMEOUT_S:.0f} s"
-    except (PeerRefused, PeerUnreachable) as error:
+    except PeerRefused as refused:
+        return refused
+    except PeerUnreachable as error:
         return str(error)

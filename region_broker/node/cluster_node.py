@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from geo_replicator.folder_life import Birth, FolderIdentity
+from geo_replicator.folder_life import FolderIdentity
 from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
@@ -137,7 +137,7 @@ class ClusterNode:
         return Cluster(
             transport=self._line,
             hosts=tuple(node.node_id for node in self.config.siblings),
-            founds=identity.born is not None,
+            founds=identity.born is not None or identity.founds,
             voters_max=VOTERS_MAX,
             on_role=self._relay.role_changed,
         )
@@ -232,7 +232,7 @@ class ClusterNode:
             telling.cancel()
         storage = Storage.finish(begun, config, self._ports)
         node = Node(config, self._ports, storage, self._parts_of(storage))
-        await node.failover.recover()
+        node.recover_among_nodes()
         await storage.folder.note_whole()
         self.on_node(node)
         return node
@@ -272,23 +272,32 @@ class ClusterNode:
         """Return once the metadata have what a region needs, written by whoever has its history (INV-CNN2)."""
         begun, config = self._begun, self.config
         store = begun.metadata
-        if begun.identity.history is not None:
+        history = begun.identity.history
+        if history is not None or begun.identity.founds:
             await prepare(begun, config)
             domain = store.image.main_domain
-            if domain.birth is None:
-                known = msgspec.structs.replace(domain, birth=begun.identity.history)
-                await store.apply(PutDomain(known))
-            return
-        while (birth := self._known_birth()) is None:
+            if domain.birth is None and history is not None:
+                await store.apply(PutDomain(msgspec.structs.replace(domain, birth=history)))
+        while not self._is_prepared():
             await self._ports.clock.sleep_ms(LOOK_MS)
-        identity = msgspec.structs.replace(begun.identity, born=birth)
-        write_identity(self._ports.disk, begun.folder, identity)
-        begun.identity = identity
+        if history is None:
+            self._take_history_over(store.image)
 
-    def _known_birth(self) -> Birth | None:
+    def _is_prepared(self) -> bool:
         image = self._begun.metadata.image
-        domain = image.domains.get(DEFAULT_DOMAIN)
-        return domain.birth if domain is not None and TIDEMARK_LEDGER in image.topics else None
+        return DEFAULT_DOMAIN in image.domains and TIDEMARK_LEDGER in image.topics
+
+    def _take_history_over(self, image: MetadataImage) -> None:
+        """Note in this folder's identity which history its region has, if it has one yet (T32)."""
+        folder, begun = image.region_folder, self._begun
+        identity, birth = begun.identity, image.main_domain.birth
+        if folder is not None and folder.history is not None:
+            identity = msgspec.structs.replace(identity, born=folder.born, joined=folder.joined)
+        elif birth is not None:  # of a version whose regions of several nodes stood alone
+            identity = msgspec.structs.replace(identity, born=birth)
+        if identity != begun.identity:
+            write_identity(self._ports.disk, begun.folder, identity)
+            begun.identity = identity
 
     def _parts_of(self, storage: Storage) -> ClusterParts:
         door = self.peers.node_door

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
-from geo_replicator.failover import Phase
+from geo_replicator.failover import Phase, State
 from geo_replicator.lineage import Cut, Lineage
 from idempotency.identity import LeaderEpoch
 from region_broker.config.node_config import NodeConfig
@@ -61,6 +61,7 @@ from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
 from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
+from region_broker.region.failover.record import JournalRecord, RegionRecord
 from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.region.mending.shared_logs import SharedLogs
@@ -71,6 +72,7 @@ from region_broker.region.peers.forwarder import (
     this_node_leads,
     under_none,
 )
+from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer, PeerSettings
 from region_broker.region.ports import RoleServices, Term
 from region_broker.region.role import NodeIdentity, RegionRole
@@ -106,6 +108,9 @@ class Node:
         self.operating: ClusterService | None = None
         """How operators see and order a region of several nodes; None in one of one."""
         self._handshake = Handshake() if cluster is None else cluster.handshake
+        self._region_record: RegionRecord | None = None
+        """Where a region of several nodes keeps what it knows of itself."""
+        self._state_before: State | None = None
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
         self._compose_coordinators()
@@ -114,8 +119,10 @@ class Node:
         self.configs.follow(self._effects.take)
         if cluster is not None:
             self._replication = Replication(
-                cluster, storage, self.role, ports.clock, self.failover.run, self.tidemarks.notice_topics
+                cluster, storage, self.role, ports.clock, self._lead_region, self.tidemarks.notice_topics
             )  # fmt: skip
+            storage.metadata.follow(lambda _image: self._show_recorded())
+            self._handshake.refused = self._why_silent
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -185,6 +192,10 @@ class Node:
             ),
             storage.metadata.image.main_domain.region_epoch,
         )
+        if self._cluster is not None:
+            self._region_record = RegionRecord(
+                storage.metadata, storage.folder.identity, ports.clock, self._leads_under
+            )
         parts = FailoverParts(
             domain=DEFAULT_DOMAIN,
             clock=ports.clock,
@@ -193,10 +204,11 @@ class Node:
             tidemarks=self.tidemarks,
             quarantine=storage.quarantine,
             peers=FailoverPeers(ports.network, storage.metadata, config.region),
-            folder=storage.folder,
+            folder=self._region_record or storage.folder,
             manifest=storage.partitions,
         )
-        self.failover = FailoverDriver(parts, storage.journal, FailoverSettings())
+        record = self._region_record or JournalRecord(storage.journal)
+        self.failover = FailoverDriver(parts, record, FailoverSettings())
         self._handshake.driver = self.failover
         self._failover_answers = FailoverAnswers(self.failover)
         self._source.on_refuted = self.failover.refuted
@@ -210,7 +222,49 @@ class Node:
 
     async def _settle_commits(self, term: Term) -> None:
         if self._replication is not None:
-            await self._replication.leadership.settle_commits(term)
+            is_written = term.primary_region == self.config.region and not term.from_donor
+            epoch = term.leader_epoch if is_written else None
+            await self._replication.leadership.settle_commits(epoch)
+
+    # -- what the node does that leads a region of several --------------------------------------
+
+    def _leads_under(self) -> LeaderEpoch | None:
+        return None if self._replication is None else self._replication.leadership.leads
+
+    def _why_silent(self) -> PeerRefused | None:
+        """Return why this node does not speak for its region, None where it does."""
+        if self._leads_under() is None:
+            leadership = self.storage.metadata.image.leadership
+            leader = None if leadership is None else leadership.leader
+            who = "no node does now" if leader is None else f"node {leader.node_id} does"
+            return PeerRefused(
+                NOT_LEADING,
+                f"node {self.config.own_node.node_id} does not lead region {self.config.region}: {who}",
+            )
+        if not self.failover.running:
+            return PeerRefused(NOT_ACTING, "this node begins to lead its region")
+        return None
+
+    def recover_among_nodes(self) -> None:
+        """Read what this folder knows from a time when its node was the region's only one; raises `JournalDamaged`, OSError."""
+        self._state_before = JournalRecord(self.storage.journal).recover().state
+
+    def _show_recorded(self) -> None:
+        """Let operators see at each node what the one that leads has recorded."""
+        assert self._region_record is not None, "of several nodes"
+        if not self.failover.running:
+            self.failover.show(self._region_record.recover().state)
+
+    async def _lead_region(self) -> None:
+        """Go on with what the region is about, from what is recorded (INV-FA3)."""
+        record = self._region_record
+        assert record is not None, "of several nodes"
+        await record.begin(self._state_before)
+        await self.failover.recover()
+        try:
+            await self.failover.run()
+        finally:
+            self._show_recorded()
 
     def _tidemark_parts(self) -> TidemarkParts:
         storage, ports = self.storage, self._ports
@@ -317,7 +371,7 @@ class Node:
             self.peers = self._cluster.peers
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
-        self.peers.admit = self.failover.outlook.lives.admit
+        self.peers.admit = self._admit
         target = ForwardTarget(
             self._dispatcher, self.role, route.leads_under if route is not None else under_none
         )
@@ -328,6 +382,12 @@ class Node:
             storage, ports, self._other_regions(), config.scrub_bytes_per_second
         )
         self._compose_http()
+
+    def _admit(self, hello: Hello) -> None:
+        """Answer other regions where this node speaks for its own, and they may talk; raises `PeerRefused`."""
+        if (refused := self._handshake.refused()) is not None:
+            raise refused
+        self.failover.outlook.lives.admit(hello)
 
     def _leader_route(self) -> LeaderRoute | None:
         """Return the way to who leads the region; None for the only node of one."""
@@ -544,8 +604,11 @@ class Node:
             _log.info("stopped")
 
     async def _serve(self) -> None:
-        """Serve clients. A mirror that shows nothing yet would tell them that its logs end at their beginning (T16)."""
-        if self.failover.state.phase is Phase.MIRRORING:
+        """Serve clients. A mirror that shows nothing yet would tell them that its logs end at their beginning (T16).
+
+        In a region of several nodes its logs tell of no end before (INV-RFN2).
+        """
+        if self._cluster is None and self.failover.state.phase is Phase.MIRRORING:
             await self.failover.steps.first_taken.wait()
         await self.kafka.run()
 

@@ -1,4 +1,4 @@
-"""What only this machine can tell of a configuration: of its folder and its addresses. And what no node can do yet.
+"""What only this machine can tell of a configuration: of its folder and its addresses.
 
 `tidemark broker`, with and without `--check`, looks before anything is opened.
 
@@ -54,9 +54,6 @@ class Findings:
 
 async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     """Return everything that would refuse a start now."""
-    unserved = list(_not_served_yet(config))
-    if unserved:
-        return Findings(unserved)
     folder = Path(config.data_dir)
     try:
         found = Findings(in_use=is_in_use(folder))
@@ -71,18 +68,6 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         if problem is not None:
             found.problems.append(problem)
     return found
-
-
-def _not_served_yet(config: NodeConfig) -> Iterator[Problem]:
-    """Yield what a configuration may say, and no node can do."""
-    for at, region in enumerate(config.regions if len(config.regions) > 1 else ()):
-        if len(region.nodes) > 1:
-            yield Problem(
-                f"regions[{at}].nodes",
-                f"are {len(region.nodes)}",
-                "several nodes in a region are served where there is no other region, for now: give each region one"
-                " (docs/ROADMAP.md)",
-            )
 
 
 def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:

@@ -344,7 +344,7 @@ class RoleServices:
 
     `settle_logs` makes the logs those of the registry; it is called before the region acts (T15). `settle_commits` returns once
     all that the logs hold is committed, where other nodes of the region copy them; it is called when they lead, before anything is
-    read (R6, B3). `leads` says whether this node leads under a term still, as far as it has heard; it is asked as the gate opens
+    read (R6, B3), and before a mirror shows anything. `leads` says whether this node leads under a term still, as far as it has heard; it is asked as the gate opens
     (INV-LSH1). `open_cut_leader` is told whether the term is the first one to adopt a takeover's cut, so that nothing was written in its region epoch yet.
     """
 

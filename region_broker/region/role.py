@@ -300,6 +300,7 @@ class RegionRole:
         self.on_term(term)
         for log in self.logs():
             log.become_mirror()
+        await self._services.settle_commits(term)
         self._link_runs = True
         self._term = term
         self._link = self._services.open_link(term)

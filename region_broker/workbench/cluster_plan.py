@@ -113,6 +113,8 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     regions: list[RegionPlace]
     born: bool = True
     """A plan that does not say so is of a version whose clusters were born by their first start."""
+    founded: tuple[str, ...] = ()
+    """The other regions of several nodes whose first node was told to begin."""
 
     @property
     def nodes(self) -> list[NodePlace]:

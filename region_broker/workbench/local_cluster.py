@@ -280,14 +280,20 @@ class LocalCluster:
         config_path = folder / "node.json"
         config_path.write_bytes(msgspec.json.format(msgspec.json.encode(self._config(name))))
         if not self.plan.born and name == self.plan.nodes[0].name:
-            self._be_born(config_path)
+            self._begin(name, config_path)
+            self._note(born=True)
+        for region in self.plan.regions[1:]:
+            is_first = region.siblings and region.nodes[0].name == name
+            if is_first and region.name not in self.plan.founded:
+                self._begin(name, config_path)
+                self._note(founded=(*self.plan.founded, region.name))
         with self._log(name).open("ab") as log:
             self._started[name] = _Started(
                 self._starts([*_BROKER, "--config", str(config_path)], log)
             )
 
-    def _be_born(self, config_path: Path) -> None:
-        log_path = self._log(self.plan.nodes[0].name)
+    def _begin(self, name: str, config_path: Path) -> None:
+        log_path = self._log(name)
         with log_path.open("ab") as log:
             process = self._starts([*_INIT, "--config", str(config_path)], log)
         try:
@@ -297,8 +303,10 @@ class LocalCluster:
             code = process.wait()
         _close_pipes(process)
         if code != 0:
-            raise ClusterError(f"the cluster was not born: {_reason(log_path)}")
-        self.plan = msgspec.structs.replace(self.plan, born=True)
+            raise ClusterError(f"{self.node(name).title} does not begin: {_reason(log_path)}")
+
+    def _note(self, **values: Any) -> None:
+        self.plan = msgspec.structs.replace(self.plan, **values)
         write_plan(self.folder / PLAN_FILE, self.plan)
 
     def _config(self, name: str) -> dict[str, Any]:

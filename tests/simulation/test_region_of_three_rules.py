@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.identity import LeaderEpoch
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic
@@ -16,7 +17,6 @@ from region_broker.controller.metadata_store import MetadataStore
 from region_broker.node.storage import Begun, Storage
 from region_broker.region.cluster.leadership import LeadershipDriver
 from region_broker.region.folder.identity_file import read_identity
-from region_broker.region.ports import Term
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
 from tests.simulation.region_pair import until
 from tests.simulation.test_region_of_three import (
@@ -210,9 +210,9 @@ def held_back(monkeypatch: pytest.MonkeyPatch, during: Callable[[], Awaitable[No
     settle = LeadershipDriver.settle_commits
     left = [during]
 
-    async def held(driver: LeadershipDriver, term: Term) -> None:
-        await settle(driver, term)
-        if left:
+    async def held(driver: LeadershipDriver, leader_epoch: LeaderEpoch | None) -> None:
+        await settle(driver, leader_epoch)
+        if left and driver.leads is not None:
             await left.pop()()
 
     monkeypatch.setattr(LeadershipDriver, "settle_commits", held)

@@ -22,7 +22,6 @@ from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.log.failures import NotLeader
-from region_broker.region.ports import Term
 
 _log: Final = logging.getLogger("tidemark.cluster")
 
@@ -134,11 +133,9 @@ class LeadershipDriver:
             self.leads = None
             self._parts.leading.end()
 
-    async def settle_commits(self, term: Term) -> None:
-        """Return once all is committed that the logs hold, which lead under `term` now (INV-LSH3)."""
-        leadership = self._parts.image().leadership
-        if leadership is not None and self.leads == term.leader_epoch:
-            self._parts.leading.begin(leadership)
+    async def settle_commits(self, leader_epoch: LeaderEpoch | None) -> None:
+        """Return once all is committed that the logs hold (INV-LSH3); `leader_epoch`: that it is written under, None for a mirror."""
+        if self.leads is not None and leader_epoch in {self.leads, None}:
             with suppress(NotLeader):
                 await self._parts.leading.until_committed()
                 return
@@ -162,13 +159,21 @@ class LeadershipDriver:
         _log.warning("this node leads the region under leader epoch %d", leader_epoch)
         try:
             async with asyncio.TaskGroup() as tasks:
-                leading = tasks.create_task(_endless(self._parts.lead()), name="leads")
+                leading = tasks.create_task(_endless(self._lead_logs(leader_epoch)), name="leads")
                 while self._is_leading():
                     self._changed.clear()
                     await self._changed.wait()
                 leading.cancel()
         finally:
             self._stop_leading()
+
+    async def _lead_logs(self, leader_epoch: LeaderEpoch) -> None:
+        """Replicate what is here, whatever the region's role, and then have it."""
+        leadership = self._parts.image().leadership
+        if leadership is not None and self.leads == leader_epoch:
+            self._parts.leading.begin(leadership)
+        await self.settle_commits(leader_epoch)
+        await self._parts.lead()
 
     async def _follow(self, leadership: Leadership | None) -> None:
         leader = None if leadership is None else leadership.leader

@@ -34,7 +34,6 @@ from geo_replicator.failover import (
     born,
     fold,
     next_effect,
-    replay,
     standing_reason,
     unborn,
     why_fenced,
@@ -45,13 +44,12 @@ from geo_replicator.failover_events import (
     FolderNamed,
     HigherEpochLearned,
     HistoryRefuted,
-    folder_named,
 )
 from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
 from geo_replicator.history import NAMED_MAX, HistoryDifference
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.identity import RegionEpoch
-from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.failover.record import FailoverRecord
 from region_broker.region.failover.steps.accepting import (
     lost_to_mirrors,
 )
@@ -74,12 +72,12 @@ class FailoverDriver:
     """One domain's failover on this node. It is the `PeerIdentity` of the node, too."""
 
     def __init__(
-        self, parts: FailoverParts, journal: FailoverJournal, settings: FailoverSettings
+        self, parts: FailoverParts, record: FailoverRecord, settings: FailoverSettings
     ) -> None:
         """Join `parts`; nothing is read or run yet."""
         self.parts: Final = parts
         self.settings: Final = settings
-        self._journal = journal
+        self._record = record
         self._state: State | None = None
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
@@ -88,7 +86,6 @@ class FailoverDriver:
         self._tasks: asyncio.TaskGroup | None = None
         self.outlook: Final = Outlook(parts, settings)
         self.steps: Final = FailoverSteps(self.outlook, lambda: self.state)
-        self.outlook.lives.spawn = self._spawn_if_running
         parts.peers.identity = self
 
     @property
@@ -98,13 +95,15 @@ class FailoverDriver:
         return self._state
 
     async def recover(self) -> State:
-        """Read the journal, or write its first record from what the folder's identity and the metadata say (T32)."""
-        events = self._journal.recover()
-        state = replay(events)
+        """Read the record, or write its first event from what the folder's identity and the metadata say (T32)."""
+        self.outlook.begin_anew()
+        self.outlook.lives.spawn = self._spawn_if_running
+        recorded = self._record.recover()
+        state = recorded.state
         if state is None:
             state = await self._first_state()
-        elif not folder_named(events):
-            await self._journal.append(FolderNamed(self.parts.folder.identity.folder_id))
+        elif not recorded.names_folder:
+            await self._record.append(FolderNamed(self.parts.folder.identity.folder_id), state)
         self._state = state
         _log.info("the folder says that region %s is %s", state.region, state.phase.value)
         return state
@@ -116,8 +115,13 @@ class FailoverDriver:
         if folder.history is None or (acts and folder.born is None):
             return unborn(region)  # one that was about to join asks again
         first = Born(region, acts, domain.region_epoch, folder.folder_id)
-        await self._journal.append(first)
+        await self._record.append(first, born(first))
         return born(first)
+
+    def show(self, state: State | None) -> None:
+        """Tell what the region's leader has recorded, while this node is not it; None: nothing yet."""
+        assert self._tasks is None, "it runs, and changes its state by itself"
+        self._state = unborn(self.parts.role.region) if state is None else state
 
     def hello(self) -> Hello:
         """Return this node's hello (`PeerIdentity`)."""
@@ -183,7 +187,7 @@ class FailoverDriver:
             after = fold(self.state, event)
             if not after.may_act:
                 self.parts.role.close_gate(standing_reason(after))
-            await self._journal.append(event)
+            await self._record.append(event, after)
             _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)
             self._state = after
             changed, self._changed = self._changed, asyncio.Event()

@@ -266,7 +266,10 @@ class FailoverSteps:
         metadata = self._parts.metadata
         if (leadership := metadata.image.leadership) is not None:
             # An election has taken it, for as long as this node leads the region.
-            assert fencing.region_epoch_of(leadership.leader_epoch) == region_epoch, leadership
+            if fencing.region_epoch_of(leadership.leader_epoch) != region_epoch:
+                await (
+                    asyncio.Event().wait()
+                )  # one under the new region epoch follows, and ends this (ADR 47)
             return Term(region_epoch, leadership.leader_epoch, self._outlook.region)
         known = [
             log.written_epoch for log in self._parts.role.logs()

@@ -89,13 +89,25 @@ class Outlook:
         self.heard_ms: dict[str, int] = {}
         self.refuted: HistoryRefuted | None = None
         self.nobody_acts = False
-        self.lives: Final = Lives(
-            parts.clock,
-            parts.folder,
-            parts.peers,
-            ask_timeout_ms=settings.ask_timeout_ms,
-            refused_pause_ms=settings.handshake_interval_ms,
+        self.lives = self._begun_lives()
+
+    def _begun_lives(self) -> Lives:
+        return Lives(
+            self.parts.clock,
+            self.parts.folder,
+            self.parts.peers,
+            ask_timeout_ms=self.settings.ask_timeout_ms,
+            refused_pause_ms=self.settings.handshake_interval_ms,
         )
+
+    def begin_anew(self) -> None:
+        """Forget what was heard: this node begins to lead its region, and others have spoken for it meanwhile."""
+        self.hellos.clear()
+        self._abandoned.clear()
+        self.heard_ms.clear()
+        self.refuted = None
+        self.nobody_acts = False
+        self.lives = self._begun_lives()
 
     def forget_former_lives(self, hellos: Mapping[str, Hello]) -> None:
         """Let what these regions say now replace what lives of theirs said that no folder knows of any more.

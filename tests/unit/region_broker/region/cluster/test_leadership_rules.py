@@ -289,7 +289,9 @@ async def test_what_leads_ends_by_no_way_of_its_own() -> None:
 
 async def test_INV_LSH3_it_serves_once_all_that_the_logs_hold_is_committed() -> None:
     async with leading() as node:
-        settling = asyncio.get_running_loop().create_task(node.driver.settle_commits(term(2)))
+        settling = asyncio.get_running_loop().create_task(
+            node.driver.settle_commits(leader_epoch(2))
+        )
         assert await waits(settling)
         assert await node.turns() == [("begin", leader_epoch(2))]
         node.sides.committed.set()
@@ -302,7 +304,9 @@ async def test_INV_LSH3_a_term_that_is_over_never_settles() -> None:
         node.sides.committed.set()
         node.take(BY_ONE_AGAIN)
         await node.turns()
-        settling = asyncio.get_running_loop().create_task(node.driver.settle_commits(term(2)))
+        settling = asyncio.get_running_loop().create_task(
+            node.driver.settle_commits(leader_epoch(2))
+        )
         assert await waits(settling)
         assert await node.turns() == []
         settling.cancel()

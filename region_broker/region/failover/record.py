@@ -1,0 +1,177 @@
+"""Where the state of the failover machine is kept: in the journal of a folder, or in the metadata of a region of several nodes.
+
+INV-FR1  `append` returns once a majority of the region has the state; from a node that leads no more it does not return
+INV-FR2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
+
+Not here: the journal's file (`failover.journal`), what events mean (`geo_replicator.failover`), who leads (`region.cluster`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from geo_replicator.failover import State, replay
+from geo_replicator.failover_events import Event, folder_named
+from geo_replicator.folder_life import Birth, FolderIdentity, Shown
+from idempotency.identity import LeaderEpoch
+from idempotency.ports import Clock
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.refusals import CommandRefused
+from region_broker.controller.region_folder import (
+    BeginRegionFolder,
+    JoinHistory,
+    NoteMet,
+    RecordFailover,
+    RegionFolder,
+    RegionFolderCommand,
+)
+from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.ports import MetadataSide
+
+AGAIN_MS: Final = 100
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+class Recorded(NamedTuple):
+    """What is there: the state, None before the first event, and whether the folder that it belongs to is named."""
+
+    state: State | None
+    names_folder: bool
+
+
+class FailoverRecord(Protocol):
+    """Keeps the state durable."""
+
+    def recover(self) -> Recorded:
+        """Return what is there; raises as what it is kept in."""
+        ...
+
+    async def append(self, event: Event, after: State) -> None:
+        """Return once `event`, and with it the state `after` it, is durable."""
+        ...
+
+
+class JournalRecord:
+    """A `FailoverRecord` in the folder of a region's only node."""
+
+    def __init__(self, journal: FailoverJournal) -> None:
+        """Keep it in `journal`, which is not recovered yet."""
+        self._journal = journal
+
+    def recover(self) -> Recorded:
+        """See `FailoverRecord`; once. Raises `JournalDamaged`, OSError."""
+        events = self._journal.recover()
+        return Recorded(replay(events), bool(folder_named(events)))
+
+    async def append(self, event: Event, _after: State) -> None:
+        """See `FailoverRecord`; raises OSError, after which nothing was promised."""
+        await self._journal.append(event)
+
+
+class RegionRecord:
+    """A `FailoverRecord`, and a `FolderSide`, in the metadata of a region of several nodes (ADR 48).
+
+    `leads_under`: the leader epoch under which this node leads, None where it does not.
+    """
+
+    def __init__(
+        self, metadata: MetadataSide, own: FolderIdentity, clock: Clock,
+        leads_under: Callable[[], LeaderEpoch | None],
+    ) -> None:  # fmt: skip
+        """Speak for the region of the node whose folder is `own`."""
+        self._metadata = metadata
+        self._own = own
+        self._clock = clock
+        self._leads_under = leads_under
+
+    async def begin(self, first: State | None) -> None:
+        """Return once the region knows itself: by what the folder of its first leader says, and the `first` state, if that knows one."""
+        if self._folder is None:
+            own = self._own
+            folder = RegionFolder(
+                folder_id=own.folder_id, born=own.born, joined=own.joined, chain=own.chain,
+                met=own.met, failover=_encoded(first), failover_number=0 if first is None else 1,
+            )  # fmt: skip
+            await self._change(lambda epoch: BeginRegionFolder(epoch, folder))
+
+    @property
+    def _folder(self) -> RegionFolder | None:
+        return self._metadata.image.region_folder
+
+    # -- the state -------------------------------------------------------------------------------
+
+    def recover(self) -> Recorded:
+        """See `FailoverRecord`; as often as this node begins to lead."""
+        folder = self._folder
+        if folder is None or not folder.failover:
+            return Recorded(None, names_folder=True)
+        return Recorded(msgspec.json.decode(folder.failover, type=State), names_folder=True)
+
+    async def append(self, event: Event, after: State) -> None:
+        """See `FailoverRecord` (INV-FR1)."""
+        folder, encoded = self._folder, _encoded(after)
+        assert folder is not None, "begin comes first"
+        follows = folder.failover_number
+        try:
+            await self._change(lambda epoch: RecordFailover(epoch, follows, encoded))
+        except CommandRefused as refused:
+            # Of an earlier try, of which this node had heard nothing.
+            folder = self._folder
+            assert folder is not None
+            if (folder.failover_number, folder.failover) != (follows + 1, encoded):
+                _log.warning("%s is not recorded by this node: %s", type(event).__name__, refused)
+                await _until_cancelled()
+
+    async def _change(self, command: Callable[[LeaderEpoch], RegionFolderCommand]) -> None:
+        """Return once the command is carried out; ask again while nobody knows (INV-FR1). Raises `CommandRefused`."""
+        while True:
+            epoch = self._leads_under()
+            if epoch is None:
+                await _until_cancelled()
+            assert epoch is not None
+            try:
+                await self._metadata.apply(command(epoch))
+            except MetadataUnwritable as error:
+                _log.warning("a step of the failover is not recorded yet: %s", error)
+                await self._clock.sleep_ms(AGAIN_MS)
+            except CommandRefused as refused:
+                if refused.code != "not-the-leader":
+                    raise
+                await _until_cancelled()
+            else:
+                return
+
+    # -- the folder ------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> FolderIdentity:
+        """See `FolderSide`: the region's, in place of a folder's."""
+        folder, own = self._folder, self._own
+        if folder is None:
+            return own
+        return msgspec.structs.replace(
+            own, folder_id=folder.folder_id, born=folder.born, joined=folder.joined, chain=folder.chain, met=folder.met,
+            elected=True,
+        )  # fmt: skip
+
+    async def join(self, history: Birth) -> None:
+        """See `FolderSide`."""
+        await self._change(lambda epoch: JoinHistory(epoch, history))
+
+    async def note_met(self, region: str, shown: Shown) -> None:
+        """See `FolderSide`."""
+        last = shown.last_only()
+        if self.identity.met.get(region) != last:
+            await self._change(lambda epoch: NoteMet(epoch, region, last))
+
+
+def _encoded(state: State | None) -> bytes:
+    return b"" if state is None else msgspec.json.encode(state)
+
+
+async def _until_cancelled() -> None:
+    """Another node leads: what this one was about is over, and is cancelled once it has heard of that."""
+    await asyncio.Event().wait()
