@@ -91,6 +91,10 @@ def shortfalls(cut: Cut, end_of: EndOf) -> list[Shortfall]:
     return found
 
 
+Lacks = Callable[[LogKey, int], bool]
+"""Whether a log does not hold all below a position."""
+
+
 def held_point(
     records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, end_of: EndOf
 ) -> TidemarkPoint:
@@ -98,9 +102,24 @@ def held_point(
 
     Raises `TidemarkError` where the log is not readable.
     """
+
+    def lacks(key: LogKey, position: int) -> bool:
+        end = end_of(key)
+        return end is not None and end < position
+
+    return point_without_lack(records, ledgers, floor, lacks)
+
+
+def point_without_lack(
+    records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, lacks: Lacks
+) -> TidemarkPoint:
+    """Return the greatest tidemark at or below `floor` of which no log lacks anything, `BEFORE_ALL` for none.
+
+    Raises `TidemarkError` where the log is not readable.
+    """
     start = _start_of(records, floor)
     while start is not None:
-        held = _held_from(records, ledgers, start, floor, end_of)
+        held = _held_from(records, ledgers, start, floor, lacks)
         if held is not None:
             assert held <= floor, f"INV-TR2: {held} above {floor}"
             return held
@@ -121,7 +140,7 @@ def _held_from(
     ledgers: LedgerTopics,
     start: int,
     floor: TidemarkPoint,
-    end_of: EndOf,
+    lacks: Lacks,
 ) -> TidemarkPoint | None:
     book, held = TidemarkBook(ledgers), None
     short: set[LogKey] = set()
@@ -135,8 +154,8 @@ def _held_from(
             short.clear()
         moved = {key: place.cut_offset for key, place in tidemark.moved.items()}
         moved |= {ledgers.shard_key(shard): end for shard, end in tidemark.ledger.items()}
-        short.difference_update(tidemark.removed)
-        short.update(found.key for found in shortfalls(Cut(tidemark.point, moved), end_of))
+        short.difference_update((*tidemark.removed, *moved))
+        short.update(key for key, position in moved.items() if lacks(key, position))
         if not short:
             held = tidemark.point
     return held

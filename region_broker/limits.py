@@ -105,6 +105,9 @@ DESCRIBED_BYTES_MAX: Final = 64 * MIB
 # Topics, partitions, resources, keys or groups that one administrative request may name.
 ADMIN_ITEMS_MAX: Final = 20_000
 
+# A loss statement that another node of the region sends: it names each log that a takeover touched.
+STATEMENT_BYTES_MAX: Final = 64 * MIB
+
 # Groups. What a member brings (all protocols) and what a leader assigns (all members) is persisted in one
 # ledger record, so both are bounded together with the member count.
 GROUP_MEMBER_COUNT_MAX: Final = 1_000

@@ -24,7 +24,8 @@ from region_broker.region.cluster.leadership import LeadershipDriver, Leadership
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
-from region_broker.region.peers.node_protocol import REPLICA
+from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
+from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
 from region_broker.replication.leading import LeadingSettings
 
@@ -79,9 +80,19 @@ class Replication:
                 lead=lead,
             )
         )
+        self._statements = StatementCopies(
+            StatementCopiesParts(
+                me=cluster.member,
+                image=lambda: metadata.image,
+                store=storage.quarantine,
+                line=cluster.line,
+            )
+        )
+        self._statements.serve_on(cluster.door.handlers_for(STATEMENTS))
         self._registry = RegistryFollowing(partitions, self._opened)
         metadata.on_foreign = self._changed_by_others
         metadata.follow(self.leadership.take_image)
+        metadata.follow(self._statements.take_image)
 
     async def _propose(self, command: ChangeInSync) -> None:
         await self._storage.metadata.apply(command)
@@ -108,6 +119,7 @@ class Replication:
             tasks.create_task(self.leading.run(), name="replica-leading")
             tasks.create_task(self.following.run(), name="replica-following")
             tasks.create_task(self.leadership.run(), name="leadership")
+            tasks.create_task(self._statements.run(), name="statement-copies")
             while True:
                 await self._clock.sleep_ms(AGAIN_MS)
                 if self._registry.is_behind:

@@ -195,6 +195,7 @@ class Partition:
         self.sight.shown_cut_offset = min(self.sight.shown_cut_offset, cut_offset)
         self.sight.whole_end = 0
         self.sight.end_is_known &= is_end
+        self.sight.is_shown &= is_end
         self.watchers.notify()
 
     # -- waiting ---------------------------------------------------------------------------------

@@ -83,8 +83,10 @@ class Retention:
         sight = self._sight
         if self._log.failed is not None:
             return 0
-        if sight.is_leader or self._log.durability.committed_offset is not None:
+        is_copy = self._log.durability.committed_offset is not None and not sight.is_shown
+        if sight.is_leader or is_copy:
             # Whoever leads a log that is copied inside its region shows nothing before it knows HW to be above this.
+            # In a mirror region, what was forgotten is shown as one transaction over all logs (INV-WC4).
             bound = sight.high_watermark
         else:  # a mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`)
             bound = sight.last_stable_offset

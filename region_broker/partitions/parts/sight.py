@@ -46,6 +46,8 @@ class Sight:
         """False after a start, until a role says how far readers see: no offset is its end for them (INV-PT9)."""
         self.whole_end_is_known = True
         """False while what other logs forgot keeps a mirror from saying where the whole cut ends here (INV-MV6)."""
+        self.is_shown = False
+        """Whether a link of this node shows this log: a copy inside the region that nobody is shown does not."""
         self.start_is_known = True
         """False where records may be hidden that the primary region has: nobody is told where this begins (INV-PT10)."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -169,6 +171,7 @@ class Sight:
         Without `is_end` they are not told that this is the end, if they were not before (INV-PT9); without `is_whole_end`
         read-committed ones are not, unless nothing more could be shown to them (INV-MV6).
         """
+        self.is_shown = True
         self.end_is_known |= is_end
         self.whole_end_is_known = is_whole_end
         if cut_offset <= self.shown_cut_offset and whole_end <= self.whole_end:

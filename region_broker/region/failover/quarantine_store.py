@@ -129,8 +129,8 @@ class QuarantineStore:
 
     def keep_statement(self, statement: LossStatement) -> None:
         """Store the statement of its region epoch durably; one that is there stays (INV-QS2)."""
-        folder = self._root / statement.domain / _STATEMENTS
-        path = folder / f"{statement.region_epoch}{_PROVENANCE}"
+        path = self._statement_path(statement.domain, statement.region_epoch)
+        folder = path.parent
         if self._disk.exists(path):
             self._disk.fsync_dir(folder)  # its name may be of a life that was killed
             return
@@ -140,16 +140,25 @@ class QuarantineStore:
 
     def statement(self, domain: str, region_epoch: RegionEpoch) -> LossStatement | None:
         """Return the statement that was made before acting under `region_epoch`, if it is here."""
-        path = self._root / domain / _STATEMENTS / f"{region_epoch}{_PROVENANCE}"
-        if not self._disk.exists(path):
+        data = self.statement_bytes(domain, region_epoch)
+        if data is None:
             return None
+        path = self._statement_path(domain, region_epoch)
         try:
-            return msgspec.json.decode(self._disk.read_file(path), type=LossStatement)
+            return msgspec.json.decode(data, type=LossStatement)
         except msgspec.MsgspecError as error:
             raise QuarantineDamaged(
                 f"{path} is not a loss statement: {error}. Give that file back from a copy, or move it away: the losses"
                 " of that takeover are listed then, and held against no statement"
             ) from error
+
+    def statement_bytes(self, domain: str, region_epoch: RegionEpoch) -> bytes | None:
+        """Return that statement's file as it is, None where there is none; OSError."""
+        path = self._statement_path(domain, region_epoch)
+        return self._disk.read_file(path) if self._disk.exists(path) else None
+
+    def _statement_path(self, domain: str, region_epoch: RegionEpoch) -> Path:
+        return self._root / domain / _STATEMENTS / f"{region_epoch}{_PROVENANCE}"
 
     def cause_of(self, tail: Provenance) -> CutCause:
         """Return why it was cut: what an accepted loss names was lost by that word; raises `QuarantineDamaged` (INV-LO6)."""

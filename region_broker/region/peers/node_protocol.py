@@ -18,14 +18,16 @@ SAME_MEMBER: Final = "same-member"
 FEATURE_LEVEL: Final = "feature-level"
 REMOVED_MEMBER: Final = "removed-member"
 
-Purpose: TypeAlias = Literal["raft", "replica", "forward"]
+Purpose: TypeAlias = Literal["raft", "replica", "forward", "statements"]
 RAFT: Final = "raft"
 """Messages of the quorum: the connection of a member's transport, of which it has one."""
 REPLICA: Final = "replica"
 """A follower copies logs over it."""
 FORWARD: Final = "forward"
 """Requests of one client connection of the other node, which are to be executed here."""
-PURPOSES: Final[tuple[Purpose, ...]] = (RAFT, REPLICA, FORWARD)
+STATEMENTS: Final = "statements"
+"""Loss statements that the other node lacks."""
+PURPOSES: Final[tuple[Purpose, ...]] = (RAFT, REPLICA, FORWARD, STATEMENTS)
 
 
 class NodeHello(PeerMessage, frozen=True, kw_only=True):

@@ -50,6 +50,7 @@ from region_broker.region.peers.protocol import PeerIdentity
 from region_broker.region.ports import MetadataSide, Term
 from region_broker.region.tidemarks.cut_leader import CutLeader, CutLeaderParts, RoundTaker
 from region_broker.region.tidemarks.reached_store import ReachedFile
+from region_broker.region.tidemarks.taking_over import OwnFile, taken_over
 
 _log: Final = logging.getLogger("tidemark.failover")
 _LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
@@ -337,6 +338,23 @@ class TidemarkService:
             await reached.save(min(cut.point, reached.point), NOTHING_WHOLE)
             return
         await reached.save(kept.point, whole)
+
+    async def take_over_reached(self) -> None:
+        """Make durable what this region has reached, as this node's logs tell it; raises OSError (INV-TKO1..4).
+
+        To be called whenever this node begins to lead a region of several, once HW is that of the region and before the
+        failover machine runs; running it again, or cancelling it, does no harm.
+        """
+        parts = self._parts
+        self.link = self.cut_leader = None  # of an earlier time: others have led since
+        point = taken_over(
+            parts.partitions, ledgers_of(parts.metadata.image), parts.metadata.image,
+            parts.lineage(), OwnFile(parts.region, parts.ordinal, parts.reached.point),
+        )  # fmt: skip
+        if point == parts.reached.point:
+            await parts.reached.forget_whole()
+        else:
+            await parts.reached.save(point, NOTHING_WHOLE)
 
     def take_back_starts(self, point: TidemarkPoint) -> None:
         """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""
