@@ -47,6 +47,19 @@ class RawReader(Protocol):
         ...
 
 
+class DurableSide(Protocol):
+    """How far one partition is durable on this node (`region_broker.partitions.parts.commits`)."""
+
+    @property
+    def durable_end(self) -> int:
+        """Return the end of what is durable here, committed or not."""
+        ...
+
+    async def wait_durable(self, offset: int) -> None:
+        """Return once everything below `offset` is; raises PartitionFailed, NotLeader."""
+        ...
+
+
 class RegionLog(Protocol):
     """One partition (`region_broker.partitions.partition.Partition`), as failover uses it."""
 
@@ -149,7 +162,12 @@ class RegionLog(Protocol):
         ...
 
     async def wait_committed(self, offset: int) -> None:
-        """Return once everything below `offset` is durable."""
+        """Return once everything below `offset` is below HW."""
+        ...
+
+    @property
+    def commits(self) -> DurableSide:
+        """Return who knows how far it is durable on this node."""
         ...
 
 

@@ -83,7 +83,8 @@ class Retention:
         sight = self._sight
         if self._log.failed is not None:
             return 0
-        if sight.is_leader or self._log.durability.committed_offset is not None:
+        is_copied = self._log.durability.committed_offset is not None
+        if sight.is_leader or (is_copied and not sight.end_is_known):
             # Whoever leads a log that is copied inside its region shows nothing before it knows HW to be above this.
             bound = sight.high_watermark
         else:  # a mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`)

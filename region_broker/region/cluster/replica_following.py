@@ -247,6 +247,8 @@ class ReplicaFollowing:
                     )
                     partition.start_at(offset)
                     partition.commit_up_to(offset)
+                case LogStart(_, offset) if offset < partition.log_start_offset:
+                    partition.retention.take_back_start(offset)
                 case LogStart(_, offset):
                     partition.retention.forget_below(offset)
                 case DivergedBelowHighWatermark(_, meets_at, high_watermark):
