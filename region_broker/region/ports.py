@@ -42,6 +42,10 @@ class RawReader(Protocol):
         """Return whole verbatim batches from `offset` on, below `limit`."""
         ...
 
+    def read_durable(self, offset: int, max_bytes: int, limit: int) -> bytes | bytearray:
+        """Return whole verbatim batches from `offset` on, below `limit`, that are durable on this node, committed or not."""
+        ...
+
     def has_another(self, batch: BatchHeader) -> bool:
         """Return whether another batch is known to be in the place of this one."""
         ...

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
+from geo_replicator.quarantine import Provenance
 from idempotency.fencing import leader_epoch as epoch_of
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, RegionEpoch, SequenceNumber
 from idempotency.record_batch import ControlType
@@ -13,6 +14,7 @@ from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
 from region_broker.records.batches import Origin
+from region_broker.region.failover.quarantine_store import QuarantineDamaged, ReadBatches
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import Topic, append_marker, batch
 from tests.fixtures.replica_nodes import ReplicaNode, ReplicaRegion, bytes_of, state_of
@@ -47,6 +49,7 @@ def mirrored(
 
 def mirror(node: ReplicaNode) -> None:
     """Let the node that leads mirror another region, as its role would."""
+    node.region.mirrors = True
     for partition in node.table:
         partition.become_mirror()
 
@@ -401,5 +404,115 @@ def test_who_leads_a_mirror_forgets_no_transaction_that_readers_were_not_shown()
         assert partition.sight.visible_end >= partition.state.forgotten_below
         partition.show_up_to(3, 3)
         assert partition.sight.last_stable_offset == 3
+
+    live(life)
+
+
+# -- below what was committed ----------------------------------------------------------------------
+
+
+def kept_by(node: ReplicaNode) -> list[tuple[int, int, str]]:
+    return [
+        (tail.first_offset, tail.last_offset, tail.cause.value) for tail in node.quarantine.tails()
+    ]
+
+
+def test_INV_RFN5_a_mirrors_follower_cuts_below_hw_with_the_tail_in_quarantine() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        mirror(one)
+        link(one, 4)
+        link(one, 6, number=1)
+        link(one, 6)
+        await all_have(region, 10)
+        await all_have(region, 6, 1)
+        one.partition().truncate_to(4)  # the primary region has another history
+        end = link(one, 9, NEXT_PRIMARY)
+        await all_have(region, end)
+        assert kept_by(two) == kept_by(three) == [(4, 9, "divergence")]
+        assert two.quarantine.diverged_records == 6
+        assert not two.table.failures()
+        assert two.partition(1).log_end_offset == 6, "no other log is touched"
+        assert region.in_sync() == {1, 2, 3}
+
+    live(life, partitions=2)
+
+
+def test_INV_RFN5_INV_RCT1_a_quarantine_without_room_is_tried_again_and_holds_no_other_log() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        mirror(one)
+        link(one, 4)
+        await all_have(region, 4)
+        is_full = True
+
+        def no_room(node: ReplicaNode) -> None:
+            if is_full and node is two:
+                raise OSError("no room")
+
+        region.before_cut = no_room
+        one.partition().truncate_to(0)
+        end = link(one, 2, NEXT_PRIMARY)
+        other = link(one, 3, number=1)
+        await region.until(lambda: two.partition(1).log_end_offset == other, "the other is copied")
+        await region.clock.sleep_ms(1_500)
+        two.logs_changed()
+        assert two.following.state()["logs"] == 1, "what is being cut is in no session"
+        assert (two.partition().log_end_offset, kept_by(two)) == (4, [])
+        is_full = False
+        await all_have(region, end)
+        assert kept_by(two) == [(0, 3, "divergence")]
+
+    live(life, partitions=2)
+
+
+def test_INV_RCT2_who_is_elected_cuts_no_more_by_the_former_leaders_log() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        mirror(one)
+        link(one, 4)
+        await all_have(region, 4)
+        is_full = True
+
+        def no_room(_node: ReplicaNode) -> None:
+            if is_full:
+                raise OSError("no room")
+
+        region.before_cut = no_room
+        one.partition().truncate_to(0)
+        await region.until(lambda: two.partition().key in two.following._cuts, "it is to be cut")
+        await one.kill()
+        region.fence(1)
+        region.elect(2)
+        is_full = False
+        mirror(two)
+        await region.clock.sleep_ms(3_000)
+        assert (two.partition().log_end_offset, kept_by(two)) == (4, [])
+        end = link(two, 1)
+        await all_have(region, end)
+        assert kept_by(three) == []
+
+    live(life)
+
+
+def test_INV_RFN5_a_log_whose_tail_is_not_readable_stops_and_is_not_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        mirror(one)
+        link(one, 4)
+        await all_have(region, 4)
+
+        async def damaged(_provenance: Provenance, _read: ReadBatches) -> Provenance:
+            raise QuarantineDamaged("not whole")
+
+        monkeypatch.setattr(two.quarantine, "move_in", damaged)
+        one.partition().truncate_to(0)
+        await region.until(lambda: two.partition().failed is not None, "it stops")
+        assert "it is not cut at 0" in str(two.partition().failed)
+        assert two.partition().log_end_offset == 4
 
     live(life)
