@@ -298,14 +298,7 @@ class Node:
 
     def _divergence_reason(self) -> CutReason:
         domain = self.storage.metadata.image.main_domain
-        return CutReason(
-            domain=domain.name,
-            lineage_epoch=domain.region_epoch,
-            region=self.config.region,
-            region_epoch=domain.region_epoch,
-            acting_region=domain.acting_region,
-            now_wall_ms=self._ports.clock.wall_ms(),
-        )
+        return CutReason.divergence(domain, self.config.region, self._ports.clock.wall_ms())
 
     def _compose_servers(self) -> None:
         storage, ports, config = self.storage, self._ports, self.config

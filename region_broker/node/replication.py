@@ -10,22 +10,26 @@ Not here: what each does (`region.cluster`), the quorum (`cluster_node`).
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from idempotency.ports import Clock
 from region_broker.controller.cluster_commands import ChangeInSync, DrainNode
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.cluster.registry_following import RegistryFollowing
+from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
+from region_broker.region.failover.log_surgery import CutReason, cut_copy
+from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.role import RegionRole
 from region_broker.replication.leading import LeadingSettings
 
@@ -41,6 +45,12 @@ def default_min_in_sync(node_count: int) -> int:
     return 2 if node_count >= 3 else 1
 
 
+async def _cut_copy(
+    reason: CutReason, quarantine: QuarantineStore, partition: Partition, meets_at: int
+) -> None:
+    await cut_copy(partition, meets_at, reason, quarantine)
+
+
 class Replication:
     """`run` for as long as the node runs."""
 
@@ -52,6 +62,7 @@ class Replication:
         self._cluster = cluster
         self._storage = storage
         self._clock = clock
+        self._region = role.region
         self._topics_changed = topics_changed
         metadata, partitions = storage.metadata, storage.partitions
         for partition in partitions:
@@ -68,7 +79,9 @@ class Replication:
             )
         )
         self.leading.serve_on(cluster.door.handlers_for(REPLICA))
-        self.following = ReplicaFollowing(FollowingParts(partitions=partitions, line=cluster.line))
+        self.following = ReplicaFollowing(
+            FollowingParts(partitions=partitions, line=cluster.line, cut_below=self._cut_below)
+        )
         self.leadership = LeadershipDriver(
             LeadershipParts(
                 me=cluster.member,
@@ -96,6 +109,14 @@ class Replication:
 
     async def _propose(self, command: ChangeInSync) -> None:
         await self._storage.metadata.apply(command)
+
+    def _cut_below(self) -> CutBelow | None:
+        """Return how a log is cut below HW, while another region acts (INV-RFN5)."""
+        domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
+        if domain is None or domain.acting_region == self._region:
+            return None
+        reason = CutReason.divergence(domain, self._region, self._clock.wall_ms())
+        return partial(_cut_copy, reason, self._storage.quarantine)
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped here."""

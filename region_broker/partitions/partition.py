@@ -231,6 +231,7 @@ class Partition:
         cuts = offset < self.log_end_offset
         self._trimming.cut(offset)
         if cuts:
+            self.copies.on_cut()
             self._show_no_more_than(
                 offset, f"{self.tp} was cut at {offset}: what lay above is gone"
             )
@@ -240,6 +241,7 @@ class Partition:
         reason = f"{self.tp} starts again at {offset}"
         self.commits.fail(NotLeader(reason))  # first: HW may pass over what they wait for (P18)
         self._trimming.start_at(offset)
+        self.copies.on_cut()
         self._show_no_more_than(offset, reason)
 
     def _show_no_more_than(self, offset: int, reason: str) -> None:

@@ -1,7 +1,7 @@
 """What goes from a log's two ends: below its start by order or by age, above a cut for good.
 
 INV-PT7  the log start never moves back but by a cut below it, or to the primary's, where an order that raised it was
-        given above a cut (T14); it is durable before anybody is told
+        given above a cut (T14), or to that of the node that leads the region; it is durable before anybody is told
 
 A disk that fails on the way stops the partition. Not here: who may order it, and who is told (`partition`).
 """

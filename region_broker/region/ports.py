@@ -42,8 +42,25 @@ class RawReader(Protocol):
         """Return whole verbatim batches from `offset` on, below `limit`."""
         ...
 
+    def read_durable(self, offset: int, max_bytes: int, limit: int) -> bytes | bytearray:
+        """Return whole verbatim batches from `offset` on, below `limit`, that are durable on this node, committed or not."""
+        ...
+
     def has_another(self, batch: BatchHeader) -> bool:
         """Return whether another batch is known to be in the place of this one."""
+        ...
+
+
+class DurableSide(Protocol):
+    """How far one partition is durable on this node (`region_broker.partitions.parts.commits`)."""
+
+    @property
+    def durable_end(self) -> int:
+        """Return the end of what is durable here, committed or not."""
+        ...
+
+    async def wait_durable(self, offset: int) -> None:
+        """Return once everything below `offset` is; raises PartitionFailed, NotLeader."""
         ...
 
 
@@ -149,7 +166,12 @@ class RegionLog(Protocol):
         ...
 
     async def wait_committed(self, offset: int) -> None:
-        """Return once everything below `offset` is durable."""
+        """Return once everything below `offset` is below HW."""
+        ...
+
+    @property
+    def commits(self) -> DurableSide:
+        """Return who knows how far it is durable on this node."""
         ...
 
 

@@ -132,7 +132,7 @@ class AppendSlices:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """The leader's log starts at `offset` now: what lies below may go."""
+    """The leader's log starts at `offset` now: what lies below may go; where this log starts above, that was ordered in vain (T14)."""
 
     key: LogKey
     offset: int

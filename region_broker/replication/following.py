@@ -81,6 +81,7 @@ class _Log:
     high_watermark: int
     leaders_high_watermark: int
     log_start_offset: int
+    """What the leader has said of it in this session, -1 before that: it may lie below this log's, where an order is void (T14)."""
     stage: Stage = Stage.ASKED
 
     @classmethod
@@ -94,7 +95,7 @@ class _Log:
             durable_end=log.durable_end,
             high_watermark=log.high_watermark,
             leaders_high_watermark=log.high_watermark,
-            log_start_offset=history.log_start_offset,
+            log_start_offset=-1,
         )
 
 
@@ -272,7 +273,7 @@ class FollowingCore:
             log.position = part.end_offset
             log.leaders_high_watermark = part.high_watermark
             self._show(part.key, log)
-            if part.log_start_offset > log.log_start_offset:
+            if part.log_start_offset != log.log_start_offset:
                 log.log_start_offset = part.log_start_offset
                 self._effects.append(LogStart(part.key, part.log_start_offset))
 

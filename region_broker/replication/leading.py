@@ -2,7 +2,7 @@
 
 INV-RPL1  HW is the least of what is durable on the *maximal* in-sync set, this member included: the committed set, and whoever is in
           a proposal whose end is not known (R2)
-INV-RPL2  HW does not go down in a leader epoch
+INV-RPL2  HW does not go down in a leader epoch, but where the log itself was cut (INV-RPL10)
 INV-RPL3  HW of a log stands still while the committed in-sync set is smaller than that log's `min.insync.replicas` (R2)
 INV-RPL4  a follower is taken in only if it has reported, under this leader epoch and in the session that goes on, that in all
           logs of the group it has durably what lies below HW and below the start of this leader epoch, and is not fenced (R3)
@@ -12,6 +12,9 @@ INV-RPL7  one proposal at a time, each of the newest version known
 INV-RPL8  a member is in sync for all logs of the group, or for none
 INV-RPL9  while a log of the group has stopped at the leader nobody is taken in but who was in sync when it did: of others it
           cannot be told whether they have all that was committed in it
+INV-RPL10 where a log was cut a core takes the place of the one before, in the same leader epoch (`anew`): nothing that followers
+          said counts in it, but whoever is in a proposal whose end is not known does, and who went back, is lost, or was in sync when
+          a log stopped is so still
 
 Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata have then. They have what this leader knew to be
 committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
@@ -69,7 +72,7 @@ class LeadingSettings:
 
 
 class LeadingCore:
-    """One member that leads one group under one leader epoch. Made when it begins to lead, and for no second time."""
+    """One member that leads one group under one leader epoch. Made when it begins to lead; after that only by `anew`."""
 
     def __init__(
         self,
@@ -103,6 +106,26 @@ class LeadingCore:
         self._is_deposed = False
         self._effects: list[LeaderEffect] = []
         self._count_anew(now_ms)
+
+    def anew(self, in_sync: InSync, now_ms: int) -> "LeadingCore":
+        """Return what leads on in this leader epoch, as a log was cut (INV-RPL10); `in_sync`: what the metadata have now.
+
+        1. A proposal to let C in is under way. 2. A log is cut, and this begins anew. 3. HW counts without C, and moves. 4. The
+        proposal is carried out, and C is elected, which has not all of that.
+        """
+        core = LeadingCore(
+            self._me, self._leader_epoch, in_sync, settings=self._settings, now_ms=now_ms
+        )
+        core._stopped, core._fenced = self._stopped, self._fenced
+        if in_sync.version == self._in_sync.version:
+            proposed = self._pending.members if self._pending is not None else frozenset()
+            core._doubtful = self._doubtful | proposed
+            core._count_anew(now_ms)
+        for follower in core._counted:
+            before = self._followers.get(follower.member)
+            if before is not None:
+                follower.went_back, follower.is_lost = before.went_back, before.is_lost
+        return core
 
     # -- what is known ---------------------------------------------------------------------------
 

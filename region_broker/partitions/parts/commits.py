@@ -8,7 +8,7 @@ Not here: what is waited for by a request (`handlers.produce.wait`), who moves H
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
-from region_broker.partitions.commit_waiters import CommitListener, CommitWaiters
+from region_broker.partitions.commit_waiters import CommitFuture, CommitListener, CommitWaiters
 
 
 class Commits:
@@ -40,6 +40,12 @@ class Commits:
     def notify_durable(self, offset: int, listener: CommitListener) -> None:
         """Notify `listener` once all below `offset` is durable on this node, as `notify` does (INV-PTD1)."""
         self._notify(self._here, self.durable_end, offset, listener)
+
+    async def wait_durable(self, offset: int) -> None:
+        """Return once all below `offset` is durable on this node, committed or not. Raises PartitionFailed, NotLeader."""
+        waiting = CommitFuture()
+        self.notify_durable(offset, waiting)
+        await waiting.future
 
     def _notify(
         self, waiters: CommitWaiters, reached: int, offset: int, listener: CommitListener

@@ -45,6 +45,7 @@ class PartitionReader:
         """What was given to readers since the start of the node."""
         self._content, self._cleaning = log.content, log.cleaning
         self._sight = sight
+        self._durability = log.durability
         self._reads = SoundReads(tp, log)
 
     @property
@@ -103,6 +104,16 @@ class PartitionReader:
         high_watermark = self._sight.high_watermark
         end = high_watermark if limit is None else min(limit, high_watermark)
         return self._reads.read(offset, max_bytes, end, wait=wait)[0]
+
+    def read_durable(self, offset: int, max_bytes: int, limit: int) -> bytes | bytearray:
+        """Return whole batches as `read_raw` does, up to `limit`, of what is durable on this node, committed or not.
+
+        For what is to be cut off, or is counted as lost: other nodes of the region may never have it.
+        """
+        self._check_range(offset, self._content.start_offset)
+        return self._reads.read(
+            offset, max_bytes, min(limit, self._durability.durable_offset), wait=True
+        )[0]
 
     def read_replica(
         self, offset: int, max_bytes: int, *, wait: bool = True

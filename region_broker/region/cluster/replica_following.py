@@ -5,6 +5,8 @@ INV-RFN2 while this follows, all logs here are in the follower's role: they take
          know of HW what a leader has said, never more than is durable here
 INV-RFN3 what a connection brings counts while it is the newest one of this core
 INV-RFN4 a log that does not take what the leader has stops, loudly, or waits; the others go on
+INV-RFN5 where the region mirrors another one, that one's history counts: a log that parts from the leader's below HW leaves the
+         session, is cut with its tail in quarantine, and is compared again. Where the region acts such a log stops (INV-RPF2)
 
 How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
 waits for the disk, and is rare.
@@ -14,7 +16,7 @@ Not here: what is done when (`replication.following`), the connection (`replica_
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, assert_never
@@ -25,6 +27,7 @@ from region_broker.log.failures import LogError, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.cluster.member_line import LineParts
+from region_broker.region.cluster.replica_cuts import CutBelow, ReplicaCuts
 from region_broker.region.cluster.replica_line import CannotBe, ReplicaLine
 from region_broker.region.cluster.replica_logs import local_log, noted_high_watermark
 from region_broker.region.cluster.replica_messages import ReplicaPart
@@ -62,12 +65,18 @@ TICK_MS: Final = 50
 _log: Final = logging.getLogger("tidemark.replication")
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingParts:
     """What following needs of the node. `line`: as for Raft's lines, with `address_of`; its clock counts here, too."""
 
     partitions: PartitionTable
     line: LineParts
+    cut_below: Callable[[], CutBelow | None] = _nothing
+    """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
 
 
 @dataclass(slots=True)
@@ -93,6 +102,7 @@ class ReplicaFollowing:
         self._logs: dict[LogKey, Partition] = {}
         self._moved: dict[LogKey, Partition] = {}
         self._behind: dict[LogKey, Behind] = {}
+        self._cuts = ReplicaCuts(parts.line.clock, self.logs_changed)
         self._line: ReplicaLine | None = None
         self._lines: deque[ReplicaLine] = deque()
         self._begins = asyncio.Event()
@@ -111,6 +121,7 @@ class ReplicaFollowing:
         if leader_epoch < self._leader_epoch:
             return
         if leader_epoch > self._leader_epoch or not self._is_on:
+            self._cuts.stop()
             self._leader, self._leader_epoch = leader, leader_epoch
         self._is_on = True
         self.logs_changed()
@@ -121,6 +132,7 @@ class ReplicaFollowing:
         """Copy no more, and let the logs go: this node leads them from now on, or ends. Their roles are as they were."""
         self._is_on = False
         self._follows.clear()
+        self._cuts.stop()
         self._end_line()
         for partition in self._logs.values():
             partition.copies.tell_durable(None)
@@ -137,7 +149,7 @@ class ReplicaFollowing:
         found = {
             partition.key: partition
             for partition in self._parts.partitions
-            if partition.failed is None
+            if partition.failed is None and partition.key not in self._cuts
         }
         for key, partition in list(self._logs.items()):
             if found.get(key) is not partition:
@@ -247,14 +259,12 @@ class ReplicaFollowing:
                     )
                     partition.start_at(offset)
                     partition.commit_up_to(offset)
+                case LogStart(_, offset) if offset < partition.log_start_offset:
+                    partition.retention.take_back_start(offset)
                 case LogStart(_, offset):
                     partition.retention.forget_below(offset)
                 case DivergedBelowHighWatermark(_, meets_at, high_watermark):
-                    partition.stop(
-                        f"it parts from the leader's log at {meets_at}, and what lies below {high_watermark} was committed"
-                        " here: a disk has lied, or somebody led who was not in sync. Nothing was cut; keep the folder, and let"
-                        " this node join again with an empty one"
-                    )
+                    self._diverged(partition, meets_at, high_watermark)
                 case _:
                     assert_never(effect)
         except LogError as error:
@@ -264,6 +274,20 @@ class ReplicaFollowing:
                 _log.warning("%s keeps what the leader has deleted: %s", partition.tp, error)
         if partition.failed is not None:
             self._give_up(effect.key)
+
+    def _diverged(self, partition: Partition, meets_at: int, high_watermark: int) -> None:
+        cut = self._parts.cut_below()
+        if cut is None:
+            partition.stop(
+                f"it parts from the leader's log at {meets_at}, and what lies below {high_watermark} was committed"
+                " here: a disk has lied, or somebody led who was not in sync. Nothing was cut; keep the folder, and let"
+                " this node join again with an empty one"
+            )
+            return
+        _log.warning("%s is cut from %d to %d, below HW %d: the region that acts has another history from there on",
+                     partition.tp, partition.log_end_offset, meets_at, high_watermark)  # fmt: skip
+        self._remove(partition.key)
+        self._cuts.begin(partition, meets_at, cut)
 
     def _give_up(self, key: LogKey) -> None:
         if key in self._logs:
@@ -350,6 +374,7 @@ class ReplicaFollowing:
         """Connect when that is due, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
+            tasks.create_task(self._cuts.run())
             while True:
                 await self._begins.wait()
                 self._begins.clear()

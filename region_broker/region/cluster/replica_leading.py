@@ -1,10 +1,12 @@
 """This node leads the region's logs: it serves the followers, moves HW, and has the in-sync set changed.
 
 INV-RLD1 a follower is served under the leader epoch that this node leads, if it is registered, and under no other; whoever waited while
-         that ended is refused
+         that ended is refused. A connection is of one term: where a log was cut, and the term began anew under the same leader epoch
+         (INV-RTM4), followers connect again
 INV-RLD2 who reports is said by the connection (INV-PSS2), and a connection's end is told at once
 INV-RLD3 a claim of a newer leader epoch is refused, and deposes nobody: that is the metadata's to say
 INV-RLD4 a proposal goes out once; one of which nobody knows is told so, and never as refused
+INV-RLD5 whoever waits until all is committed waits on where the term begins anew, for as long as the leader epoch goes on
 
 In a region of one node nothing of this runs. Not here: what counts (`replication.leading`), what is sent (`replica_sending`), who elects.
 """
@@ -14,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
 from idempotency.ports import Clock
@@ -27,6 +30,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.cluster.replica_logs import history_of
 from region_broker.region.cluster.replica_messages import (
+    LEADS_ANEW,
     NOT_LEADING,
     OTHER_LEADER_EPOCH,
     UNKNOWN_FOLLOWER,
@@ -75,6 +79,9 @@ class ReplicaLeading:
         """Lead nothing yet."""
         self._parts = parts
         self._term: LeaderTerm | None = None
+        self._begins_anew = False
+        """Whether the term was ended by a cut: whoever needs it begins the next one, at the latest in the next turn of the loop."""
+        self._terms: WeakKeyDictionary[NodeSession, LeaderTerm] = WeakKeyDictionary()
         self._proposals: deque[tuple[LeaderTerm, ProposeInSync]] = deque()
         self._asked = asyncio.Event()
         self._leads = asyncio.Event()
@@ -88,33 +95,61 @@ class ReplicaLeading:
     # -- the role --------------------------------------------------------------------------------
 
     def begin(self, leadership: Leadership) -> None:
-        """Lead all logs of the table under a leader epoch in which this node has not led, and whose writes may begin now.
+        """Lead all logs of the table under a leader epoch in which this process leads, and whose writes may begin now.
 
-        The table's logs take HW from this from now on (`Partition.commit_up_to`).
+        The table's logs take HW from this from now on (`Partition.commit_up_to`). Again in one leader epoch where the region's role
+        has changed: what the term before had proposed counts on (INV-RPL10).
         """
+        former = self._term
         self.end()
+        if former is not None and former.leader_epoch == leadership.leader_epoch:
+            self._lead(former.anew(leadership))
+            return
         term_parts = TermParts(
             me=self._parts.me,
             clock=self._parts.clock,
             settings=self._parts.settings,
             min_in_sync_of=self._min_in_sync_of,
             propose=self._on_proposal,
+            was_cut=self._was_cut,
         )
-        self._term = LeaderTerm(term_parts, leadership)
-        self._term.reconcile(self._parts.partitions)
+        self._lead(LeaderTerm(term_parts, leadership))
+
+    def _lead(self, term: LeaderTerm) -> None:
+        self._term = term
+        term.reconcile(self._parts.partitions)
         self.image_changed(self._parts.image())
         self._leads.set()
 
     def end(self) -> None:
         """Lead no more: no HW moves. Who waits for one is told by whoever changes the role."""
         term, self._term = self._term, None
+        self._begins_anew = False
         self._leads.clear()
         if term is not None:
             term.end()
 
+    def _was_cut(self, term: LeaderTerm) -> None:
+        """Begin anew once for all cuts of this turn: nothing is served, and no HW moves, in between (INV-RTM4)."""
+        if term is self._term and not term.core.is_deposed:
+            self._begins_anew = True
+            asyncio.get_running_loop().call_soon(self._present)
+
+    def _present(self) -> LeaderTerm | None:
+        """Return the term that goes on, begun anew if a log was cut; one that is over where another node leads by now."""
+        former, leadership = self._term, self._parts.image().leadership
+        if self._begins_anew and former is not None and leadership is not None:
+            self._begins_anew = False
+            if (leadership.leader, leadership.leader_epoch) == (
+                self._parts.me,
+                former.leader_epoch,
+            ):
+                self._lead(former.anew(leadership))
+        return self._term
+
     def image_changed(self, image: MetadataImage) -> None:
         """Take over what the metadata say: who leads, who is in sync, who is fenced, what topics ask for."""
-        term = self._term
+        term = self._present()
         if term is None:
             return
         if image.leadership is not None:
@@ -126,21 +161,30 @@ class ReplicaLeading:
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped, or one has stopped: to be called after that, and in the same step if writes follow."""
-        if self._term is not None:
-            self._term.reconcile(self._parts.partitions)
+        term = self._present()
+        if term is not None:
+            term.reconcile(self._parts.partitions)
 
     async def until_committed(self) -> None:
         """Return once HW covers, in every log that runs, what was there when this node began to lead (R6).
 
         Raises NotLeader if it does not lead, or no more.
         """
-        if self._term is None:
+        term = self._present()
+        if term is None:
             raise NotLeader("this node does not lead the region's logs")
-        await self._term.until_committed()
+        while True:
+            try:
+                return await term.until_committed()
+            except NotLeader:
+                anew = self._present()
+                if anew is None or anew is term or anew.leader_epoch != term.leader_epoch:
+                    raise
+                term = anew  # INV-RLD5
 
     def standings(self) -> dict[Member, dict[str, object]]:
         """Return how far each follower is, as JSON-able values, for people; nothing where this node does not lead."""
-        term = self._term
+        term = self._present()
         if term is None or term.is_over:
             return {}
         return {
@@ -155,7 +199,7 @@ class ReplicaLeading:
 
     def is_short(self, partition: Partition) -> bool:
         """Return whether the in-sync set is smaller than the log's `min.insync.replicas`: acks=all is to be refused (R1)."""
-        term = self._term
+        term = self._present()
         if term is None or partition.key not in term.logs:
             return False
         return not term.core.has_enough(partition.key)
@@ -183,8 +227,9 @@ class ReplicaLeading:
         while True:
             await self._leads.wait()
             await self._parts.clock.sleep_ms(TICK_MS)
-            if self._term is not None:
-                self._term.tell(Ticked())
+            term = self._present()
+            if term is not None:
+                term.tell(Ticked())
 
     def _on_proposal(self, term: LeaderTerm, proposal: ProposeInSync) -> None:
         self._proposals.append((term, proposal))
@@ -209,7 +254,7 @@ class ReplicaLeading:
 
     def _admit(self, session: NodeSession, leader_epoch: LeaderEpoch) -> LeaderTerm:
         """Return the leader epoch that goes on; raises `PeerRefused` (INV-RLD1)."""
-        term = self._term
+        term = self._present()
         if term is None or term.is_over:
             raise PeerRefused(NOT_LEADING, f"node {self._parts.me} does not lead the region's logs")
         if leader_epoch != term.leader_epoch:
@@ -219,6 +264,10 @@ class ReplicaLeading:
             )
         if self._parts.image().node_of(session.member) is None or session.member == self._parts.me:
             raise PeerRefused(UNKNOWN_FOLLOWER, f"node {session.member} is not registered")
+        if self._terms.setdefault(session, term) is not term:
+            raise PeerRefused(
+                LEADS_ANEW, f"a log of node {self._parts.me} was cut: compare again, and copy on"
+            )
         return term
 
     def _session(self, term: LeaderTerm) -> FetchSession:
@@ -250,14 +299,13 @@ class ReplicaLeading:
             following.begin(place.key, place.offset)
         term.report(session, offsets_of(message.durable_ends))
         reply = await following.answer(message)
-        if self._admit(session, message.leader_epoch) is not term:
-            raise PeerRefused(NOT_LEADING, f"node {self._parts.me} leads anew")
+        self._admit(session, message.leader_epoch)
         return reply
 
     def _reported(
         self, session: NodeSession, message: DurableReport, _attachment: memoryview
     ) -> None:
-        term = self._term
+        term = self._present()
         if term is not None and message.leader_epoch == term.leader_epoch and term.has(session):
             term.report(session, offsets_of(message.durable_ends))
 

@@ -27,6 +27,7 @@ NOT_LEADING: Final = "not-leading"
 OTHER_LEADER_EPOCH: Final = "other-leader-epoch"
 UNKNOWN_FOLLOWER: Final = "unknown-follower"
 OUT_OF_RANGE: Final = "out-of-range"
+LEADS_ANEW: Final = "leads-anew"
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
 Epoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=-1, lt=NUMBERS_END)]

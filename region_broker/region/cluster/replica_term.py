@@ -3,6 +3,10 @@
 INV-RTM1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
 INV-RTM2 once this is over no HW moves, whoever still reports
 INV-RTM3 only a log that runs is led: one that stops, or is dropped, is closed for the core, and does not come back
+INV-RTM4 where a log that is led is cut, whatever the reason, this ends in that step, and another one goes on under the same leader
+         epoch (`anew`): followers compare their logs again before they copy on, and what they had reported counts no more
+         1. A follower has a log up to 100. 2. The leader cuts it to 80, and appends up to 120. 3. The follower asks for what follows
+         100, and gets it: its log differs for good.
 
 What is durable is told once for all logs of a group commit, in the turn after it.
 Not here: messages (`replica_leading`), bytes (`replica_sending`).
@@ -62,6 +66,8 @@ class TermParts:
     settings: LeadingSettings
     min_in_sync_of: Callable[[Partition], int]
     propose: Callable[["LeaderTerm", ProposeInSync], None]
+    was_cut: Callable[["LeaderTerm"], None]
+    """Told once, in the step in which a log was cut, when this has ended (INV-RTM4)."""
 
 
 def in_sync_of(leadership: Leadership) -> InSync:
@@ -72,13 +78,15 @@ def in_sync_of(leadership: Leadership) -> InSync:
 class LeaderTerm:
     """See the module's head. `end` it before another one begins."""
 
-    def __init__(self, parts: TermParts, leadership: Leadership) -> None:
-        """Lead under the leader epoch of `leadership`; logs follow by `reconcile`."""
+    def __init__(
+        self, parts: TermParts, leadership: Leadership, core: LeadingCore | None = None
+    ) -> None:
+        """Lead under the leader epoch of `leadership`; logs follow by `reconcile`. `core`: what goes on in it (`anew`)."""
         self.leader_epoch: Final[LeaderEpoch] = leadership.leader_epoch
         self.logs: dict[LogKey, Partition] = {}
         self.copying = Copying()
         self._parts = parts
-        self.core = LeadingCore(
+        self.core = core or LeadingCore(
             parts.me,
             leadership.leader_epoch,
             in_sync_of(leadership),
@@ -95,6 +103,14 @@ class LeaderTerm:
         """The logs of which this leader does not know yet all that was committed before (R6)."""
         self._settled = asyncio.Event()
         self._stopped: frozenset[LogKey] = frozenset()
+
+    def anew(self, leadership: Leadership) -> "LeaderTerm":
+        """Return what leads on in this leader epoch, in place of this one, which has ended (INV-RTM4)."""
+        assert leadership.leader_epoch == self.leader_epoch, (leadership, self.leader_epoch)
+        core = self.core.anew(in_sync_of(leadership), self._parts.clock.monotonic_ms())
+        term = LeaderTerm(self._parts, leadership, core)
+        term._stopped = self._stopped
+        return term
 
     # -- the core --------------------------------------------------------------------------------
 
@@ -172,9 +188,12 @@ class LeaderTerm:
 
     def _open(self, partition: Partition) -> None:
         key = partition.key
+        if self._is_over:
+            return
         self.logs[key] = partition
         self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
         partition.copies.tell_durable(partial(self._on_durable, partition))
+        partition.copies.tell_cut(self._on_cut)
         known = noted_high_watermark(partition)
         self.tell(
             LogOpened(key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
@@ -187,6 +206,7 @@ class LeaderTerm:
     def _close(self, key: LogKey) -> None:
         partition = self.logs.pop(key)
         partition.copies.tell_durable(None)
+        partition.copies.tell_cut(None)
         self._moved.pop(key, None)
         del self._min_in_sync[key]
         for session in self._followers.values():
@@ -216,6 +236,10 @@ class LeaderTerm:
             self._close(key)
         if moved:
             self.tell(LogsDurable({key: log.commits.durable_end for key, log in moved.items()}))
+
+    def _on_cut(self) -> None:
+        self.end()
+        self._parts.was_cut(self)
 
     def set_min_in_sync(self) -> None:
         """Look at what the logs' topics ask for now."""
@@ -297,5 +321,6 @@ class LeaderTerm:
         self._followers.clear()
         for partition in self.logs.values():
             partition.copies.tell_durable(None)
+            partition.copies.tell_cut(None)
         self.logs.clear()
         self._moved.clear()

@@ -18,7 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -40,6 +40,7 @@ from region_broker.controller.metadata_image import (
     OFFSETS_LEDGER,
     TIDEMARK_LEDGER,
     TRANSACTION_LEDGER,
+    DomainImage,
 )
 from region_broker.groups.records import LedgerRecordError, OffsetKey, decode_offset_value
 from region_broker.groups.records import decode_key as decode_group_key
@@ -66,6 +67,12 @@ class CutReason:
     region_epoch: RegionEpoch
     acting_region: str
     now_wall_ms: int
+
+    @classmethod
+    def divergence(cls, domain: DomainImage, region: str, now_wall_ms: int) -> Self:
+        """Return the reason of a cut in `region` because its log differs from that of the region which acts."""
+        epoch = domain.region_epoch
+        return cls(domain.name, epoch, region, epoch, domain.acting_region, now_wall_ms)
 
     @property
     def is_followed(self) -> bool:
@@ -95,23 +102,59 @@ async def cut_logs(
     by_key = {key_of(log): log for log in logs}
     moved = []
     for step in plan_cut(map(extent_of, by_key.values()), cut):
-        log = by_key[step.log.key]
-        try:
-            if step.moves_tail:
-                provenance = _provenance(step, cut, reason, CutCause.LINEAGE)
-                moved.append(await _cut_one(log, provenance, quarantine))
-            if step.lacks and reason.is_followed:
-                _copy_anew(log, cut)
-        except CutIntoCleaned as error:
-            if reason.is_followed:  # all beyond the cut is in quarantine by now (T13)
-                _copy_anew(log, cut)
-            else:
-                log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
-        except (LogError, QuarantineDamaged) as error:
-            log.stop(f"it is not cut to {step.position}, where {cut.point} ends: {error}")
-        log.rewind_cut(step.position)
+        found = await cut_log(by_key[step.log.key], step, cut, reason, quarantine)
+        if found is not None:
+            moved.append(found)
         await asyncio.sleep(0)
     return moved
+
+
+async def cut_log(
+    log: RegionLog, step: LogCut, cut: Cut, reason: CutReason, quarantine: QuarantineStore
+) -> Provenance | None:
+    """Cut one log for a lineage entry, as `cut_logs` does; return what was moved. Raises OSError."""
+    what = f"it is not cut to {step.position}, where {cut.point} ends"
+    moved = None
+    try:
+        if step.moves_tail:
+            provenance = _provenance(step, cut, reason, CutCause.LINEAGE)
+            moved = await _cut_one(log, provenance, quarantine)
+        if step.lacks and reason.is_followed:
+            _copy_anew(log, str(cut.point))
+    except (LogError, QuarantineDamaged) as error:
+        _not_cut(log, error, what, reason)
+    log.rewind_cut(step.position)
+    return moved
+
+
+async def cut_copy(
+    log: RegionLog, meets_at: int, reason: CutReason, quarantine: QuarantineStore
+) -> None:
+    """Cut a copy of the log of the node that leads this region, at `meets_at`, from where on that one has another history (T23).
+
+    The region mirrors another one, whose history counts. The tail goes to quarantine first (INV-LS1); a log whose tail cannot be
+    read whole stops. Raises OSError; running it again goes on where it stopped.
+    """
+    step = LogCut(extent_of(log), max(meets_at, log.kept_from))
+    if log.failed is not None or not step.moves_tail:
+        return
+    provenance = _provenance(step, EMPTY_CUT, reason, CutCause.DIVERGENCE)
+    try:
+        moved = await _cut_one(log, provenance, quarantine)
+    except (LogError, QuarantineDamaged) as error:
+        _not_cut(
+            log, error, f"it is not cut at {step.position}, as the leading node's log was", reason
+        )
+    else:
+        tell_diverged(moved, quarantine)
+
+
+def _not_cut(log: RegionLog, error: Exception, what: str, reason: CutReason) -> None:
+    """Stop a log that could not be cut; empty it where only cleaning is in the way, and it can be copied anew (T13)."""
+    if isinstance(error, CutIntoCleaned) and reason.is_followed:
+        _copy_anew(log, what)  # all beyond the cut is in quarantine by now
+    else:
+        log.stop(f"{what}: {error}")
 
 
 def show_no_more_than(logs: Iterable[RegionLog], cut: Cut) -> None:
@@ -126,10 +169,10 @@ def show_no_more_than(logs: Iterable[RegionLog], cut: Cut) -> None:
         log.doubt_start()
 
 
-def _copy_anew(log: RegionLog, cut: Cut) -> None:
+def _copy_anew(log: RegionLog, cut: str) -> None:
     """Empty a log that has nothing, or not all, of what the cut holds: its link fills it from the primary's first
     offset on."""
-    _log.warning("%s cannot be cut back to %s: it is copied anew", log.tp, cut.point)
+    _log.warning("%s cannot be cut back (%s): it is copied anew", log.tp, cut)
     log.start_at(0)
 
 
@@ -149,7 +192,8 @@ async def _cut_one(
     log: RegionLog, provenance: Provenance, quarantine: QuarantineStore
 ) -> Provenance:
     # Only durable bytes are read back: the tail must not be shorter in quarantine than in the log.
-    await log.wait_committed(provenance.last_offset + 1)
+    # On this node: others of the region may never have it, nor be there.
+    await log.commits.wait_durable(provenance.last_offset + 1)
     read = _reader(log)
     # Where histories parted, the cut of the other one may lie within a batch of this one: all of that batch goes.
     headers = iter_headers(read(provenance.first_offset))
@@ -201,27 +245,29 @@ class DivergedLogs:
                 moved = await _cut_one(log, provenance, self._quarantine)
             except (LogError, OSError, QuarantineDamaged) as error:
                 raise LogHalted(f"{log.tp} diverged and could not be cut: {error}") from error
-            self._notify(moved)
+            tell_diverged(moved, self._quarantine)
 
-    def _notify(self, moved: Provenance) -> None:
-        """Count and tell what nobody gave up; tidemarks are no records, and go with the history that they speak of."""
-        named = f"{moved.topic}-{moved.partition} offsets {moved.first_offset}..{moved.last_offset}"
-        if moved.topic == TIDEMARK_LEDGER or self._was_accepted(moved):
-            _log.warning("moved %s to quarantine: they are of a history that ended", named)
-            return
-        self._quarantine.diverged_records += moved.last_offset - moved.first_offset + 1
-        _log.error(
-            "moved %s to quarantine: they were copied here, and region %s does not hold them. Was its folder an older copy,"
-            " or did its disk lose writes? tidemark region losses lists them",
-            named,
-            moved.acting_region,
-        )
 
-    def _was_accepted(self, moved: Provenance) -> bool:
-        try:
-            return self._quarantine.cause_of(moved) is CutCause.LINEAGE
-        except QuarantineDamaged:
-            return False
+def tell_diverged(moved: Provenance, quarantine: QuarantineStore) -> None:
+    """Count and tell what nobody gave up; tidemarks are no records, and go with the history that they speak of."""
+    named = f"{moved.topic}-{moved.partition} offsets {moved.first_offset}..{moved.last_offset}"
+    if moved.topic == TIDEMARK_LEDGER or _was_accepted(moved, quarantine):
+        _log.warning("moved %s to quarantine: they are of a history that ended", named)
+        return
+    quarantine.diverged_records += moved.last_offset - moved.first_offset + 1
+    _log.error(
+        "moved %s to quarantine: they were copied here, and region %s does not hold them. Was its folder an older copy,"
+        " or did its disk lose writes? tidemark region losses lists them",
+        named,
+        moved.acting_region,
+    )
+
+
+def _was_accepted(moved: Provenance, quarantine: QuarantineStore) -> bool:
+    try:
+        return quarantine.cause_of(moved) is CutCause.LINEAGE
+    except QuarantineDamaged:
+        return False
 
 
 def _agreed_end(log: RegionLog, divergence: Diverged) -> int:
@@ -255,7 +301,7 @@ def _provenance(step: LogCut, cut: Cut, reason: CutReason, cause: CutCause) -> P
 
 def _reader(log: RegionLog) -> ReadBatches:
     end = log.log_end_offset
-    return lambda offset: log.reader.read_raw(offset, CHUNK_BYTES, end)
+    return lambda offset: log.reader.read_durable(offset, CHUNK_BYTES, end)
 
 
 def bounds_of(logs: Iterable[RegionLog], cut: Cut) -> list[LogBound]:
@@ -286,8 +332,8 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
         start = max(cut.position_of(key_of(log)), log.kept_from)
         try:
             if log.failed is None:
-                await log.wait_committed(log.log_end_offset)
-            if log.high_watermark > start:
+                await log.commits.wait_durable(log.log_end_offset)
+            if log.commits.durable_end > start:
                 async for chunk in _chunks_of(log, start):
                     collected.add(key_of(log), str(log.tp.topic), chunk)
         except (LogError, QuarantineDamaged) as error:
@@ -298,7 +344,7 @@ async def tail_beyond(logs: Iterable[RegionLog], cut: Cut) -> Tail:
 async def _chunks_of(log: RegionLog, offset: int) -> AsyncIterator[bytes | bytearray]:
     end = log.log_end_offset
     while offset < end:
-        chunk = log.reader.read_raw(offset, CHUNK_BYTES, end)
+        chunk = log.reader.read_durable(offset, CHUNK_BYTES, end)
         last: BatchHeader | None = None
         for _, header in iter_headers(chunk):
             last = header

@@ -246,7 +246,8 @@ def test_INV_RPF6_many_new_logs_do_not_make_many_fetches() -> None:
 def test_R8_INV_RPF4_what_is_reported_is_durable_and_only_what_has_moved() -> None:
     follower = copying(end=3, durable=2)
     part = Slice(X, 3, 5, 0, 0)
-    assert follower.fetched(part) == [AppendSlices((part,)), SendFetch(1, {}, (), {})]
+    sent = [AppendSlices((part,)), LogStart(X, 0), SendFetch(1, {}, (), {})]
+    assert follower.fetched(part) == sent
     assert follower.step(LogsDurable({X: 4})) == [SendReport(1, {X: 4})]
     assert follower.step(LogsDurable({X: 4})) == []
     follower.step(LogsDurable({X: 5}))
@@ -274,6 +275,7 @@ def test_where_the_leaders_log_starts_is_learned() -> None:
     follower = copying()
     assert LogStart(X, 2) in follower.fetched(Slice(X, 3, 3, 3, 2))
     assert LogStart(X, 2) not in follower.fetched(Slice(X, 3, 3, 3, 2))
+    assert LogStart(X, 1) in follower.fetched(Slice(X, 3, 3, 3, 1)), "an order was void (T14)"
 
 
 def test_an_answer_that_goes_on_elsewhere_ends_the_session() -> None:

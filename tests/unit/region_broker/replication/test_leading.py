@@ -75,6 +75,10 @@ class Group:
         self.now_ms = now_ms
         return self.step(Ticked())
 
+    def cut(self, version: int = 1, *in_sync: Member) -> None:
+        """Have a log cut: another core goes on."""
+        self.core = self.core.anew(InSync(frozenset(in_sync), version), self.now_ms)
+
 
 def _named(ends: Mapping[str, int]) -> dict[LogKey, int]:
     return {{"x": X, "y": Y}[name]: end for name, end in ends.items()}
@@ -418,3 +422,80 @@ def test_R6_the_latest_offset_is_known_once_hw_covers_older_leader_epochs() -> N
     assert not group.core.knows_latest(X)
     group.report(B, x=4)
     assert group.core.knows_latest(X)
+
+
+# -- where a log was cut --------------------------------------------------------------------------
+
+
+def test_INV_RPL10_nothing_that_was_reported_before_a_cut_counts_after_it() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.durable(x=10)
+    group.report(B, x=10)
+    group.cut(1, A, B)
+    group.step(LogOpened(X, 8, 8, 8, 1))
+    assert group.core.high_watermark(X) == 8
+    assert group.durable(x=12) == [], "B has the 10 records of another history"
+    assert group.report(B, x=12) == [], "of a session before the cut"
+    group.connect(B, 2)
+    assert HighWatermark(X, 12) in group.report(B, 2, x=12)
+
+
+def test_INV_RPL10_a_proposal_that_was_under_way_at_a_cut_counts_until_its_end_is_known() -> None:
+    group = Group(A, B)
+    group.connect(C)
+    wish = group.report(C, x=0)
+    assert any(isinstance(each, ProposeInSync) and C in each.members for each in wish)
+    group.cut(1, A, B)
+    group.step(LogOpened(X, 0, 0, 0, 1))
+    group.connect(B, 2)
+    group.durable(x=3)
+    assert group.report(B, 2, x=3) == [], "C may be elected without it"
+    group.cut(1, A, B)
+    group.step(LogOpened(X, 3, 3, 0, 1))
+    group.connect(B, 3)
+    assert group.report(B, 3, x=3) == [], "nor is it forgotten at the next cut"
+    assert HighWatermark(X, 3) in group.changed(2, A, B)
+
+
+def test_INV_RPL10_a_proposal_of_an_older_version_is_void_after_a_cut() -> None:
+    group = Group(A, B)
+    group.connect(C)
+    group.report(C, x=0)
+    group.cut(2, A, B)
+    group.step(LogOpened(X, 3, 3, 0, 1))
+    group.connect(B, 2)
+    assert HighWatermark(X, 3) in group.report(B, 2, x=3)
+
+
+def test_INV_RPL10_who_was_lost_before_a_cut_is_taken_out_after_it() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B, x=0)
+    group.step(FollowerLost(B, 1))
+    group.cut(2, A, B)
+    [asked] = group.step(LogOpened(X, 3, 3, 0, 1))
+    assert isinstance(asked, ProposeInSync)
+    assert asked.members == {A}
+
+
+def test_INV_RPL10_a_member_that_is_in_sync_has_time_to_connect_again_after_a_cut() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B, x=0)
+    group.now_ms = 10 * LAG_MS
+    group.cut(1, A, B)
+    group.step(LogOpened(X, 3, 3, 0, 1))
+    assert group.at(11 * LAG_MS - 1) == []
+    assert group.at(11 * LAG_MS + 1) != []
+
+
+def test_INV_RPL10_INV_RPL9_who_was_in_sync_when_a_log_stopped_is_remembered_over_a_cut() -> None:
+    group = Group(A, B)
+    group.step(LogsStopped(frozenset({Y})))
+    group.cut(1, A, B)
+    group.step(LogOpened(X, 0, 0, 0, 1))
+    group.connect(B, 1)
+    group.report(B, 1, x=0)
+    group.connect(C, 2)
+    assert group.report(C, 2, x=0) == []

@@ -13,6 +13,7 @@ from region_broker.region.failover.log_surgery import (
     cut_logs,
     key_of,
     quarantined_tail,
+    tail_beyond,
     there_again,
 )
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
@@ -53,6 +54,23 @@ async def test_INV_LS1_a_tail_is_durable_before_it_is_kept_and_cut_off() -> None
     (kept,) = cutting.result()
     assert (kept.first_offset, kept.last_offset) == (0, 9)
     assert (partition.log_end_offset, partition.failed) == (0, None)
+
+
+async def test_what_is_cut_off_and_stated_is_what_is_durable_here_whoever_else_has_it() -> None:
+    some = fixture()
+    partition = some.partition
+    partition.writer.append(batch(5))
+    some.sync()
+    partition.become_mirror()
+    partition.commit_up_to(0)  # no other node of the region has it
+    store = QuarantineStore(some.disk, Path("/data/quarantine"))
+    cut = Cut(TidemarkPoint(RegionEpoch(16), 3), {key_of(partition): 0})
+    reason = CutReason("main", RegionEpoch(16), "us", RegionEpoch(16), "eu", 0)
+    async with asyncio.timeout(5):
+        stated = await tail_beyond([partition], cut)
+        (kept,) = await cut_logs([partition], cut, reason, store)
+    assert [found.header.last_offset for found in stated.batches] == [4]
+    assert (kept.first_offset, kept.last_offset, partition.log_end_offset) == (0, 4, 0)
 
 
 async def test_INV_LS4_a_tail_that_cannot_be_kept_whole_stops_its_log_and_no_other_one() -> None:
