@@ -106,6 +106,11 @@ class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ]
     nodes: list[RegionNode]
 
+    @property
+    def peer_addresses(self) -> list[tuple[str, int]]:
+        """Where other regions meet its nodes: (host, port) of each."""
+        return [split(node.peer) for node in self.nodes]
+
     def image(self) -> RegionImage:
         """Return the region as the metadata keeps it: met at one address, that of its first node."""
         met = self.nodes[0]

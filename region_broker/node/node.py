@@ -66,6 +66,7 @@ from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import (
     ForwardTarget,
     PeerForwarder,
@@ -107,6 +108,9 @@ class Node:
         self._replication: Replication | None = None
         self.operating: ClusterService | None = None
         """How operators see and order a region of several nodes; None in one of one."""
+        self._addresses: Final = RegionAddresses(
+            {region.name: region.peer_addresses for region in config.others}
+        )
         self._handshake = Handshake() if cluster is None else cluster.handshake
         self._region_record: RegionRecord | None = None
         """Where a region of several nodes keeps what it knows of itself."""
@@ -203,7 +207,7 @@ class Node:
             role=self.role,
             tidemarks=self.tidemarks,
             quarantine=storage.quarantine,
-            peers=FailoverPeers(ports.network, storage.metadata, config.region),
+            peers=FailoverPeers(ports.network, storage.metadata, config.region, self._addresses),
             folder=self._region_record or storage.folder,
             manifest=storage.partitions,
         )
@@ -272,6 +276,7 @@ class Node:
             region=self.config.region,
             ordinal=self.config.own.ordinal,
             network=ports.network,
+            addresses=self._addresses,
             identity=self._handshake,
             metadata=storage.metadata,
             partitions=storage.partitions,
@@ -317,7 +322,7 @@ class Node:
         self._forwarder = PeerForwarder(
             ports.network,
             self._handshake,
-            self._peer_address,
+            self._addresses,
             ports.clock,
             origin=ports.chance.uuid().int >> 65,
             leader_route=route.route if route is not None else this_node_leads,
@@ -507,10 +512,6 @@ class Node:
         term = self.role.serving
         assert term is not None, "topics are created in the primary region only"
         return term.leader_epoch
-
-    def _peer_address(self, region: str) -> tuple[str, int]:
-        found = self.storage.metadata.image.regions[region]
-        return found.peer_host, found.peer_port
 
     def _partition_check(self) -> str | None:
         failures = self.storage.partitions.failures()

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from region_broker.ports.network import Network
-from region_broker.region.peers.client import PeerClient, opened
+from region_broker.region.peers.addresses import Entered, RegionAddresses, opened_region
 from region_broker.region.peers.protocol import (
     STALE_REGION_EPOCH,
     AnyMessage,
@@ -38,23 +38,20 @@ HANDSHAKE_TIMEOUT_MS: Final = 2_500
 class FailoverPeers:
     """The other regions of the cluster, by name, as the metadata knows them."""
 
-    def __init__(self, network: Network, metadata: MetadataSide, region: str) -> None:
-        """Ask as `region`; `identity` must be set before the first question."""
+    def __init__(
+        self, network: Network, metadata: MetadataSide, region: str, addresses: RegionAddresses
+    ) -> None:
+        """Ask as `region`, at `addresses`; `identity` must be set before the first question."""
         self._network = network
         self._metadata = metadata
         self._region = region
+        self._addresses = addresses
         self._silent: set[str] = set()
         self.identity: PeerIdentity | None = None
 
     def names(self) -> list[str]:
         """Return the other regions, in order."""
         return sorted(name for name in self._metadata.image.regions if name != self._region)
-
-    def _address(self, region: str) -> tuple[str, int]:
-        known = self._metadata.image.regions.get(region)
-        if known is None:
-            raise PeerUnreachable(f"no region is called {region}", sent=False)
-        return known.peer_host, known.peer_port
 
     async def ask(
         self, region: str, message: PeerMessage, answer_type: type[AnyMessage], *, timeout_ms: int
@@ -85,9 +82,7 @@ class FailoverPeers:
             return hello
 
     @asynccontextmanager
-    async def _after_handshake(
-        self, region: str, timeout_ms: int
-    ) -> AsyncIterator[tuple[PeerClient, Hello]]:
+    async def _after_handshake(self, region: str, timeout_ms: int) -> AsyncIterator[Entered]:
         """Yield a connection after its handshake, and note who is silent (INV-FP4); raises as `ask`."""
         assert self.identity is not None, "the driver sets it at construction"
         bound_ms = min(timeout_ms, HANDSHAKE_TIMEOUT_MS)
@@ -95,7 +90,7 @@ class FailoverPeers:
         try:
             async with (
                 handshake,
-                opened(self._network, self._address(region), self.identity) as both,
+                opened_region(self._network, self._addresses, region, self.identity) as both,
             ):
                 handshake.reschedule(None)
                 self._silent.discard(region)

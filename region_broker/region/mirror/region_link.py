@@ -7,7 +7,7 @@ Not here: the link's decisions (`geo_replicator.link.core`), the primary's answe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 from uuid import UUID
@@ -23,7 +23,8 @@ from geo_replicator.ports import FetchAnswer, LinkFailed, PrimarySession, SentSl
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch
 from region_broker.ports.network import Network
-from region_broker.region.peers.client import PeerClient, opened
+from region_broker.region.peers.addresses import RegionAddresses, opened_region
+from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.history_messages import (
     AskDeletions,
     DeletionsTold,
@@ -57,18 +58,20 @@ assert FETCH_WAIT_MS * 5 < ANSWER_TIMEOUT_S * 1000, "a waiting fetch is no broke
 
 
 class PeerPrimary:
-    """Connects to `address()`: the peer listener of the primary region's node, as known now."""
+    """Connects to who speaks for the primary region."""
 
     def __init__(
         self,
         network: Network,
-        address: Callable[[], tuple[str, int]],
+        addresses: RegionAddresses,
+        region: str,
         identity: PeerIdentity,
         region_epoch: RegionEpoch,
     ) -> None:
-        """Follow `region_epoch`."""
+        """Follow `region_epoch`, at the nodes of `region`."""
         self._network = network
-        self._address = address
+        self._addresses = addresses
+        self._region = region
         self._identity = identity
         self._region_epoch = region_epoch
 
@@ -79,7 +82,9 @@ class PeerPrimary:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[tuple[PrimarySession, HandshakeDone]]:
         try:
-            async with opened(self._network, self._address(), self._identity) as (client, hello):
+            async with opened_region(
+                self._network, self._addresses, self._region, self._identity
+            ) as (client, hello):
                 handshake = HandshakeDone(
                     primary_region=hello.region,
                     region_epoch=hello.region_epoch,

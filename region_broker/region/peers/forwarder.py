@@ -33,6 +33,7 @@ from region_broker.controller.raft.entries import Member
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.limits import NODE_SILENCE_MS
 from region_broker.ports.network import Buffer, Network
+from region_broker.region.peers.addresses import RegionAddresses, enter_region
 from region_broker.region.peers.calls import PeerCalls
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.node_client import NodeClient
@@ -138,13 +139,13 @@ class PeerForwarder:
         self,
         network: Network,
         identity: PeerIdentity,
-        address_of: Callable[[str], tuple[str, int]],
+        addresses: RegionAddresses,
         clock: Clock,
         origin: int,
         *,
         leader_route: Callable[[], NodeRoute | None] = this_node_leads,
     ) -> None:
-        """Forward to the peer listener at `address_of(primary region)`, or to the leader of this region.
+        """Forward to who speaks for the primary region, at its `addresses`, or to the leader of this region.
 
         `origin`: a number that no other node and no other life of this one has. `leader_route`: to who leads this region, None where
         this node does; raises `PeerUnreachable` while nobody does.
@@ -153,7 +154,7 @@ class PeerForwarder:
         self._origin = origin
         self._network = network
         self._identity = identity
-        self._address_of = address_of
+        self._addresses = addresses
         self._clock = clock
         self._tasks: asyncio.TaskGroup | None = None
         self._failed_at_ms: int | None = None
@@ -319,16 +320,12 @@ class PeerForwarder:
         return client
 
     async def _connect_to_region(self, region: str, tasks: asyncio.TaskGroup) -> PeerClient:
-        client = await PeerClient.connect(self._network, self._address_of(region), self._identity)
-        tasks.create_task(client.run(), name="forwarding")
-        is_reached = False
-        try:
-            hello = await client.handshake()
-            is_reached = hello.acting_region == hello.region
-        finally:
-            if not is_reached:
-                client.close()
-        if not is_reached:
+        serve = partial(tasks.create_task, name="forwarding")
+        client, hello = await enter_region(
+            self._network, self._addresses, region, self._identity, serve
+        )
+        if hello.acting_region != hello.region:
+            client.close()
             raise PeerUnreachable(f"region {region} does not act (yet)", sent=False)
         return client
 

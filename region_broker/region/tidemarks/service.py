@@ -46,6 +46,7 @@ from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.mirror.region_link import PeerPrimary
 from region_broker.region.mirror.shown_history import ShownHistory
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import PeerIdentity
 from region_broker.region.ports import MetadataSide, Term
 from region_broker.region.tidemarks.cut_leader import CutLeader, CutLeaderParts, RoundTaker
@@ -78,6 +79,7 @@ class TidemarkParts:
     region: str
     ordinal: int
     network: Network
+    addresses: RegionAddresses
     identity: PeerIdentity
     metadata: MetadataSide
     partitions: PartitionTable
@@ -145,12 +147,13 @@ class TidemarkService:
         ledgers = ledgers_of(parts.metadata.image)
         self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
-
-        def address() -> tuple[str, int]:
-            primary = parts.metadata.image.regions[term.primary_region]
-            return primary.peer_host, primary.peer_port
-
-        primary: Primary = PeerPrimary(parts.network, address, parts.identity, term.region_epoch)
+        primary: Primary = PeerPrimary(
+            parts.network,
+            parts.addresses,
+            term.primary_region,
+            parts.identity,
+            term.region_epoch,
+        )
         if term.from_donor:
             primary = DonorPrimary(primary, logs)
         ports = LinkPorts(

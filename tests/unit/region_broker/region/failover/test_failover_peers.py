@@ -11,6 +11,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.ports.network import ByteStream
 from region_broker.region.failover.messages import AskStatus, SiteStatus
 from region_broker.region.failover.peers import HANDSHAKE_TIMEOUT_MS, FailoverPeers
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import PeerUnreachable
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession
@@ -19,6 +20,7 @@ from tests.simulation.network import Fabric
 from tests.simulation.simulated_loop import run_simulated
 
 LONG_MS = 60_000
+ADDRESSES = RegionAddresses({"mute": [("127.0.0.1", 1)], "awake": [("127.0.0.1", 2)]})
 
 
 async def _says_nothing(_stream: ByteStream) -> None:
@@ -30,12 +32,9 @@ def played(play: Callable[[Fabric, FailoverPeers], Awaitable[None]]) -> None:
 
     async def run() -> None:
         fabric = Fabric(random.Random(1))
-        regions = {
-            name: SimpleNamespace(peer_host="127.0.0.1", peer_port=port)
-            for name, port in (("mute", 1), ("awake", 2), ("asking", 3))
-        }
+        regions = dict.fromkeys(("mute", "awake", "asking"))
         metadata = SimpleNamespace(image=SimpleNamespace(regions=regions))
-        peers = FailoverPeers(fabric.site("asking"), metadata, "asking")
+        peers = FailoverPeers(fabric.site("asking"), metadata, "asking", ADDRESSES)
         peers.identity = PlayedIdentity("asking")
         await fabric.site("mute").listen("127.0.0.1", 1, _says_nothing)
         await play(fabric, peers)

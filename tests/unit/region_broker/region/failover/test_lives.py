@@ -15,6 +15,7 @@ from geo_replicator.folder_life import FolderIdentity, Shown
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.steps.lives import Lives
 from region_broker.region.folder.identity_file import FolderRecord, read_identity
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import (
     ASK_AGAIN,
     RUNS_ELSEWHERE,
@@ -57,9 +58,9 @@ class Node:
         self.disk.make_dirs(FOLDER)
         identity = FolderIdentity(cluster_id=CLUSTER_ID, region="us", node_id=2, folder_id="g")
         folder = FolderRecord(self.disk, FOLDER, identity, offload=at_once)
-        regions = {"eu": SimpleNamespace(peer_host="127.0.0.1", peer_port=1)}
-        metadata: Any = SimpleNamespace(image=SimpleNamespace(regions=regions))
-        peers = FailoverPeers(self.fabric.site("us"), metadata, "us")
+        metadata: Any = SimpleNamespace(image=SimpleNamespace(regions={"eu": None}))
+        addresses = RegionAddresses({"eu": [("127.0.0.1", 1)]})
+        peers = FailoverPeers(self.fabric.site("us"), metadata, "us", addresses)
         peers.identity = self
         self.lives = Lives(
             ManualClock(), folder, peers, ask_timeout_ms=1_000, refused_pause_ms=1_000

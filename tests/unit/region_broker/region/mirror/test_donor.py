@@ -14,6 +14,7 @@ from region_broker.region.mirror.donor import NEVER_DUE, DonorPrimary
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.region_link import PeerPrimary
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.tidemarks.service import ledgers_of
 from tests.fixtures.linked_regions import REGION_EPOCH, Site, primary_and_mirror
 from tests.fixtures.waiting import until
@@ -23,8 +24,8 @@ def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorParti
     """Return the donor that listens there, as the candidate sees it, and the candidate's own logs."""
     view = MirrorView(candidate.partitions, candidate.clock, 0)
     logs = MirrorPartitions(candidate.partitions, ledgers_of(candidate.metadata.image), view)
-    address = ("127.0.0.1", donor_port)
-    primary = PeerPrimary(candidate.network, lambda: address, candidate.identity, REGION_EPOCH)
+    addresses = RegionAddresses({"donor": [("127.0.0.1", donor_port)]})
+    primary = PeerPrimary(candidate.network, addresses, "donor", candidate.identity, REGION_EPOCH)
     return DonorPrimary(primary, logs), logs
 
 

@@ -13,6 +13,7 @@ from region_broker.handlers.dispatch.services import ForwardingFailed, RequestCo
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers import forwarder as forwarding
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.protocol import ASK_AGAIN, Forward, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer
@@ -100,7 +101,9 @@ async def fixture(acting: Acting | None = None) -> AsyncIterator[Fixture]:
     ForwardTarget(answers, acting).register(server)
     listener = await server.start("127.0.0.1", 0)
     address = ("127.0.0.1", listener.port)
-    forwarder = PeerForwarder(network, mirror, lambda _region: address, SystemClock(), origin=7)
+    forwarder = PeerForwarder(
+        network, mirror, RegionAddresses({"primary": [address]}), SystemClock(), origin=7
+    )
     running = asyncio.get_running_loop().create_task(forwarder.run())
     await asyncio.sleep(0)
     yield Fixture(forwarder, server, answers, acting, mirror, primary)

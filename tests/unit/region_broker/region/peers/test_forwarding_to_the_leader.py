@@ -15,6 +15,7 @@ from region_broker.handlers.dispatch.services import ForwardingFailed
 from region_broker.limits import NODE_SILENCE_MS
 from region_broker.region.cluster.leader_route import LeaderRoute
 from region_broker.region.peers import forwarder as forwarding
+from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.wire.connection_state import ConnectionState
 from tests.fixtures.cluster_images import member
@@ -86,7 +87,7 @@ async def world() -> AsyncIterator[World]:
     assert door is not None
     target.register_for_nodes(door)
     made.forwarder = PeerForwarder(
-        made.fabric.site("2"), PlayedIdentity("eu"), lambda _: ("nowhere", 1), LoopClock(), origin=7,
+        made.fabric.site("2"), PlayedIdentity("eu"), RegionAddresses({}), LoopClock(), origin=7,
         leader_route=routes[2].route,
     )  # fmt: skip
     async with asyncio.TaskGroup() as tasks:
