@@ -75,6 +75,8 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all parts of the folder were made: what is missing from then on was lost."""
     starts_counted: int = 0
     """What the metadata had counted at the start before this one, at least: a lower count is an older metadata."""
+    outdated: bool = False
+    """Whether the other nodes of its region know a later start of this folder: it is an older copy, and is not started again."""
     met: "dict[str, Shown]" = {}
     """The known start of each other region, by its last incarnation only (`known_lives`)."""
 
@@ -104,6 +106,14 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
             incarnations=identity.chain.newest,
             incarnation_count=identity.chain.count,
             aside=aside,
+        )
+
+    def starts_only(self) -> "Shown":
+        """Return what tells whether this start continues another one."""
+        return Shown(
+            folder_id=self.folder_id,
+            incarnations=self.incarnations,
+            incarnation_count=self.incarnation_count,
         )
 
     def last_only(self) -> "Shown":

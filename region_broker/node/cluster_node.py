@@ -5,7 +5,8 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
 INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
-INV-CNN4  a node that was removed ends, as soon as another one tells it so: at a start that is before it has joined anything
+INV-CNN4  a node that was removed, or has an older copy of its folder, ends, as soon as another one tells it so: at a start that is before it has joined anything
+INV-CNN5  a folder that the region refused as an older copy says so from then on, and no later start takes part in anything with it
 
 What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
 Not here: what these do (`region.cluster`).
@@ -20,13 +21,15 @@ from uuid import UUID
 
 import msgspec
 
-from geo_replicator.folder_life import Birth, FolderIdentity
+from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
+from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, PutDomain
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -38,12 +41,13 @@ from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
 from region_broker.node.node import Node, peer_settings
-from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, prepare
+from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.standing import FEATURE_LEVELS, NodeStanding
 from region_broker.region.cluster.transport import PeerTransport
 from region_broker.region.folder.identity_file import write_identity
+from region_broker.region.peers.node_protocol import OUTDATED_FOLDER, NodeHello
 from region_broker.region.peers.server import PeerServer
 
 QUORUM_GROUP: Final = "metadata"
@@ -90,7 +94,8 @@ class ClusterNode:
         self._ports = ports
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
-        self._removed = asyncio.Event()
+        self._shut_out = asyncio.Event()
+        self._shut_out_by = ""
         self._relay = _Relay()
         self._handshake = Handshake()
         self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
@@ -123,13 +128,13 @@ class ClusterNode:
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
-            is_removed=self._is_removed,
+            is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
-            on_removed=self._removed.set,
+            on_shut_out=self._note_shut_out,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
         transport.serve_on(self.peers)
@@ -157,7 +162,7 @@ class ClusterNode:
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
                     tasks.create_task(self.controller.run(), name="controller"),
                     tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
-                    tasks.create_task(self._end_when_removed(), name="removed"),
+                    tasks.create_task(self._end_when_shut_out(), name="shut-out"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:
@@ -178,14 +183,34 @@ class ClusterNode:
         still = member in present.voters or member in present.learners
         return not still and metadata.image.has_removed(member)
 
-    async def _end_when_removed(self) -> None:
-        await self._removed.wait()  # INV-CNN4
+    def _is_outdated(self, theirs: NodeHello) -> bool:
+        return is_wound_back(self._begun.metadata.image, theirs.incarnation, theirs.starts)
+
+    def _starts(self) -> Shown:
+        return Shown.of(self._begun.identity).starts_only()
+
+    def _note_shut_out(self, code: str) -> None:
+        self._shut_out_by = code
+        self._shut_out.set()
+
+    async def _end_when_shut_out(self) -> None:
+        await self._shut_out.wait()  # INV-CNN4
         config = self.config
+        if self._shut_out_by == OUTDATED_FOLDER:
+            raise NodeRefused(self._outdated())
         raise NodeRefused(
             f"node {config.own_node.node_id} was removed from region {config.region} with the data folder that it has"
             f" ({config.data_dir}), as another node of the region says. It takes part in nothing any more. If it is to be part of the"
             " region again, move that folder away and start it with an empty one: it joins as a new member, and copies everything"
         )
+
+    def _outdated(self) -> str:
+        """Let no later start ask again: often enough started, it could not be told from one that continues (INV-CNN5)."""
+        begun = self._begun
+        present = begun.identity if self.node is None else self.node.storage.folder.identity
+        begun.identity = msgspec.structs.replace(present, outdated=True)
+        write_identity(self._ports.disk, begun.folder, begun.identity)
+        return older_copy(begun.folder, begun.identity)
 
     async def _serve(self, tasks: asyncio.TaskGroup, on_ready: Callable[[], None]) -> None:
         stopping = tasks.create_task(self._stopping.wait(), name="stopping")
@@ -257,8 +282,10 @@ class ClusterNode:
         )  # fmt: skip
         while True:
             try:
-                await self._begun.metadata.apply(RegisterNode(node))
+                await self._begun.metadata.apply(RegisterNode(node, self._starts()))
             except CommandRefused as refused:
+                if refused.code == WOUND_BACK:
+                    raise NodeRefused(self._outdated()) from refused
                 if refused.code not in _NOT_YET:
                     raise NodeRefused(f"this node cannot register: {refused.reason}") from refused
                 await self._ports.clock.sleep_ms(LOOK_MS)

@@ -53,8 +53,8 @@ class PeerRefused(Exception):
         self.reason = reason
 
 
-class MemberRemoved(PeerRefused):
-    """The other side knows that this node was removed from their region, with the folder that it has."""
+class ShutOut(PeerRefused):
+    """The other side knows that their region goes on without this node's folder for good: `code` says why."""
 
 
 class PeerUnreachable(Exception):
