@@ -14,7 +14,7 @@ Not here: what these do (`region.cluster`).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Self
 from uuid import UUID
@@ -42,6 +42,7 @@ from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
 from region_broker.node.node import Node, peer_settings
 from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
+from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.standing import FEATURE_LEVELS, NodeStanding
@@ -54,7 +55,6 @@ QUORUM_GROUP: Final = "metadata"
 VOTERS_MAX: Final = 3
 LOOK_MS: Final = 50
 DRAIN_LOOK_MS: Final = 5
-TOLD_EACH_MS: Final = 10_000
 DRAIN_MS_MAX: Final = 3_000
 SETTLED_WHILE_STOPPING_MS: Final = 1_500
 
@@ -94,6 +94,10 @@ class ClusterNode:
         self._ports = ports
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
+        self._waiting = WaitingRoom(
+            config, ports.clock, lambda: self._begun,
+            lambda member: self._transport.life_of(member) is not None,
+        )  # fmt: skip
         self._shut_out = asyncio.Event()
         self._shut_out_by = ""
         self._relay = _Relay()
@@ -156,7 +160,8 @@ class ClusterNode:
         metadata = self._begun.metadata
         self._line.deliver_to(metadata.group.request_handler)
         try:
-            await self._bind_peers()
+            await self._bind("peer", self.config.own_node.peer, self.peers.start)
+            await self._bind("HTTP", self.config.own_node.http, self._waiting.http.start)
             async with asyncio.TaskGroup() as tasks:
                 working = [
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
@@ -174,6 +179,7 @@ class ClusterNode:
                 await asyncio.wait([running])
         finally:
             self.peers.close()
+            await self._waiting.http.stop()
             await self._begun.close()
 
     def _is_removed(self, member: Member) -> bool:
@@ -220,6 +226,7 @@ class ClusterNode:
             starting.cancel()
             return
         self.node = node = starting.result()
+        await self._waiting.http.stop()  # the node binds the port anew
         serving = tasks.create_task(node.run(on_ready), name="node")
         await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -231,13 +238,15 @@ class ClusterNode:
             node.stop()
         await serving
 
-    async def _bind_peers(self) -> None:
-        host, port = split(self.config.own_node.peer)
+    async def _bind(
+        self, what: str, address: str, bind: Callable[[str, int], Awaitable[object]]
+    ) -> None:
+        host, port = split(address)
         try:
-            await self.peers.start(self.config.listen_host or host, port)
+            await bind(self.config.listen_host or host, port)
         except OSError as error:
             raise NodeRefused(
-                f"the peer port {host}:{port} of node {self.config.own_node.node_id} cannot be bound:"
+                f"the {what} port {host}:{port} of node {self.config.own_node.node_id} cannot be bound:"
                 f" {error.strerror or error}. Stop what uses it, or change the port."
             ) from error
 
@@ -247,30 +256,23 @@ class ClusterNode:
         """Join the quorum, register, and open the rest of the folder (INV-CNN1)."""
         begun, config = self._begun, self.config
         async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(self._tell_waiting(), name="telling")
+            telling = tasks.create_task(self._waiting.tell(), name="telling")
             await begun.metadata.join()
+            self._waiting.stage = REGISTERS
             await self._register()
+            self._waiting.stage = PREPARES
             try:
                 await self._prepared()
             except CommandRefused as error:
                 raise begun.contradicts(error) from error
             telling.cancel()
+        self._waiting.stage = OPENS
         storage = Storage.finish(begun, config, self._ports)
         node = Node(config, self._ports, storage, self._parts_of(storage))
         await node.failover.recover()
         await storage.folder.note_whole()
         self.on_node(node)
         return node
-
-    async def _tell_waiting(self) -> None:
-        while True:
-            await self._ports.clock.sleep_ms(TOLD_EACH_MS)
-            names = ", ".join(str(node.node_id) for node in self.config.siblings)
-            _log.warning(
-                "this node waits for the quorum of region %s: most of its voters must run (nodes %s are asked). If the"
-                " region is new, run tidemark init once, at one of its nodes, while that one is stopped",
-                self.config.region, names,
-            )  # fmt: skip
 
     async def _register(self) -> None:
         own, member = self.config.own_node, self._begun.member
