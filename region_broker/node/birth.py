@@ -9,6 +9,7 @@ Not here: what a born folder does at its start (`storage`, `failover.driver`).
 """
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,13 @@ from region_broker.node.storage import (
 from region_broker.region.folder.identity_file import read_identity
 from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened
-from region_broker.region.peers.protocol import Hello, PeerRefused, PeerUnreachable
+from region_broker.region.peers.protocol import (
+    STARTS_WITH_HISTORY,
+    STARTS_WITHOUT_HISTORY,
+    Hello,
+    PeerRefused,
+    PeerUnreachable,
+)
 
 ASK_TIMEOUT_S: Final = 5.0
 
@@ -55,6 +62,11 @@ class _Asker:
 
     def learn(self, hello: Hello) -> None:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    has_history: bool
 
 
 async def give_birth(
@@ -128,11 +140,16 @@ async def _check_others(
         who = _named(region, node)
         if isinstance(answer, str):
             silent.append(f"{who} ({answer})")
-        elif not answer.without_history:
+        elif answer.has_history:
+            joins = "it joins the others of its region, and copies everything from them"
+            if region is not config.own:
+                joins = (
+                    "it joins the region that acts. If none acts: tidemark region failover --to "
+                    + region.name
+                )
             raise NodeRefused(
                 f"{who} has history of cluster {config.cluster_id}: it is born already, and a second"
-                f" birth would part it. Start this node with its empty folder: it joins the region that acts. If none"
-                f" acts: tidemark region failover --to {region.name}"
+                f" birth would part it. Start this node with its empty folder: {joins}"
             )
     if silent and not no_history_elsewhere:
         raise NodeRefused(
@@ -147,16 +164,20 @@ def _named(region: RegionConfig, node: RegionNode) -> str:
     return f"node {node.node_id} of region {region.name}" if several else f"region {region.name}"
 
 
-async def _ask(node: RegionNode, identity: FolderIdentity, ports: Ports) -> Hello | str:
-    """Return the hello of a node, or why there is none."""
+async def _ask(node: RegionNode, identity: FolderIdentity, ports: Ports) -> _Answer | str:
+    """Return what a node says of its folder, or why it does not."""
     address = split(node.peer)
     try:
         async with (
             asyncio.timeout(ASK_TIMEOUT_S),
             opened(ports.network, address, _Asker(identity)) as (_, hello),
         ):
-            return hello
+            return _Answer(has_history=not hello.without_history)
     except TimeoutError:
         return f"no answer from {node.peer} within {ASK_TIMEOUT_S:.0f} s"
-    except (PeerRefused, PeerUnreachable) as error:
+    except PeerRefused as refused:
+        if refused.code in {STARTS_WITH_HISTORY, STARTS_WITHOUT_HISTORY}:
+            return _Answer(has_history=refused.code == STARTS_WITH_HISTORY)
+        return str(refused)
+    except PeerUnreachable as error:
         return str(error)

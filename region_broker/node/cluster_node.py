@@ -119,7 +119,8 @@ class ClusterNode:
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
         made = cls(config, ports)
-        made._begun = await Begun.open(config, ports, made._cluster_of)
+        made._begun = begun = await Begun.open(config, ports, made._cluster_of)
+        made._handshake.has_history = lambda: begun.identity.history is not None
         store = made._begun.metadata
         made.controller = ControllerDriver(
             store, made._begun.member, made._life, ports.clock, ControllerSettings()

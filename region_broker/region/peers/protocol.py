@@ -68,6 +68,9 @@ class PeerUnreachable(Exception):
 
 STALE_REGION_EPOCH: Final = "stale-region-epoch"
 NOT_ACTING: Final = "not-acting"
+STARTS_WITH_HISTORY: Final = "starts-with-history"
+STARTS_WITHOUT_HISTORY: Final = "starts-without-history"
+"""What a node answers that is starting, and knows of its folder whether there is history in it (T32)."""
 NOT_LEADING: Final = "not-leading"
 UNKNOWN_MESSAGE: Final = "unknown-message"
 OTHER_CLUSTER: Final = "other-cluster"

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from region_broker.node import NodeRefused, Ports
+from region_broker.node.birth import BirthOutcome, give_birth
 from tests.simulation.http_client import Answer, get
 from tests.simulation.region_cluster import Cluster, Member
-from tests.simulation.region_pair import until
+from tests.simulation.region_pair import SeededChance, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
@@ -61,5 +63,39 @@ async def test_of_the_voters_only_those_are_named_that_are_not_there(tmp_path: P
         await third.begin()
         _, checks = await ready(third)
         assert "nodes 1, 2 have not come in" in checks["joined"]
+    finally:
+        await cluster.stop()
+
+
+async def birth_at_second(cluster: Cluster, **how: bool) -> BirthOutcome:
+    _, second, _ = cluster.nodes.values()
+    site = cluster.fabric.site(second.name)
+    ports = Ports(second.clock, SeededChance(cluster.chance), second.disk, site)
+    return await give_birth(second.config(), ports, **{"no_history_elsewhere": False, **how})
+
+
+async def test_T32_a_node_that_waits_says_whether_it_has_history_to_who_asks_for_a_birth(
+    tmp_path: Path,
+) -> None:
+    """Whoever has it alone waits for its quorum, too: a second birth would part the region, whatever the operator says."""
+    cluster = Cluster(tmp_path, 63)
+    first, second, third = cluster.nodes.values()
+    try:
+        await third.begin()
+        with pytest.raises(NodeRefused, match=r"^node 1 of region eu \(.*\) cannot be asked"):
+            await birth_at_second(cluster)
+        sure = {"no_history_elsewhere": True, "dry_run": True}
+        assert await birth_at_second(cluster, **sure) is BirthOutcome.WOULD_BE_BORN
+        await first.start()
+        await cluster.until(lambda: third.member.node is not None, "it joined")
+        for _ in ("they run", "they wait"):
+            with pytest.raises(NodeRefused, match="node 1 of region eu has history") as refused:
+                await birth_at_second(cluster, no_history_elsewhere=True)
+            assert "it joins the others of its region" in str(refused.value)
+            assert "region failover" not in str(refused.value)
+            for node in (first, third):
+                await node.kill()
+            await first.begin()
+        assert not second.disk.exists(second.folder), "INV-BI3"
     finally:
         await cluster.stop()

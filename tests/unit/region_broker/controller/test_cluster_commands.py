@@ -266,6 +266,13 @@ def test_INV_MFD1_what_is_remembered_of_folders_is_bounded_and_those_in_use_are_
 # --- elections ---
 
 
+def test_who_is_drained_is_refused_with_the_way_out() -> None:
+    """An operator's drain lasts until a restart: nothing says that the node is about to stop."""
+    drained = after(FENCED_LEADER, DrainNode(2, life(2)))
+    with pytest.raises(CommandRefused, match=r"drained.* restart it, or name another node"):
+        apply(drained, ElectLeader(B, leader_epoch(2), 3))
+
+
 def test_INV_MH3_an_election_takes_a_leader_epoch_and_drops_nobody() -> None:
     image = after(in_sync(), FenceNode(1, life(1)), ElectLeader(B, leader_epoch(2), 3))
     assert image.leadership == Leadership(
