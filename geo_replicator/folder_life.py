@@ -79,6 +79,8 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this folder began the quorum of its region, which joins the history of another one."""
     elected: bool = False
     """Whether this speaks for a region of several nodes, whose starts are elections (ADR 48)."""
+    outdated: bool = False
+    """Whether the other nodes of its region know a later start of this folder: it is an older copy, and is not started again."""
     met: "dict[str, Shown]" = {}
     """The known start of each other region, by its last incarnation only (`known_lives`)."""
 
@@ -108,6 +110,14 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
             incarnations=identity.chain.newest,
             incarnation_count=identity.chain.count,
             aside=aside,
+        )
+
+    def starts_only(self) -> "Shown":
+        """Return what tells whether this start continues another one."""
+        return Shown(
+            folder_id=self.folder_id,
+            incarnations=self.incarnations,
+            incarnation_count=self.incarnation_count,
         )
 
     def last_only(self) -> "Shown":

@@ -74,6 +74,8 @@ def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
         fail(str(error))
     if found.in_use:
         click.echo(f"a node runs on {config.data_dir}: folder and ports were not tried", err=True)
+    for remark in found.remarks:
+        click.echo(remark, err=True)
     if found.unborn:
         click.echo(
             f"{config.data_dir} has no history: a node started on it joins the region that acts, or waits. If the whole"
@@ -111,7 +113,8 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
     from txn_coordinator.ports import LedgerFailed
 
     try:
-        await _look_around(config, path)
+        for remark in (await _look_around(config, path)).remarks:
+            logging.getLogger("tidemark.node").warning("%s", remark)
         node: Node | ClusterNode
         if config.siblings:
             node = await ClusterNode.open(config, _ports())

@@ -45,8 +45,7 @@ class RegionOfNodes:
         if not found:
             tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
             raise NoNode(
-                f"no node answers ({tried}). Give the HTTP address of any live node with --url, several with commas. A node"
-                " that waits for its quorum has no HTTP port yet: its log says so."
+                f"no node answers ({tried}). Give the HTTP address of any live node with --url, several with commas."
             )
         return found
 

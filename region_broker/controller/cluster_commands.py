@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from geo_replicator.folder_life import Shown
 from idempotency.identity import LeaderEpoch
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.raft.entries import Member
@@ -16,10 +17,12 @@ from region_broker.controller.raft.entries import Member
 class RegisterNode(msgspec.Struct, frozen=True, tag=True):
     """A node says who it is: for the first time, in a new life, or with another folder. It begins fenced (KIP-631).
 
-    What `node` says of `fenced`, `draining` and its past is not looked at.
+    What `node` says of `fenced`, `draining` and its past is not looked at. `starts`: those of its folder, None from a version that
+    does not tell.
     """
 
     node: NodeImage
+    starts: Shown | None = None
 
 
 class FenceNode(msgspec.Struct, frozen=True, tag=True):

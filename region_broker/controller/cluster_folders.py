@@ -1,4 +1,4 @@
-"""What a region remembers of its nodes' folders: which were registered, which were removed.
+"""What a region remembers of its nodes' folders: which were registered, which were removed, and their newest start.
 
 INV-MFD1  a folder is remembered while its node is registered with it, and while it is in sync; of others the last `FOLDERS_MAX`, the
          oldest of which are forgotten first
@@ -10,13 +10,28 @@ from uuid import UUID
 
 import msgspec
 
+from geo_replicator.folder_life import LifeVerdict, Shown, judge_lives
 from region_broker.controller.cluster_image import FOLDERS_MAX, FolderImage, NodeImage
 from region_broker.controller.metadata_image import MetadataImage
 
 
-def noted(image: MetadataImage, node: NodeImage) -> MetadataImage:
-    """Return the image with the folder of a node remembered, as it has registered."""
-    return _with_folder(image, node.incarnation, _folder(image, node))
+def noted(image: MetadataImage, node: NodeImage, starts: Shown | None) -> MetadataImage:
+    """Return the image with the folder of a node remembered, as it has registered in the last of `starts`."""
+    folder = _folder(image, node)
+    if starts is not None:
+        folder = msgspec.structs.replace(folder, last_start=starts.last_only())
+    return _with_folder(image, node.incarnation, folder)
+
+
+def is_wound_back(image: MetadataImage, incarnation: UUID, starts: Shown | None) -> bool:
+    """Return whether a folder that tells `starts` is an older copy of what registered: it does not know that start (INV-MN7).
+
+    Not how many there were is compared: a copy may have been started more often since, before it could register.
+    """
+    known = image.folders.get(incarnation)
+    if known is None or known.last_start is None or starts is None:
+        return False
+    return judge_lives(known.last_start, starts) is LifeVerdict.PARTED
 
 
 def removed_for_good(image: MetadataImage, node: NodeImage) -> MetadataImage:

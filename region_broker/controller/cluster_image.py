@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from geo_replicator.folder_life import Shown
 from idempotency.identity import LeaderEpoch
 from region_broker.controller.raft.entries import Member
 
@@ -65,6 +66,8 @@ class FolderImage(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     since_version: int
     removed: bool = False
+    last_start: Shown | None = None
+    """The newest start that registered; None where none told."""
 
 
 class Leadership(msgspec.Struct, frozen=True, kw_only=True):

@@ -202,7 +202,8 @@ def _judge_eligible(image: MetadataImage, member: Member) -> None:
     if node.draining:
         raise CommandRefused(
             "node-draining",
-            f"node {member.node_id} is about to stop, and takes nothing on: start it anew",
+            f"node {member.node_id} was drained, by tidemark cluster drain or as it stops, and takes nothing on until it is started"
+            " anew: restart it, or name another node",
         )
 
 

@@ -8,14 +8,17 @@ INV-MN3  another folder takes a node id only from one that is fenced, and is rem
 INV-MN4  while nobody has led yet, at most one node is registered: its folder is the region's history
 INV-MN5  a node is not removed while it leads, nor while no other registered member holds all that was committed
 INV-MN6  the folder of a node that was removed does not register again, for as long as it is remembered: another folder does
+INV-MN7  nor does a folder that does not know the newest start that registered with it: it is an older copy, without what was
+         acknowledged since (ADR 46)
 Not here: who leads (`cluster_leadership`), what is remembered of folders (`cluster_folders`).
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 import msgspec
 
+from geo_replicator.folder_life import Shown
 from region_broker.controller.cluster_commands import (
     DrainNode,
     FenceNode,
@@ -24,20 +27,24 @@ from region_broker.controller.cluster_commands import (
     RemoveNode,
     UnfenceNode,
 )
-from region_broker.controller.cluster_folders import noted, removed_for_good
+from region_broker.controller.cluster_folders import is_wound_back, noted, removed_for_good
 from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, NodeImage
 from region_broker.controller.cluster_leadership import without_lost_leader, without_member
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 
+WOUND_BACK: Final = "folder-wound-back"
+"""The code with which an older copy of a folder is refused (INV-MN7)."""
+
 
 def change_nodes(image: MetadataImage, command: NodeCommand) -> MetadataImage:
     """Return the image after `command`; raises `CommandRefused`."""
     match command:
-        case RegisterNode(node=node):
+        case RegisterNode(node=node, starts=starts):
             _judge_removed(image, node)
-            registered = _with_node(image, _registered(image, node))
-            return noted(registered, node)
+            registered = _registered(image, node)
+            _judge_starts(image, node, starts)
+            return noted(_with_node(image, registered), node, starts)
         case FenceNode(node_id=node_id, life=life):
             return _with_node(image, _set(_living(image, node_id, life), fenced=True))
         case UnfenceNode(node_id=node_id, life=life):
@@ -123,6 +130,17 @@ def _judge_removed(image: MetadataImage, node: NodeImage) -> None:
             f"node {node.node_id} was removed from this region with this data folder ({node.incarnation}), so it does not come back"
             " with it. If it is to be part of the region again, move its data_dir away and start it with an empty one: it joins as a"
             " new member, and copies everything",
+        )
+
+
+def _judge_starts(image: MetadataImage, node: NodeImage, starts: Shown | None) -> None:
+    if is_wound_back(image, node.incarnation, starts):  # INV-MN7
+        raise CommandRefused(
+            WOUND_BACK,
+            f"the data folder of node {node.node_id} ({node.incarnation}) is an older copy: it was started since without what is in"
+            " it now, and lacks records and votes that others count on. Give the newest one back, where it is still there. Else move"
+            " data_dir away and start the node with an empty one: it joins as a new member, and copies everything. If nobody leads"
+            " the logs then, an operator's word lets another node lead (tidemark cluster unclean-elect), which may lose records",
         )
 
 

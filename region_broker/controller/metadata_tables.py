@@ -127,6 +127,7 @@ folders = Table(
     Column("node_id", Integer, nullable=False),
     Column("since_version", BigInteger, nullable=False),
     Column("removed", Integer, nullable=False),
+    Column("last_start", LargeBinary, nullable=False),
 )
 
 leadership = Table(
@@ -420,16 +421,19 @@ def _folder_row(incarnation: UUID, folder: FolderImage) -> dict[str, Any]:
         "node_id": folder.node_id,
         "since_version": folder.since_version,
         "removed": int(folder.removed),
+        "last_start": msgspec.json.encode(folder.last_start),
     }
 
 
 def _folders(connection: Connection) -> dict[UUID, FolderImage]:
-    return {
-        UUID(row["incarnation"]): msgspec.convert(
-            {**row, "removed": bool(row["removed"])}, FolderImage
-        )
-        for row in _rows(connection, folders)
-    }
+    return {UUID(row["incarnation"]): _folder(row) for row in _rows(connection, folders)}
+
+
+def _folder(row: Mapping[str, Any]) -> FolderImage:
+    last_start = msgspec.json.decode(row["last_start"])
+    return msgspec.convert(
+        {**row, "removed": bool(row["removed"]), "last_start": last_start}, FolderImage
+    )
 
 
 def _leadership_row(found: Leadership) -> dict[str, Any]:

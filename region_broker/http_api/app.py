@@ -49,14 +49,19 @@ def make_app(
     limits: HttpLimits = DEFAULT_LIMITS,
 ) -> web.Application:
     """Return the application. `checks` are named readiness checks; None or a reason each."""
-    app = web.Application(
-        client_max_size=limits.body_bytes_max,
-        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
-    )
+    app = bounded(limits)
     registry.register(RegionCollector(api))
     add_health_routes(app, {"region": api.not_ready, **checks}, registry, api.remark)
     add_region_routes(app, api)
     return app
+
+
+def bounded(limits: HttpLimits) -> web.Application:
+    """Return an application without routes, that bounds requests, and whose errors are problems."""
+    return web.Application(
+        client_max_size=limits.body_bytes_max,
+        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
+    )
 
 
 @web.middleware

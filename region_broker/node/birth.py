@@ -12,6 +12,7 @@ Not here: what a born folder does at its start (`storage`, `failover.driver`).
 """
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -33,8 +34,10 @@ from region_broker.region.folder.identity_file import read_identity, write_ident
 from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened
 from region_broker.region.peers.protocol import (
-    NOT_ACTING,
     NOT_LEADING,
+    STARTS_WITH_HISTORY,
+    STARTS_WITH_QUORUM,
+    STARTS_WITHOUT_HISTORY,
     Hello,
     PeerRefused,
     PeerUnreachable,
@@ -68,6 +71,13 @@ class _Asker:
 
     def learn(self, hello: Hello) -> None:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    has_history: bool
+    speaks: bool = False
+    """It speaks for its region."""
 
 
 async def give_birth(
@@ -116,12 +126,11 @@ async def _found(
             check_owner(identity, config, folder)
             if identity.founds or identity.history is not None:
                 return BirthOutcome.BORN_ALREADY
-        if identity is not None or ports.disk.exists(folder / METADATA_FILE):
+        elif ports.disk.exists(folder / METADATA_FILE):
             raise NodeRefused(
-                f"{folder} belongs to a node that waits for the quorum of region {config.region}, or had one: begin it at a node"
-                " with an empty data_dir, or empty this one"
+                f"{folder} holds data of an older version of Tidemark: start the node, which takes it over as it is"
             )
-    identity = _fresh(config, ports)
+    identity = identity or _fresh(config, ports)
     await _check_siblings(config, identity, ports, no_others)
     if dry_run:
         return BirthOutcome.WOULD_BE_FOUNDED
@@ -141,14 +150,14 @@ async def _check_siblings(
     silent = []
     for node, answer in zip(config.siblings, answers, strict=True):
         who = f"node {node.node_id}"
-        if isinstance(answer, Hello) or (
-            isinstance(answer, PeerRefused) and answer.code == NOT_LEADING
-        ):
+        code = answer.code if isinstance(answer, PeerRefused) else ""
+        has_quorum = isinstance(answer, _Answer) and (answer.has_history or answer.speaks)
+        if has_quorum or code in {NOT_LEADING, STARTS_WITH_QUORUM}:
             raise NodeRefused(
-                f"{who} runs, and region {config.region} has a quorum: a second one would part it. Start this node with its"
-                " empty folder: it joins"
+                f"{who} runs, and region {config.region} has a quorum, or is about to: a second one would part it. Start this"
+                " node with its empty folder: it joins"
             )
-        if not (isinstance(answer, PeerRefused) and answer.code == NOT_ACTING):  # it waits
+        if isinstance(answer, PeerRefused | str):
             silent.append(f"{who} ({answer})")
     if silent and not no_others:
         raise NodeRefused(
@@ -195,15 +204,20 @@ async def _check_others(
     silent = []
     for (region, node), answer in zip(others, answers, strict=True):
         who = _named(region, node)
-        if isinstance(answer, PeerRefused) and answer.code == NOT_LEADING:
+        if isinstance(answer, PeerRefused) and answer.code in {NOT_LEADING, STARTS_WITH_QUORUM}:
             continue  # the one that leads that region says what it has
         if isinstance(answer, PeerRefused | str):
             silent.append(f"{who} ({answer})")
-        elif not answer.without_history:
+        elif answer.has_history:
+            joins = "it joins the others of its region, and copies everything from them"
+            if region is not config.own:
+                joins = (
+                    "it joins the region that acts. If none acts: tidemark region failover --to "
+                    + region.name
+                )
             raise NodeRefused(
                 f"{who} has history of cluster {config.cluster_id}: it is born already, and a second"
-                f" birth would part it. Start this node with its empty folder: it joins the region that acts. If none"
-                f" acts: tidemark region failover --to {region.name}"
+                f" birth would part it. Start this node with its empty folder: {joins}"
             )
     if silent and not no_history_elsewhere:
         raise NodeRefused(
@@ -220,18 +234,20 @@ def _named(region: RegionConfig, node: RegionNode) -> str:
 
 async def _ask(
     node: RegionNode, identity: FolderIdentity, ports: Ports
-) -> Hello | PeerRefused | str:
-    """Return the hello of a node, or why there is none."""
+) -> _Answer | PeerRefused | str:
+    """Return what a node says of its folder, or why it does not."""
     address = split(node.peer)
     try:
         async with (
             asyncio.timeout(ASK_TIMEOUT_S),
             opened(ports.network, address, _Asker(identity)) as (_, hello),
         ):
-            return hello
+            return _Answer(has_history=not hello.without_history, speaks=True)
     except TimeoutError:
         return f"no answer from {node.peer} within {ASK_TIMEOUT_S:.0f} s"
     except PeerRefused as refused:
+        if refused.code in {STARTS_WITH_HISTORY, STARTS_WITHOUT_HISTORY}:
+            return _Answer(has_history=refused.code == STARTS_WITH_HISTORY)
         return refused
     except PeerUnreachable as error:
         return str(error)

@@ -5,7 +5,8 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
 INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
-INV-CNN4  a node that was removed ends, as soon as another one tells it so: at a start that is before it has joined anything
+INV-CNN4  a node that was removed, or has an older copy of its folder, ends, as soon as another one tells it so: at a start that is before it has joined anything
+INV-CNN5  a folder that the region refused as an older copy says so from then on, and no later start takes part in anything with it
 
 What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
 Not here: what these do (`region.cluster`).
@@ -13,20 +14,22 @@ Not here: what these do (`region.cluster`).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Self
 from uuid import UUID
 
 import msgspec
 
-from geo_replicator.folder_life import FolderIdentity
+from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
+from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, PutDomain
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -38,19 +41,20 @@ from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
 from region_broker.node.node import Node, peer_settings
-from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, prepare
+from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
+from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.standing import FEATURE_LEVELS, NodeStanding
 from region_broker.region.cluster.transport import PeerTransport
 from region_broker.region.folder.identity_file import write_identity
+from region_broker.region.peers.node_protocol import OUTDATED_FOLDER, NodeHello
 from region_broker.region.peers.server import PeerServer
 
 QUORUM_GROUP: Final = "metadata"
 VOTERS_MAX: Final = 3
 LOOK_MS: Final = 50
 DRAIN_LOOK_MS: Final = 5
-TOLD_EACH_MS: Final = 10_000
 DRAIN_MS_MAX: Final = 3_000
 SETTLED_WHILE_STOPPING_MS: Final = 1_500
 
@@ -90,7 +94,12 @@ class ClusterNode:
         self._ports = ports
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
-        self._removed = asyncio.Event()
+        self._waiting = WaitingRoom(
+            config, ports.clock, lambda: self._begun,
+            lambda member: self._transport.life_of(member) is not None,
+        )  # fmt: skip
+        self._shut_out = asyncio.Event()
+        self._shut_out_by = ""
         self._relay = _Relay()
         self._handshake = Handshake()
         self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
@@ -110,7 +119,8 @@ class ClusterNode:
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
         made = cls(config, ports)
-        made._begun = await Begun.open(config, ports, made._cluster_of)
+        made._begun = begun = await Begun.open(config, ports, made._cluster_of)
+        made._handshake.identity = lambda: begun.identity
         store = made._begun.metadata
         made.controller = ControllerDriver(
             store, made._begun.member, made._life, ports.clock, ControllerSettings()
@@ -123,13 +133,13 @@ class ClusterNode:
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
-            is_removed=self._is_removed,
+            is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
-            on_removed=self._removed.set,
+            on_shut_out=self._note_shut_out,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
         transport.serve_on(self.peers)
@@ -151,13 +161,14 @@ class ClusterNode:
         metadata = self._begun.metadata
         self._line.deliver_to(metadata.group.request_handler)
         try:
-            await self._bind_peers()
+            await self._bind("peer", self.config.own_node.peer, self.peers.start)
+            await self._bind("HTTP", self.config.own_node.http, self._waiting.http.start)
             async with asyncio.TaskGroup() as tasks:
                 working = [
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
                     tasks.create_task(self.controller.run(), name="controller"),
                     tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
-                    tasks.create_task(self._end_when_removed(), name="removed"),
+                    tasks.create_task(self._end_when_shut_out(), name="shut-out"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:
@@ -169,6 +180,7 @@ class ClusterNode:
                 await asyncio.wait([running])
         finally:
             self.peers.close()
+            await self._waiting.http.stop()
             await self._begun.close()
 
     def _is_removed(self, member: Member) -> bool:
@@ -178,14 +190,34 @@ class ClusterNode:
         still = member in present.voters or member in present.learners
         return not still and metadata.image.has_removed(member)
 
-    async def _end_when_removed(self) -> None:
-        await self._removed.wait()  # INV-CNN4
+    def _is_outdated(self, theirs: NodeHello) -> bool:
+        return is_wound_back(self._begun.metadata.image, theirs.incarnation, theirs.starts)
+
+    def _starts(self) -> Shown:
+        return Shown.of(self._begun.identity).starts_only()
+
+    def _note_shut_out(self, code: str) -> None:
+        self._shut_out_by = code
+        self._shut_out.set()
+
+    async def _end_when_shut_out(self) -> None:
+        await self._shut_out.wait()  # INV-CNN4
         config = self.config
+        if self._shut_out_by == OUTDATED_FOLDER:
+            raise NodeRefused(self._outdated())
         raise NodeRefused(
             f"node {config.own_node.node_id} was removed from region {config.region} with the data folder that it has"
             f" ({config.data_dir}), as another node of the region says. It takes part in nothing any more. If it is to be part of the"
             " region again, move that folder away and start it with an empty one: it joins as a new member, and copies everything"
         )
+
+    def _outdated(self) -> str:
+        """Let no later start ask again: often enough started, it could not be told from one that continues (INV-CNN5)."""
+        begun = self._begun
+        present = begun.identity if self.node is None else self.node.storage.folder.identity
+        begun.identity = msgspec.structs.replace(present, outdated=True)
+        write_identity(self._ports.disk, begun.folder, begun.identity)
+        return older_copy(begun.folder, begun.identity)
 
     async def _serve(self, tasks: asyncio.TaskGroup, on_ready: Callable[[], None]) -> None:
         stopping = tasks.create_task(self._stopping.wait(), name="stopping")
@@ -195,6 +227,7 @@ class ClusterNode:
             starting.cancel()
             return
         self.node = node = starting.result()
+        await self._waiting.http.stop()  # the node binds the port anew
         serving = tasks.create_task(node.run(on_ready), name="node")
         await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -206,13 +239,15 @@ class ClusterNode:
             node.stop()
         await serving
 
-    async def _bind_peers(self) -> None:
-        host, port = split(self.config.own_node.peer)
+    async def _bind(
+        self, what: str, address: str, bind: Callable[[str, int], Awaitable[object]]
+    ) -> None:
+        host, port = split(address)
         try:
-            await self.peers.start(self.config.listen_host or host, port)
+            await bind(self.config.listen_host or host, port)
         except OSError as error:
             raise NodeRefused(
-                f"the peer port {host}:{port} of node {self.config.own_node.node_id} cannot be bound:"
+                f"the {what} port {host}:{port} of node {self.config.own_node.node_id} cannot be bound:"
                 f" {error.strerror or error}. Stop what uses it, or change the port."
             ) from error
 
@@ -222,30 +257,23 @@ class ClusterNode:
         """Join the quorum, register, and open the rest of the folder (INV-CNN1)."""
         begun, config = self._begun, self.config
         async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(self._tell_waiting(), name="telling")
+            telling = tasks.create_task(self._waiting.tell(), name="telling")
             await begun.metadata.join()
+            self._waiting.stage = REGISTERS
             await self._register()
+            self._waiting.stage = PREPARES
             try:
                 await self._prepared()
             except CommandRefused as error:
                 raise begun.contradicts(error) from error
             telling.cancel()
+        self._waiting.stage = OPENS
         storage = Storage.finish(begun, config, self._ports)
         node = Node(config, self._ports, storage, self._parts_of(storage))
         node.recover_among_nodes()
         await storage.folder.note_whole()
         self.on_node(node)
         return node
-
-    async def _tell_waiting(self) -> None:
-        while True:
-            await self._ports.clock.sleep_ms(TOLD_EACH_MS)
-            names = ", ".join(str(node.node_id) for node in self.config.siblings)
-            _log.warning(
-                "this node waits for the quorum of region %s: most of its voters must run (nodes %s are asked). If the"
-                " region is new, run tidemark init once, at one of its nodes, while that one is stopped",
-                self.config.region, names,
-            )  # fmt: skip
 
     async def _register(self) -> None:
         own, member = self.config.own_node, self._begun.member
@@ -257,8 +285,10 @@ class ClusterNode:
         )  # fmt: skip
         while True:
             try:
-                await self._begun.metadata.apply(RegisterNode(node))
+                await self._begun.metadata.apply(RegisterNode(node, self._starts()))
             except CommandRefused as refused:
+                if refused.code == WOUND_BACK:
+                    raise NodeRefused(self._outdated()) from refused
                 if refused.code not in _NOT_YET:
                     raise NodeRefused(f"this node cannot register: {refused.reason}") from refused
                 await self._ports.clock.sleep_ms(LOOK_MS)

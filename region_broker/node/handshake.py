@@ -4,15 +4,28 @@ Not here: what it says (`region.failover.driver`).
 """
 
 from collections.abc import Callable
+from typing import Final
 
+from geo_replicator.folder_life import FolderIdentity
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.peers.protocol import NOT_ACTING, Hello, PeerRefused
+from region_broker.region.peers.protocol import (
+    NOT_ACTING,
+    STARTS_WITH_HISTORY,
+    STARTS_WITH_QUORUM,
+    STARTS_WITHOUT_HISTORY,
+    Hello,
+    PeerRefused,
+)
+
+_STARTS: Final = "this node is starting, and does not know its region yet"
 
 
 class Handshake:
     """A `PeerIdentity`; `driver` speaks once it is set, and while nothing is `refused`."""
 
     driver: FailoverDriver | None = None
+    identity: Callable[[], FolderIdentity] | None = None
+    """What the folder of this node, which is starting, says of itself (T32); None where nobody asks for that."""
 
     def __init__(self) -> None:
         """Nobody speaks yet."""
@@ -29,7 +42,18 @@ class Handshake:
 
     def _speaker(self) -> FailoverDriver:
         if self.driver is None:
-            raise PeerRefused(NOT_ACTING, "this node is starting, and does not know its region yet")
+            raise self._not_yet()
         if (refused := self.refused()) is not None:
             raise refused
         return self.driver
+
+    def _not_yet(self) -> PeerRefused:
+        """Return what is answered meanwhile: who asks for a birth has to know whether there is history here."""
+        if self.identity is None:
+            return PeerRefused(NOT_ACTING, _STARTS)
+        identity = self.identity()
+        if identity.history is not None:
+            return PeerRefused(STARTS_WITH_HISTORY, _STARTS)
+        return PeerRefused(
+            STARTS_WITH_QUORUM if identity.founds else STARTS_WITHOUT_HISTORY, _STARTS
+        )

@@ -27,9 +27,9 @@ from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
-from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.failover.log_surgery import CutReason, cut_copy
 from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
 from region_broker.replication.leading import LeadingSettings
 

@@ -11,12 +11,14 @@ Not here: what the configuration says of itself (`config`), what a start does (`
 """
 
 import asyncio
+import errno
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from geo_replicator.folder_life import FolderIdentity
@@ -36,8 +38,14 @@ from region_broker.node.storage import (
     part_missing,
 )
 from region_broker.ports.network import ByteStream, Network
+from region_broker.ports.system.dialled_ports import is_dialled
 from region_broker.region.failover.journal import JournalDamaged
 from region_broker.region.folder.identity_file import IdentityDamaged, read_identity
+
+_DIALLED: Final = (
+    "this machine gives this port to connections, too (net.ipv4.ip_local_port_range), which keep it for a minute after their end, so"
+    " that a start finds it in use: take a lower one, or reserve it (sysctl net.ipv4.ip_local_reserved_ports)"
+)
 
 
 @dataclass(slots=True)
@@ -48,6 +56,8 @@ class Findings:
     """
 
     problems: list[Problem] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """What refuses no start now, and may refuse one later."""
     in_use: bool = False
     unborn: bool = False
 
@@ -67,6 +77,8 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         problem = await _port_problem(config, key, ports.network)
         if problem is not None:
             found.problems.append(problem)
+        elif is_dialled(split(getattr(config.own_node, key))[1]):
+            found.remarks.append(f"{key} = {getattr(config.own_node, key)!r}: {_DIALLED}")
     return found
 
 
@@ -154,7 +166,8 @@ async def _port_problem(config: NodeConfig, key: str, network: Network) -> Probl
         return Problem(
             subject,
             f"cannot be bound ({why})",
-            "stop what uses the port, change it, or bind an address of this machine by listen_host",
+            "stop what uses the port, change it, or bind an address of this machine by listen_host"
+            + (f". {_DIALLED}" if error.errno == errno.EADDRINUSE and is_dialled(port) else ""),
         )
     listener.close()
     await listener.wait_closed()

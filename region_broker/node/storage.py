@@ -310,7 +310,7 @@ def _new_identity(config: NodeConfig, folder: Path, ports: Ports) -> FolderIdent
 
 
 def check_owner(identity: FolderIdentity, config: NodeConfig, folder: Path) -> None:
-    """Refuse a folder of another cluster, region or node; raises `NodeRefused`."""
+    """Refuse a folder of another cluster, region or node, or one known to be an older copy; raises `NodeRefused`."""
     _check_cluster(identity.cluster_id, config, folder)
     if identity.region != config.region:
         raise NodeRefused(
@@ -323,6 +323,18 @@ def check_owner(identity: FolderIdentity, config: NodeConfig, folder: Path) -> N
             f"{folder} belongs to node {identity.node_id} of region {identity.region}, the configuration says"
             f" node_id = {config.own_node.node_id}: give this node its own data_dir, or the node_id that it had"
         )
+    if identity.outdated:
+        raise NodeRefused(older_copy(folder, identity))
+
+
+def older_copy(folder: Path, identity: FolderIdentity) -> str:
+    """Return what is said of a folder that the other nodes of its region know a later start of (INV-MN7)."""
+    return (
+        f"{folder} is an older copy of the folder of node {identity.node_id}: region {identity.region} knows a later start of it, so"
+        " records and votes are missing in it that others count on. Give the newest one back, where it is still there; else move this"
+        " one away and start the node with an empty data_dir: it joins as a new member, and copies everything. If nobody leads then,"
+        " tidemark cluster unclean-elect lets another node lead, which may lose records"
+    )
 
 
 def _check_cluster(cluster_id: str, config: NodeConfig, folder: Path) -> None:

@@ -18,10 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.dialled_ports import not_dialled
 
 REGION_NAMES: Final = ("eu", "us", "ap", "sa", "af", "me", "oc", "an")
 FIRST_PORT: Final = 9092
-# Below what systems use for ports of their own choice (Linux: 32768 on), above FIRST_PORT and its like.
+# Below what systems give to connections (Linux: 32768 on, where nobody changed it), above FIRST_PORT and its like.
 PORTS_OF_OUR_OWN: Final = (20_000, 32_768)
 _PORTS_TRIED_MAX: Final = 1_000
 # Who is given a port of 127.0.0.1 holds the same one here until its cluster is closed (INV-LC5). Where a system has no such
@@ -202,11 +203,13 @@ def _free_ports(count: int, held: contextlib.ExitStack) -> list[int]:
     """Return ports that are free now, that the system gives to no connection that is dialled (INV-LC4), and that `held` keeps
     from other clusters (INV-LC5)."""
     chance = SystemChance()
-    first, last = PORTS_OF_OUR_OWN
+    own = range(*PORTS_OF_OUR_OWN)
+    # A machine that gives all of these to connections has no better ones.
+    ports = not_dialled(own) or own
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         for _ in range(_PORTS_TRIED_MAX):
-            port = int(chance.uniform(first, last))
+            port = ports[int(chance.uniform(0, len(ports) - 1))]
             one = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 one.bind(("127.0.0.1", port))
@@ -215,7 +218,7 @@ def _free_ports(count: int, held: contextlib.ExitStack) -> list[int]:
             if len(found) == count:
                 return found
     raise ClusterError(
-        f"of {_PORTS_TRIED_MAX} ports of this machine from {first} to {last} not {count} are free: name free ones"
+        f"of {_PORTS_TRIED_MAX} ports of this machine from {own.start} to {own.stop} not {count} are free: name free ones"
         " by --port"
     )
 

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from region_broker.http_api.cluster_metrics import ClusterCollector
 from region_broker.http_api.region_metrics import RegionCollector
+from region_broker.http_api.waiting import Waiting, WaitingCollector
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
@@ -61,6 +62,7 @@ def offered() -> set[str]:
         NodeCollector(sources),
         NameCollector(fixture().table, tuple, names_max=1),
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
+        WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
     ]
     families = [*metrics.registry.collect()]

@@ -4,6 +4,9 @@ Not here: what is promised (`ports.network`), simulated networks (tests).
 """
 
 import asyncio
+import errno
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -273,5 +276,20 @@ class AsyncioNetwork:
 
     async def connect(self, host: str, port: int) -> ByteStream:
         """Open a connection; OSError when the peer cannot be reached."""
-        _, stream = await asyncio.get_running_loop().create_connection(AsyncioStream, host, port)
+        transport, stream = await asyncio.get_running_loop().create_connection(
+            AsyncioStream, host, port
+        )
+        if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            _reset(transport)
+            raise ConnectionRefusedError(
+                errno.ECONNREFUSED, f"nobody listens at {host}:{port}: it was connected to itself"
+            )
         return stream
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """End a connection that has the port of a listener to come, so that nothing keeps the port (`dialled_ports`)."""
+    transport.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
+    transport.abort()

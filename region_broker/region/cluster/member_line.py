@@ -25,7 +25,7 @@ from region_broker.region.cluster.raft_messages import RaftNotice, encode_messag
 from region_broker.region.cluster.send_queue import SendQueue
 from region_broker.region.cluster.standing import NodeStanding, StandingTowards
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.protocol import MemberRemoved, PeerRefused, PeerUnreachable
+from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable, ShutOut
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 PAUSE_MS_MIN: Final = 50
@@ -60,8 +60,8 @@ class LineParts:
     chance: Chance
     address_of: AddressOf
     watcher: Watcher
-    on_removed: Callable[[], None] = lambda: None
-    """Called when a member says that this node was removed from the region."""
+    on_shut_out: Callable[[str], None] = lambda _code: None
+    """Called when a member says that the region goes on without this node's folder, with the code of why."""
 
     def where(self, member: Member) -> tuple[str, int] | None:
         """Return where to connect to a member, None for one that is not to be spoken to."""
@@ -69,8 +69,8 @@ class LineParts:
 
     def note_refusal(self, error: Exception) -> None:
         """Take note of why a handshake failed."""
-        if isinstance(error, MemberRemoved):
-            self.on_removed()
+        if isinstance(error, ShutOut):
+            self.on_shut_out(error.code)
 
 
 class Backoff:

@@ -1,7 +1,7 @@
 """Who this node is among the nodes of its region, and whom it talks to.
 
-INV-CLH1  a node talks to members of its own cluster and region that the quorum has not removed, at a feature level that it
-          knows, and not to whoever says that it is this member: a copy of its folder runs elsewhere. Both sides judge
+INV-CLH1  a node talks to members of its own cluster and region that the quorum has not removed, whose folders know their newest
+          start that it knows, at a feature level that it knows, and not to whoever says that it is this member: a copy of its folder runs elsewhere. Both sides judge
 Not here: the messages (`region.peers.node_protocol`), who tells that a member is removed.
 """
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from geo_replicator.folder_life import Shown
 from region_broker.controller.raft.entries import Member
 from region_broker.region.peers.node_protocol import (
     FEATURE_LEVEL,
     OTHER_MEMBER,
     OTHER_REGION,
+    OUTDATED_FOLDER,
     REMOVED_MEMBER,
     SAME_MEMBER,
     NodeHello,
@@ -39,6 +41,10 @@ class NodeStanding:
     life: UUID
     is_removed: Callable[[Member], bool]
     feature_level: int = FEATURE_LEVELS[-1]
+    starts: Callable[[], Shown | None] = lambda: None
+    """The starts of this node's folder, once they are known."""
+    is_outdated: Callable[[NodeHello], bool] = lambda _hello: False
+    """Whether the quorum is known to know a later start of the folder of whoever says that."""
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
@@ -49,6 +55,7 @@ class NodeStanding:
             incarnation=self.member.incarnation,
             life=self.life,
             feature_level=self.feature_level,
+            starts=self.starts(),
         )
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:
@@ -91,6 +98,12 @@ class NodeStanding:
             return PeerRefused(
                 REMOVED_MEMBER,
                 f"the quorum has removed node {member}: empty its folder, and let it join as a new member",
+            )
+        if self.is_outdated(theirs):
+            return PeerRefused(
+                OUTDATED_FOLDER,
+                f"the folder of node {member} is an older copy: give the newest one back, or empty it, and let it join as a new"
+                " member",
             )
         return None
 

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from region_broker.controller.raft.effects import Message, Received
 from region_broker.controller.raft.entries import MEMBERS_MAX, Member
-from region_broker.region.cluster.member_line import LineParts, MemberLine
+from region_broker.region.cluster.member_line import SAID_MAX, LineParts, MemberLine
 from region_broker.region.cluster.raft_messages import (
     GROUP_NAME_BYTES_MAX,
     RaftNotice,
@@ -86,6 +86,8 @@ class PeerTransport:
         self._sessions: dict[Member, NodeSession] = {}
         self._met: dict[int, Member] = {}
         self._seeking: set[int] = set()
+        self._told_not_met: dict[int, str] = {}
+        """Why nodes are not met, as the log was told; it is told once for each reason."""
         self._to_seek: deque[int] = deque()
 
     def serve_on(self, server: PeerServer) -> None:
@@ -152,7 +154,7 @@ class PeerTransport:
             try:
                 client = await NodeClient.connect(self._parts.network, address)
             except PeerUnreachable as error:
-                _log.info("node %d is not met yet: %s", node_id, error)
+                self._tell_not_met(node_id, str(error))
             else:
                 await self._meet(node_id, client)
         await self._parts.clock.sleep_ms(SEEK_PAUSE_MS)
@@ -162,13 +164,22 @@ class PeerTransport:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(client.run())
             try:
-                self._met[node_id] = (await client.handshake(self._parts.standing, REPLICA)).member
+                theirs = await client.handshake(self._parts.standing, REPLICA)
+                self._met[node_id] = theirs.member
+                if self._told_not_met.pop(node_id, None) is not None:
+                    _log.info("node %d is met", node_id)
             except (PeerUnreachable, PeerRefused) as error:
                 self._parts.note_refusal(error)
-                _log.info("node %d is not met yet: %s", node_id, error)
+                self._tell_not_met(node_id, str(error))
             finally:
                 client.close()
                 reading.cancel()
+
+    def _tell_not_met(self, node_id: int, why: str) -> None:
+        if self._told_not_met.get(node_id) != why:
+            self._told_not_met[node_id] = why
+            # What the other side says is not trusted to be one line.
+            _log.info("node %d is not met yet: %r", node_id, why[:SAID_MAX])
 
     def _new_line(self, target: Member) -> MemberLine | None:
         if self._parts.where(target) is None:

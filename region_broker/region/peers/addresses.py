@@ -21,6 +21,9 @@ from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.protocol import (
     NOT_ACTING,
     NOT_LEADING,
+    STARTS_WITH_HISTORY,
+    STARTS_WITH_QUORUM,
+    STARTS_WITHOUT_HISTORY,
     Hello,
     PeerIdentity,
     PeerRefused,
@@ -32,7 +35,9 @@ Serve: TypeAlias = Callable[[Coroutine[object, None, None]], object]
 """Runs a connection (`PeerClient.run`) until it ends."""
 
 NEXT_AFTER_S: Final = 0.25
-_NO_WORD_OF_ITS_REGION: Final = frozenset({NOT_LEADING, NOT_ACTING})
+_NO_WORD_OF_ITS_REGION: Final = frozenset(
+    {NOT_LEADING, NOT_ACTING, STARTS_WITH_HISTORY, STARTS_WITHOUT_HISTORY, STARTS_WITH_QUORUM}
+)
 """Of a handshake, the second one is said by a node that starts."""
 
 

@@ -12,8 +12,8 @@ import msgspec
 from region_broker.ports.network import Buffer, Network
 from region_broker.region.peers.calls import PeerCalls, connected
 from region_broker.region.peers.node_protocol import (
+    FOR_GOOD,
     RAFT,
-    REMOVED_MEMBER,
     NodeHello,
     NodeIdentity,
     Probe,
@@ -25,10 +25,10 @@ from region_broker.region.peers.protocol import (
     PEER_FRAME_BYTES_MAX,
     AnyMessage,
     FrameKind,
-    MemberRemoved,
     PeerMessage,
     PeerRefused,
     PeerUnreachable,
+    ShutOut,
     encode_frame,
 )
 
@@ -50,14 +50,14 @@ class NodeClient(PeerCalls):
     async def handshake(self, identity: NodeIdentity, purpose: Purpose = RAFT) -> NodeHello:
         """Say NodeHello, and what the connection is for, and return the other's.
 
-        Raises `PeerRefused` where either of both will not talk to the other (`MemberRemoved` is the other's word), `PeerUnreachable`.
+        Raises `PeerRefused` where either of both will not talk to the other (`ShutOut` is the other's word), `PeerUnreachable`.
         """
         ours = msgspec.structs.replace(identity.hello(), purpose=purpose)
         try:
             theirs = await self._within(CONNECT_TIMEOUT_S, ours, NodeHello)
         except PeerRefused as refused:
-            if refused.code == REMOVED_MEMBER:
-                raise MemberRemoved(refused.code, refused.reason) from refused
+            if refused.code in FOR_GOOD:
+                raise ShutOut(refused.code, refused.reason) from refused
             raise
         objection = identity.objection(theirs)
         if objection is not None:

@@ -9,6 +9,7 @@ Not here: who is let in (`region.cluster.standing`), what is said later (whoever
 from typing import Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
+from geo_replicator.folder_life import Shown
 from region_broker.controller.raft.entries import Member
 from region_broker.region.peers.protocol import PeerMessage, PeerRefused
 
@@ -17,6 +18,10 @@ OTHER_MEMBER: Final = "other-member"
 SAME_MEMBER: Final = "same-member"
 FEATURE_LEVEL: Final = "feature-level"
 REMOVED_MEMBER: Final = "removed-member"
+OUTDATED_FOLDER: Final = "outdated-folder"
+"""The region knows a later start of the folder."""
+FOR_GOOD: Final = frozenset({REMOVED_MEMBER, OUTDATED_FOLDER})
+"""Refusals that no time mends: `ShutOut`."""
 
 Purpose: TypeAlias = Literal["raft", "replica", "forward", "statements"]
 RAFT: Final = "raft"
@@ -35,7 +40,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
 
     `incarnation`: of the folder, with `node_id` the `Member`. `life`: drawn at each start of the process.
     `feature_level`: what the node speaks; who does not know it refuses. `purpose`: what the connection is for; in an answer it
-    says nothing.
+    says nothing. `starts`: those of the folder, None from a version that does not tell.
     """
 
     cluster_id: str
@@ -45,6 +50,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     life: UUID
     feature_level: int
     purpose: Purpose = RAFT
+    starts: Shown | None = None
 
     @property
     def member(self) -> Member:

@@ -53,8 +53,8 @@ class PeerRefused(Exception):
         self.reason = reason
 
 
-class MemberRemoved(PeerRefused):
-    """The other side knows that this node was removed from their region, with the folder that it has."""
+class ShutOut(PeerRefused):
+    """The other side knows that their region goes on without this node's folder for good: `code` says why."""
 
 
 class PeerUnreachable(Exception):
@@ -68,6 +68,11 @@ class PeerUnreachable(Exception):
 
 STALE_REGION_EPOCH: Final = "stale-region-epoch"
 NOT_ACTING: Final = "not-acting"
+STARTS_WITH_HISTORY: Final = "starts-with-history"
+STARTS_WITHOUT_HISTORY: Final = "starts-without-history"
+"""What a node answers that is starting, and knows of its folder whether there is history in it (T32)."""
+STARTS_WITH_QUORUM: Final = "starts-with-quorum"
+"""So does one whose folder began the quorum of its region, which has no history yet."""
 NOT_LEADING: Final = "not-leading"
 UNKNOWN_MESSAGE: Final = "unknown-message"
 OTHER_CLUSTER: Final = "other-cluster"

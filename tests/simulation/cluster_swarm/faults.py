@@ -22,6 +22,8 @@ SLOW_JOB_S: Final = 0.7
 DOWN_S: Final = 1.6
 """Longer than a session, so that somebody else leads before a folder is another one."""
 DRAIN_S: Final = 20.0
+JUDGED_S: Final = 60.0
+"""Within that a node registers, or is refused, if a quorum is there."""
 COPY_SHARE: Final = 0.5
 
 
@@ -167,7 +169,15 @@ async def _older(stage: Stage, gust: Gust, name: str) -> None:
     await stage.kill(name)
     await asyncio.sleep(DOWN_S)
     restore(stage.nodes[name], copy)
+    stage.older.add(name)
     await stage.start_soundly(name)
+    member = stage.nodes[name].member
+    await stage.until(lambda: name not in stage.running or member.node is not None, JUDGED_S)
+    if name not in stage.running and name not in stage.disk_failed:
+        empty_folder(stage.nodes[name])
+        stage.copies.pop(name, None)
+        await stage.start_soundly(name)
+    stage.older.discard(name)
 
 
 async def _all_down(stage: Stage, gust: Gust, _name: str) -> None:

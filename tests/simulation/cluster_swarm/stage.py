@@ -48,6 +48,8 @@ class Stage:
         self.paused: set[str] = set()
         self.disturbed: set[str] = set()
         self.copies: dict[str, FolderCopy] = {}
+        self.older: set[str] = set()
+        """Nodes that were given older copies of their folders, and may be refused for it (INV-MN7)."""
         self.on_kill: Callable[[Member], None] = lambda _: None
 
     def _member(self, name: str, chance: random.Random) -> Member:
@@ -122,6 +124,8 @@ class Stage:
                 self.running.discard(name)
                 if name in self.disk_failed:
                     self.tell(f"  {name} ended, as its disk failed")
+                elif name in self.older and "is an older copy" in member.why_died():
+                    self.tell(f"  {name} is refused with its older copy")
                 else:
                     self.blame(f"{name} ended by itself: {member.why_died()}")
 

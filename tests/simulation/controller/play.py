@@ -5,9 +5,10 @@ Not here: what there is (`world`).
 
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
-from region_broker.controller.cluster_commands import DrainNode, RegisterNode
+from region_broker.controller.cluster_commands import DrainNode
 from region_broker.controller.metadata_commands import PutDomain
-from tests.fixtures.cluster_images import main_domain, member, node
+from region_broker.controller.raft.entries import Member
+from tests.fixtures.cluster_images import main_domain, member
 from tests.simulation.controller.world import SETTINGS, Node, Violated, World, demand
 
 FAULTY_STEPS = 400
@@ -47,6 +48,12 @@ def _step(world: World, *, is_quiet: bool) -> None:
     for target in world.nodes.values():
         _live(world, target, is_quiet=is_quiet)
     world.deliver()
+    for target in world.nodes.values():
+        if target.is_up and target.is_refused:
+            world.stop(target)
+            if is_quiet:
+                world.give_newest_back(target)
+                world.start(target)
     for _ in range(8 if is_quiet else world.chance.randint(0, 3)):
         world.commit_one()
     if is_quiet:
@@ -90,14 +97,26 @@ def _fault(world: World) -> None:
 
 def _mend(world: World, target: Node) -> None:
     target.is_cut_off = False
+    if target.is_refused:
+        _replace(world, target)
     if not target.is_up:
         world.start(target)
+
+
+def _replace(world: World, target: Node) -> None:
+    """Do what an operator does about an older copy: give the newest one back, or an empty folder."""
+    if world.image.leadership is None or world.chance.random() < 0.5:
+        world.give_newest_back(target)
+    else:
+        world.exchange_folder(target, target.folders + 1)
 
 
 def _stop(world: World, target: Node) -> None:
     world.stop(target)
     if world.chance.random() < 0.2 and world.image.leadership is not None:
         world.exchange_folder(target, world.chance.randint(1, target.folders + 1))
+    elif world.chance.random() < 0.3:
+        world.wind_back(target)
 
 
 def _disturb(world: World, target: Node, kind: float) -> None:
@@ -108,8 +127,7 @@ def _disturb(world: World, target: Node, kind: float) -> None:
     elif kind < 0.035:
         _fail_over(world)
     elif kind < 0.05:  # a late one of a process that is gone, or of this one
-        start = world.chance.randint(1, target.start)
-        world.ask(target, RegisterNode(node(target.node_id, folder=target.folder, start=start)))
+        world.ask(target, world.told[target.node_id, world.chance.randint(1, target.start)])
 
 
 def _fail_over(world: World) -> None:
@@ -117,18 +135,20 @@ def _fail_over(world: World) -> None:
     world.ask(world.nodes[1], PutDomain(main_domain(RegionEpoch(present + 8))))
 
 
+def _has_its_folder(world: World, one: Member) -> bool:
+    return world.nodes[one.node_id].member == one and one not in world.newest
+
+
 def _end_of_faults(world: World) -> None:
     """Everybody runs and is reached, and of those who are in sync at least one has its folder."""
     for target in world.nodes.values():
-        target.is_cut_off = False
-        if not target.is_up:
-            world.start(target)
+        _mend(world, target)
     world.elect_quorum_leader()
     if world.chance.random() < 0.3:
         _fail_over(world)
     found = world.image.leadership
     in_sync = () if found is None else found.in_sync
-    if in_sync and not any(world.nodes[one.node_id].member == one for one in in_sync):
+    if in_sync and not any(_has_its_folder(world, one) for one in in_sync):
         back = world.chance.choice(in_sync)
         target = world.nodes[back.node_id]
         folders = range(1, target.folders + 1)
@@ -136,6 +156,7 @@ def _end_of_faults(world: World) -> None:
         world.exchange_folder(
             target, next(number for number in folders if member(back.node_id, number) == back)
         )
+        world.give_newest_back(target)
         world.start(target)
     for target in world.nodes.values():
         registered = world.image.nodes.get(target.node_id)

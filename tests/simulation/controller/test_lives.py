@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
+from geo_replicator.folder_life import Shown
 from region_broker.controller import cluster_leadership, cluster_nodes
 from region_broker.controller.cluster import core, elections, sessions
 from region_broker.controller.cluster_image import NodeImage
@@ -25,6 +27,11 @@ def test_INV_MH1_INV_MH2_INV_MH3_INV_MH5_hold_whatever_happens_and_somebody_lead
     world = play(seed)
     assert world.acknowledged
     assert len(world.leaders) > 1
+
+
+def test_lives_are_rich() -> None:
+    """Older copies are put in place of folders, and refused, again and again."""
+    assert sum(play(seed).refused for seed in SEEDS) > len(SEEDS)
 
 
 def _leader_stays_when_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -158,13 +165,28 @@ def _anybody_changes_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster_leadership, "_led_by", lambda image, _command: image.leadership)
 
 
+def _older_copies_register(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster_nodes, "is_wound_back", lambda _image, _incarnation, _starts: False)
+
+
+def _starts_are_only_counted(patch: pytest.MonkeyPatch) -> None:
+    """An older copy that was started more often since passes for one that continues."""
+
+    def fewer(image: MetadataImage, incarnation: UUID, starts: Shown) -> bool:
+        known = image.folders.get(incarnation)
+        last = None if known is None else known.last_start
+        return last is not None and starts.incarnation_count < last.incarnation_count
+
+    patch.setattr(cluster_nodes, "is_wound_back", fewer)
+
+
 MUTANTS: Final[dict[str, Patch]] = {
     patch.__name__: patch
     for patch in (
         _leader_stays_when_fenced, _folders_do_not_count, _anybody_is_elected, _elections_drop_the_fenced,
         _leader_epochs_are_not_counted, _nobody_is_fenced, _no_session_at_first, _silent_ones_are_let_in,
         _former_lives_are_heard, _stale_leaders_stay, _many_proposals, _in_sync_shrinks_by_fencing,
-        _anybody_changes_the_in_sync_set,
+        _anybody_changes_the_in_sync_set, _older_copies_register, _starts_are_only_counted,
     )
 }  # fmt: skip
 

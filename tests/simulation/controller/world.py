@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
+from geo_replicator.folder_life import Chain, Shown
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import LeaderEpoch
 from region_broker.controller.cluster.core import ControllerCore
@@ -37,6 +38,7 @@ from region_broker.controller.cluster_commands import (
     RegisterNode,
     UnfenceNode,
 )
+from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_commands import Command, CommandRefused, apply
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member, Term
@@ -67,6 +69,8 @@ class Node:
     folders: int = 1
     is_up: bool = False
     is_cut_off: bool = False
+    is_refused: bool = False
+    """Whether its registration was refused as that of an older copy: the process ends."""
     applied: int = 0
     core: ControllerCore = field(init=False)
     reign: Term | None = None
@@ -79,6 +83,14 @@ class Node:
     @property
     def life(self) -> UUID:
         return life(self.node_id, self.start)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a folder, as far as it is played: the chain of its starts, and the log."""
+
+    chain: Chain
+    log: Log
 
 
 @dataclass
@@ -103,6 +115,15 @@ class World:
         self.term = Term(0)
         self.leader: Node | None = None
         self.logs: dict[Member, Log] = {}
+        self.chains: dict[Member, Chain] = {}
+        self.copies: dict[Member, Content] = {}
+        """A copy of a folder, made before one of its starts: what is made during the last one knows all starts (ADR 46)."""
+        self.newest: dict[Member, Content] = {}
+        """What a folder held that was wound back since: what its former process had reported is in there."""
+        self.wound_back: set[Member] = set()
+        """Folders of which two copies went apart once; any of them may be refused."""
+        self.told: dict[tuple[int, int], RegisterNode] = {}
+        """What each process of a node says when it registers."""
         self.acknowledged: Log = ()
         self.leaders: dict[LeaderEpoch, Member] = {}
         self.heard_ms: dict[tuple[int, UUID], int] = {}
@@ -118,6 +139,7 @@ class World:
         self.late_asks: list[tuple[int, tuple[int, UUID], Command]] = []
         """The same of commands: when, from whom, what."""
         self.records = 0
+        self.refused = 0
 
     @property
     def image(self) -> MetadataImage:
@@ -232,9 +254,13 @@ class World:
         before = self.image
         try:
             after = apply(before, entry.command)
-        except CommandRefused:
+        except CommandRefused as refused:
+            if refused.code == "folder-wound-back" and isinstance(entry.command, RegisterNode):
+                self._refused(entry.command.node)
             return False
         self.images.append(after)
+        if isinstance(entry.command, RegisterNode):
+            self._registered(entry.command.node)
         self._judge_image(before, after, entry.command)
         return True
 
@@ -257,7 +283,7 @@ class World:
         demand(known_leader == found.leader, "INV-MH1: one leader for each leader epoch")
         if isinstance(why, ElectLeader):
             demand(was is None or found.leader in was.in_sync, "INV-MH5: from the in-sync set")
-            log = self.logs.get(found.leader, ())
+            log = self._log_as_registered(after, found.leader)
             demand(
                 log[: len(self.acknowledged)] == self.acknowledged, "nothing acknowledged is lost"
             )
@@ -266,7 +292,35 @@ class World:
                 region_epoch_of(found.leader_epoch) == domain.region_epoch, "T19: its region epoch"
             )
         elif isinstance(why, ElectUnclean):
-            self.acknowledged = self.acknowledged[: len(self.logs.get(found.leader, ()))]
+            log = self._log_as_registered(after, found.leader)
+            self.acknowledged = self.acknowledged[: len(log)]
+
+    def _log_as_registered(self, image: MetadataImage, leader: Member) -> Log:
+        """Return the log of the process that is registered; one that is gone, and whose folder was wound back, leads nothing any more."""
+        node, target = image.node_of(leader), self.nodes[leader.node_id]
+        runs = target.is_up and node is not None and node.life == target.life
+        if leader in self.newest and not runs:
+            return self.newest[leader].log
+        return self.logs.get(leader, ())
+
+    def _registered(self, said: NodeImage) -> None:
+        """Forget what was put aside where the copy has as much: the starts since had not registered, so nothing was copied."""
+        aside = self.newest.get(said.member)
+        target = self.nodes[said.node_id]
+        is_present = target.is_up and said.life == target.life
+        if is_present and aside is not None and aside.log == self.logs.get(said.member, ()):
+            del self.newest[said.member]
+
+    def _refused(self, said: NodeImage) -> None:
+        """Note that the folder is refused as an older copy, and says so from then on (INV-CNN5); its process ends soon."""
+        target = self.nodes[said.node_id]
+        if target.is_up and target.life == said.life:
+            demand(
+                said.member in self.wound_back,
+                "INV-MN7: no other folder is refused as an older copy",
+            )
+            self.refused += 1
+            target.is_refused = True
 
     def catch_up(self, target: Node, up_to: int) -> None:
         """Let a node apply what is committed."""
@@ -284,6 +338,17 @@ class World:
         """Start a process; what it has applied is in its folder, at least where that is not new."""
         target.is_up, target.start, target.reign = True, target.start + 1, None
         target.core = ControllerCore(SETTINGS, self.seen(target), self.now_ms)
+        if target.member not in self.newest and self.chance.random() < 0.3:
+            self.copies[target.member] = self.content(target.member)
+        begun = self.chains.get(target.member, Chain()).with_start(
+            f"{target.node_id}/{target.start}"
+        )
+        self.chains[target.member] = begun
+        said = node(target.node_id, folder=target.folder, start=target.start)
+        shown = Shown(
+            folder_id=said.incarnation.hex, incarnations=begun.newest, incarnation_count=begun.count
+        )
+        self.told[target.node_id, target.start] = RegisterNode(said, shown)
 
     def stop(self, target: Node) -> None:
         """Kill a process; its peers may see the connection reset."""
@@ -300,8 +365,30 @@ class World:
 
     def exchange_folder(self, target: Node, folder: int) -> None:
         """Give a stopped node another folder: a new, empty one, or one that it had before."""
-        target.folder = folder
+        target.folder, target.is_refused = folder, False
         target.folders = max(target.folders, folder)
+
+    def content(self, folder: Member) -> Content:
+        """Return what is in a folder now."""
+        return Content(self.chains.get(folder, Chain()), self.logs.get(folder, ()))
+
+    def _put(self, folder: Member, content: Content) -> None:
+        self.chains[folder], self.logs[folder] = content.chain, content.log
+
+    def wind_back(self, target: Node) -> None:
+        """Give a stopped node the older copy of its folder, if there is one; what it had is put aside."""
+        copy = self.copies.get(target.member)
+        if copy is not None:
+            self.wound_back.add(target.member)
+            self.newest.setdefault(target.member, self.content(target.member))
+            self._put(target.member, copy)
+
+    def give_newest_back(self, target: Node) -> None:
+        """Give a stopped node what its folder held before it was wound back."""
+        newest = self.newest.pop(target.member, None)
+        if newest is not None:
+            self._put(target.member, newest)
+        target.is_refused = False
 
     def beat(self, target: Node, *, delay_ms: int = 0) -> None:
         """Let a process be heard by whoever leads the quorum, now or later."""
@@ -340,8 +427,7 @@ class World:
             and self.leader is not None
             and (known is None or known.life != target.life)
         ):
-            said = node(target.node_id, folder=target.folder, start=target.start)
-            self.ask(target, RegisterNode(said))
+            self.ask(target, self.told[target.node_id, target.start])
 
     def ask(self, target: Node, command: Command, *, delay_ms: int = 0) -> None:
         """Have whoever leads the quorum propose what a node asks for, now or later."""
@@ -377,7 +463,9 @@ class World:
 
     def _copy(self, follower: Node, target: Node, leader_epoch: LeaderEpoch, log: Log) -> None:
         found = self.seen(follower).leadership
-        reached = follower.is_up and not (follower.is_cut_off or target.is_cut_off)
+        known = self.seen(follower).node_of(follower.member)
+        opened = follower.is_up and known is not None and known.life == follower.life  # INV-CNN1
+        reached = opened and not (follower.is_cut_off or target.is_cut_off)
         follows = found is not None and (found.leader, found.leader_epoch) == (
             target.member,
             leader_epoch,

@@ -1,8 +1,8 @@
 """Which member of an in-sync set leads a group next, as an election of the metadata has it (`controller.cluster.elections`).
 
 What an incarnation catches is an emptied or exchanged folder. It does not catch a folder that was wound back to an older copy of itself:
-the same incarnation, with less in it. Such a member must not be let in as alive: whoever registers it has to see that it has started
-fewer times than the metadata say. A leader sees it only if it has heard more of it in its own leader epoch (`effects.WentBack`).
+the same incarnation, with less in it. Such a member is not let in as alive: the metadata see that it does not know its newest start
+(INV-MN7, `tests/simulation/controller`). A leader sees it only if it has heard more of it in its own leader epoch (`effects.WentBack`).
 """
 
 from collections.abc import Sequence, Set

@@ -45,7 +45,7 @@ def test_a_life_is_its_seeds() -> None:
 
 
 def test_R8_an_incarnation_does_not_catch_a_folder_that_was_wound_back() -> None:
-    """What the metadata must see when it registers (`choosing`): elected, such a member has less than was acknowledged."""
+    """What the metadata see when it registers (INV-MN7, `choosing`): elected, such a member has less than was acknowledged."""
     world = _acknowledged_by_two()
     second = world.nodes[1]
     second.crash()

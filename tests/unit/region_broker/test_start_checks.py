@@ -14,7 +14,7 @@ from region_broker.cli.broker import broker
 from region_broker.cli.init import init
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
-from region_broker.node import Node, NodeRefused, Ports
+from region_broker.node import Node, NodeRefused, Ports, start_checks
 from region_broker.node.birth import give_birth
 from region_broker.node.start_checks import look_around
 from region_broker.node.storage import Storage
@@ -23,20 +23,15 @@ from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.folder.identity_file import read_identity
+from tests.fixtures.failover_regions import free_ports
 
 PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
 
 
 @pytest.fixture
 def free() -> list[int]:
-    """Four ports that nobody has."""
-    held = [socket.socket() for _ in range(4)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
+    """Four ports that nobody has, nor is given."""
+    return free_ports(4)
 
 
 def config_of(folder: Path, ports: list[int], **changed: Any) -> NodeConfig:
@@ -139,6 +134,25 @@ async def test_INV_STC2_ports_are_found_as_by_a_start(tmp_path: Path, free: list
         "http",
     ]
     assert await start_refuses(elsewhere)
+
+
+async def test_a_port_that_connections_are_given_too_is_named(
+    tmp_path: Path, free: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A node stops. 2. Somebody on its machine dials, and is given its port. 3. For a minute it does not start again."""
+    config = config_of(tmp_path, free)
+    assert (await look_around(config, PORTS)).remarks == []
+    monkeypatch.setattr(start_checks, "is_dialled", lambda port: port == free[2])
+    (remark,) = (await look_around(config, PORTS)).remarks
+    assert remark.startswith(f"http = '127.0.0.1:{free[2]}': this machine gives this port to conn")
+    with socket.socket() as one, socket.socket() as dialled:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        dialled.bind(("127.0.0.1", free[2]))
+        dialled.connect(one.getsockname())
+        (problem,) = await found(config)
+    assert problem.wrong == "cannot be bound (Address already in use)"
+    assert "ip_local_reserved_ports" in str(problem)
 
 
 async def test_a_folder_in_use_is_said_to_be_and_its_ports_are_left_alone(

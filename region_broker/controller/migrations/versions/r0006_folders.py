@@ -1,4 +1,4 @@
-"""What is remembered of folders, beyond the nodes that are registered: which of them an operator removed."""
+"""What is remembered of folders, beyond the nodes that are registered: which of them an operator removed, and how often they were started."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("node_id", sa.Integer, nullable=False),
         sa.Column("since_version", sa.BigInteger, nullable=False),
         sa.Column("removed", sa.Integer, nullable=False),
+        sa.Column("last_start", sa.LargeBinary, nullable=False),
     )
 
 

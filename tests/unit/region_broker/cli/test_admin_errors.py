@@ -1,11 +1,15 @@
 """What commands over Kafka's protocol say when something is wrong: with the words given, or at the broker."""
 
+from concurrent.futures import Future
+
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
+from region_broker.cli import kafka
 from region_broker.cli.admin.group import group
-from region_broker.cli.kafka import kafka_errors
+from region_broker.cli.kafka import kafka_errors, wait_for
+from region_broker.cli.output import EXIT_UNKNOWN_OUTCOME
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,22 @@ def test_an_error_without_words_is_told_in_those_of_its_code(
         f"tidemark: group billing is not described: {told} (COORDINATOR_NOT_AVAILABLE)."
         " Does a region act? See tidemark region status\n"
     )
+
+
+def test_an_order_that_is_not_answered_ends_with_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a quorum nothing of the metadata is settled, and librdkafka's future is answered never, or late."""
+    monkeypatch.setattr(kafka, "TIMEOUT_S", 0.01)
+    with pytest.raises(SystemExit) as ended:
+        wait_for(Future[None](), "topic orders is not created")
+    assert ended.value.code == EXIT_UNKNOWN_OUTCOME
+    told = capsys.readouterr().err
+    assert told.startswith("tidemark: topic orders is not created: no answer within 0.01 s, the")
+    assert "tidemark cluster status" in told
+
+
+def test_an_order_that_is_answered_returns_what_came() -> None:
+    answered = Future[int]()
+    answered.set_result(3)
+    assert wait_for(answered, "topic orders is not created") == 3

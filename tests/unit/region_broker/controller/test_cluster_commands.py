@@ -46,6 +46,7 @@ from tests.fixtures.cluster_images import (
     member,
     node,
     refusal,
+    starts,
 )
 
 A, B, C = member(1), member(2), member(3)
@@ -228,6 +229,29 @@ def test_INV_MN6_the_folder_of_a_removed_node_does_not_register_again() -> None:
         apply(emptied, RegisterNode(node(2, start=4)))
 
 
+def test_INV_MN7_a_folder_that_does_not_know_its_newest_start_is_an_older_copy() -> None:
+    image = after(in_sync(), RegisterNode(node(2, start=2), starts(B, "s1")))
+    image = after(image, RegisterNode(node(2, start=3), starts(B, "s1", "s2", "s3")))
+    for copy in (("s1",), ("s1", "t2"), ("s1", "t2", "t3"), ("s1", "t2", "t3", "t4")):
+        late = RegisterNode(node(2, start=4), starts(B, *copy))
+        assert refusal(image, late) == "folder-wound-back", copy
+    assert refusal(image, RegisterNode(node(2, start=3), starts(B, "s1", "s2", "s3"))) == ""
+    assert refusal(image, RegisterNode(node(2, start=4), starts(B, "s1", "s2", "s3", "s4"))) == ""
+    assert refusal(image, RegisterNode(node(2, start=4))) == "", "of a version that does not tell"
+    late = RegisterNode(node(2, start=2), starts(B, "s1", "s2"))
+    assert refusal(image, late) == "life-replaced", "a message that came late is no older copy"
+
+
+def test_INV_MN7_a_former_folder_that_comes_back_is_judged_by_its_own_starts() -> None:
+    """It is in sync until who leads drops it: what it had registered counts, whatever came in its place meanwhile."""
+    image = after(nobody_leads(), RegisterNode(node(2, start=2), starts(B, "s1", "s2")))
+    image = after(image, RegisterNode(node(2, folder=2, start=3), starts(EMPTIED, "e1")))
+    assert B in led(image)[1]
+    older = RegisterNode(node(2, start=4), starts(B, "s1", "t2"))
+    assert refusal(image, older) == "folder-wound-back"
+    assert refusal(image, RegisterNode(node(2, start=4), starts(B, "s1", "s2", "s3"))) == ""
+
+
 def test_INV_MFD1_what_is_remembered_of_folders_is_bounded_and_those_in_use_are_kept() -> None:
     image = after(in_sync(), FenceNode(2, life(2)), RemoveNode(2, B.incarnation))
     assert set(image.folders) == {A.incarnation, B.incarnation, C.incarnation}
@@ -240,6 +264,13 @@ def test_INV_MFD1_what_is_remembered_of_folders_is_bounded_and_those_in_use_are_
 
 
 # --- elections ---
+
+
+def test_who_is_drained_is_refused_with_the_way_out() -> None:
+    """An operator's drain lasts until a restart: nothing says that the node is about to stop."""
+    drained = after(FENCED_LEADER, DrainNode(2, life(2)))
+    with pytest.raises(CommandRefused, match=r"drained.* restart it, or name another node"):
+        apply(drained, ElectLeader(B, leader_epoch(2), 3))
 
 
 def test_INV_MH3_an_election_takes_a_leader_epoch_and_drops_nobody() -> None:

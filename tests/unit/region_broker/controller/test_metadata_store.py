@@ -57,7 +57,15 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.metadata_machine import decode_state
 from region_broker.controller.metadata_tables import metadata
-from tests.fixtures.cluster_images import leader_epoch, let_in, life, main_domain, member, node
+from tests.fixtures.cluster_images import (
+    leader_epoch,
+    let_in,
+    life,
+    main_domain,
+    member,
+    node,
+    starts,
+)
 from tests.fixtures.metadata_stores import open_metadata
 from tests.fixtures.older_metadata import forget_cluster, forget_deletions, forget_node_configs
 
@@ -255,7 +263,7 @@ async def test_nodes_and_leadership_survive_a_restart_and_an_older_database_has_
     replaced = RegisterNode(node(2, folder=2, start=2, rack="r"))
     elected = ElectLeader(member(1), leader_epoch(1), 0)
     for command in (
-        *let_in(1), elected, *let_in(2), FenceNode(2, life(2)), replaced, *let_in(3),
+        RegisterNode(node(1), starts(member(1), "s1", "s2")), UnfenceNode(1, life(1)), elected, *let_in(2), FenceNode(2, life(2)), replaced, *let_in(3),
         DrainNode(3, life(3)), RemoveNode(3, member(3).incarnation), *let_in(4), FenceNode(1, life(1)),
         UnfenceNode(2, life(2, 2)), ElectUnclean(member(2, 2), leader_epoch(2), 2), FenceNode(2, life(2, 2)),
     ):  # fmt: skip
@@ -263,6 +271,9 @@ async def test_nodes_and_leadership_survive_a_restart_and_an_older_database_has_
     live = store.image
     assert live.nodes[2].former_incarnations
     assert live.has_removed(member(3))
+    last_start = live.folders[member(1).incarnation].last_start
+    assert last_start is not None
+    assert last_start.incarnations == ("s2",)
     assert live.leadership == Leadership(
         leader=None, leader_epoch=leader_epoch(2), in_sync=(member(2, 2),), version=4, unclean=1
     )

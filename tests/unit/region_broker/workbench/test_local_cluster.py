@@ -43,6 +43,19 @@ def test_INV_LC4_a_region_that_is_down_keeps_its_ports_from_whatever_is_dialled(
             one.bind(("127.0.0.1", port))
 
 
+def test_INV_LC4_where_more_ports_are_dialled_from_the_others_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        cluster_plan, "not_dialled", lambda ports: [port for port in ports if port < 21_000]
+    )
+    with LocalCluster.open(tmp_path, region_count=8, port=0, new_cluster_id=UUID(int=1)) as cluster:
+        ports = [
+            port for r in cluster.plan.regions for port in (r.kafka_port, r.http_port, r.peer_port)
+        ]
+    assert all(20_000 <= port < 21_000 for port in ports)
+
+
 def test_INV_LC5_a_port_is_given_to_no_other_cluster_while_this_one_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ from region_broker.region.peers.protocol import (
 )
 from region_broker.region.peers.server import PeerServer, PeerSettings
 from region_broker.region.peers.sessions import NodeSession, PeerSession, Reply
+from tests.fixtures.cluster_images import starts
 from tests.fixtures.linked_regions import PlayedIdentity
 from tests.fixtures.region_nodes import NodeSide, member, real_node, running, standing_of
 from tests.fixtures.waiting import until
@@ -92,6 +93,13 @@ class Blind:
         return None
 
 
+OLDER = starts(TWO, "s1", "t2")
+
+
+def is_older(theirs: NodeHello) -> bool:
+    return theirs.starts == OLDER
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other-cluster": ({"cluster_id": "another"}, "belongs to cluster"),
     "other-region": ({"region": "us"}, "nodes of two regions say Hello"),
@@ -103,6 +111,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "an address of another node leads here",
     ),
     "removed-member": ({"member": Member(9, UUID(int=9))}, "let it join as a new member"),
+    "outdated-folder": ({"starts": lambda: OLDER}, "is an older copy"),
     "other-member": ({"member": Member(-1, UUID(int=9))}, "no id of a node"),
 }
 
@@ -114,7 +123,8 @@ def other(said: dict[str, Any]) -> NodeStanding:
 
 def first_node(settings: PeerSettings | None = None) -> NodeSide:
     removed = {Member(9, UUID(int=9))}
-    return real_node({}, standing_of(ONE, is_removed=removed.__contains__), settings)
+    standing = standing_of(ONE, is_removed=removed.__contains__, is_outdated=is_older)
+    return real_node({}, standing, settings)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -133,7 +143,8 @@ async def test_INV_CLH1_the_listener_refuses_by_name(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 async def test_INV_CLH1_so_does_whoever_calls(name: str) -> None:
     said, reason = REFUSED[name]
-    me = standing_of(ONE, is_removed={Member(9, UUID(int=9))}.__contains__)
+    removed = {Member(9, UUID(int=9))}
+    me = standing_of(ONE, is_removed=removed.__contains__, is_outdated=is_older)
     async with answering(other(said).hello) as address:
         refused = await refusal_of(address, me)
         assert refused.code == name.split(maxsplit=1)[0]
@@ -457,6 +468,11 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "cluster_id": hello.cluster_id, "region": "eu", "node_id": 2,
         "incarnation": "00000000-0000-0000-0000-000000000002",
         "life": "00000000-0000-0002-0000-000000000000", "feature_level": 1,
-        "purpose": "raft",
+        "purpose": "raft", "starts": None,
+    }  # fmt: skip
+    shown = standing_of(TWO, starts=lambda: OLDER).hello()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(shown))["starts"] == {
+        "folder_id": TWO.incarnation.hex, "history": None, "incarnations": ["s1", "t2"],
+        "incarnation_count": 2, "aside": False,
     }  # fmt: skip
     assert NodeHello.__name__ == "NodeHello"

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.cluster import transport as transport_module
 from region_broker.region.cluster.member_line import PAUSE_MS_MAX, PAUSE_MS_MIN
 from region_broker.region.cluster.raft_messages import RaftNotice
+from region_broker.region.cluster.transport import ANY_FOLDER
 from region_broker.region.peers.protocol import (
     PREFACE,
     FrameKind,
@@ -452,6 +454,36 @@ def test_INV_CLQ1_too_much_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
         run_simulated(play(), 1)
     assert [text for text in caplog.messages if "too much waits" in text] == caplog.messages
     assert len(caplog.messages) == 1
+
+
+def test_that_a_node_is_not_met_is_told_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A node that joins asks the others twice a second, for as long as it takes."""
+
+    async def play() -> None:
+        world = Simulated()
+        one, two = world.node(ONE), world.node(TWO)
+        async with asyncio.TaskGroup() as tasks:
+            running = [await world.start(one, tasks)]
+            world.addresses[Member(2, ANY_FOLDER)] = ("2", 9_000)
+            seek = partial(one.transport.send_to_node, "metadata", 2, vote(1))
+            await passes(10, seek)
+            running.append(await world.start(world.node(THREE), tasks))
+            world.addresses[Member(2, ANY_FOLDER)] = ("3", 9_000)
+            await passes(5, seek)
+            world.addresses[Member(2, ANY_FOLDER)] = ("4", 9_000)
+            await passes(5, seek)
+            running.append(await world.start(two, tasks))
+            world.addresses[Member(2, ANY_FOLDER)] = ("2", 9_000)
+            await passes(5, seek)
+            for task in running:
+                task.cancel()
+
+    with caplog.at_level(logging.INFO, "tidemark.cluster"):
+        run_simulated(play(), 1)
+    told = [text for text in caplog.messages if text.startswith("node 2 is")]
+    assert ["not met yet" in text for text in told] == [True, False, True, False], told
 
 
 @simulated

@@ -1,0 +1,71 @@
+"""A node of a region with several, before it has joined: it says over HTTP, and in its log, what it waits for.
+
+The node that is joined together then binds the same HTTP port anew.
+Not here: what it waits for (`cluster_node`), the routes (`http_api.waiting`).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from idempotency.identity import Member
+from idempotency.ports import Clock
+from region_broker.config.node_config import NodeConfig
+from region_broker.http_api.app import HttpServer
+from region_broker.http_api.waiting import Waiting, waiting_app
+from region_broker.node.storage import Begun
+
+TOLD_EACH_MS: Final = 10_000
+JOINS: Final = "joins"
+REGISTERS: Final = "registers with"
+PREPARES: Final = "waits for the birth to be known in"
+OPENS: Final = "opens its logs to join"
+
+_log: Final = logging.getLogger("tidemark.node")
+
+
+class WaitingRoom:
+    """`http` is bound while the node waits; `stage` says what it does once somebody leads the quorum."""
+
+    def __init__(
+        self, config: NodeConfig, clock: Clock, begun: Callable[[], Begun], hears: Callable[[Member], bool]
+    ) -> None:  # fmt: skip
+        """`hears`: whether a member's connection to here stands."""
+        self._config = config
+        self._clock = clock
+        self._begun = begun
+        self._hears = hears
+        self._began_ms = clock.monotonic_ms()
+        self.stage = JOINS
+        waiting = Waiting(
+            region=config.region, reason=self.reason, without_leader_ms=self._without_leader_ms
+        )
+        self.http: Final = HttpServer(waiting_app(waiting))
+
+    async def tell(self) -> None:
+        """Tell the log again and again, until cancelled."""
+        while True:
+            await self._clock.sleep_ms(TOLD_EACH_MS)
+            _log.warning("%s", self.reason())
+
+    def reason(self) -> str:
+        """Return what keeps this node from joining now, and the way out."""
+        region, begun = self._config.region, self._begun()
+        leader = begun.metadata.group.leader
+        if self._is_led() and leader is not None:
+            return f"this node {self.stage} region {region}; node {leader.node_id} leads its quorum"
+        voters = [each for each in begun.metadata.group.membership.voters if each != begun.member]
+        silent = [each.node_id for each in voters if not self._hears(each)]
+        asked = silent or [node.node_id for node in self._config.siblings]
+        names = ", ".join(map(str, sorted(asked)))
+        return (
+            f"this node waits for the quorum of region {region}: most of its voters must run, and nodes {names} have not come in,"
+            " or lead nothing. If the region is new, run tidemark init once, at one of its nodes, while that one is stopped"
+        )
+
+    def _is_led(self) -> bool:
+        group = self._begun().metadata.group
+        return group.is_member and group.leader is not None
+
+    def _without_leader_ms(self) -> int:
+        return 0 if self._is_led() else max(1, self._clock.monotonic_ms() - self._began_ms)

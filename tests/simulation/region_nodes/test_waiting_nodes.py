@@ -1,0 +1,101 @@
+"""A node of a region with several that has not joined yet answers over HTTP what it waits for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.node import NodeRefused, Ports
+from region_broker.node.birth import BirthOutcome, give_birth
+from tests.simulation.http_client import Answer, get
+from tests.simulation.region_cluster import Cluster, Member
+from tests.simulation.region_pair import SeededChance, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+async def asked(node: Member, path: str) -> Answer:
+    return await get(node.fabric.site(node.name), node.http_port, path)
+
+
+async def ready(node: Member) -> tuple[int, dict[str, Any]]:
+    answer = await asked(node, "/readyz")
+    return answer.status, answer.json()["checks"]
+
+
+async def test_a_node_that_waits_for_its_quorum_says_whom_it_waits_for(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 61)
+    first, second, third = cluster.nodes.values()
+    try:
+        await second.begin()
+        assert (await asked(second, "/livez")).status == 200
+        status, checks = await ready(second)
+        assert status == 503
+        assert "waits for the quorum of region eu" in checks["joined"]
+        assert "nodes 1, 3 have not come in" in checks["joined"]
+        metrics = (await asked(second, "/metrics")).body.decode()
+        assert 'tidemark_quorum_leader_known{region="eu"} 0.0' in metrics
+        assert 'tidemark_node_waits{region="eu"} 1.0' in metrics
+        other = await asked(second, "/v1/cluster")
+        assert (other.status, other.json()["code"]) == (503, "node-waits")
+        assert "waits for the quorum" in other.json()["detail"]
+        await first.start()
+        await third.start()
+        await until(lambda: second.runs and second.member.node is not None, "it joined")
+        await cluster.until_led()
+        answers = [await asked(node, "/v1/cluster") for node in cluster.nodes.values()]
+        assert {answer.status for answer in answers} == {200}
+        assert "tidemark_node_waits" not in (await asked(second, "/metrics")).body.decode()
+    finally:
+        await cluster.stop()
+
+
+async def test_of_the_voters_only_those_are_named_that_are_not_there(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 62)
+    try:
+        await cluster.start()
+        await cluster.until_led()
+        first, second, third = cluster.nodes.values()
+        store = first.node.storage.metadata
+        await cluster.until(lambda: len(store.quorum.membership.voters) == 3, "three vote")
+        for node in (first, second, third):
+            await node.kill()
+        await third.begin()
+        _, checks = await ready(third)
+        assert "nodes 1, 2 have not come in" in checks["joined"]
+    finally:
+        await cluster.stop()
+
+
+async def birth_at_second(cluster: Cluster, **how: bool) -> BirthOutcome:
+    _, second, _ = cluster.nodes.values()
+    site = cluster.fabric.site(second.name)
+    ports = Ports(second.clock, SeededChance(cluster.chance), second.disk, site)
+    return await give_birth(second.config(), ports, **{"no_history_elsewhere": False, **how})
+
+
+async def test_T32_a_node_that_waits_says_whether_it_has_history_to_who_asks_for_a_birth(
+    tmp_path: Path,
+) -> None:
+    """Whoever has it alone waits for its quorum, too: a second birth would part the region, whatever the operator says."""
+    cluster = Cluster(tmp_path, 63)
+    first, second, third = cluster.nodes.values()
+    try:
+        await third.begin()
+        with pytest.raises(NodeRefused, match=r"^node 1 of region eu \(.*\) cannot be asked"):
+            await birth_at_second(cluster)
+        sure = {"no_history_elsewhere": True, "dry_run": True}
+        assert await birth_at_second(cluster, **sure) is BirthOutcome.WOULD_BE_BORN
+        await first.start()
+        await cluster.until(lambda: third.member.node is not None, "it joined")
+        for _ in ("they run", "they wait"):
+            with pytest.raises(NodeRefused, match="node 1 of region eu has history") as refused:
+                await birth_at_second(cluster, no_history_elsewhere=True)
+            assert "it joins the others of its region" in str(refused.value)
+            assert "region failover" not in str(refused.value)
+            for node in (first, third):
+                await node.kill()
+            await first.begin()
+        assert not second.disk.exists(second.folder), "INV-BI3"
+    finally:
+        await cluster.stop()
