@@ -305,6 +305,8 @@ class Services:
     node_configs: NodeConfigService
     quorum: Callable[[], GroupFacts]
     """Tells what this node knows of the region's quorum now."""
+    quorum_leader: Forwarder
+    """Carries a request to the node that leads that quorum."""
     metrics: Metrics
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)

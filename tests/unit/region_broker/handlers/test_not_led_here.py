@@ -4,14 +4,16 @@ The expected errors are those after which the Java client, librdkafka and franz-
 in `not_led_here`, with their sources.
 """
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.raft.entries import Member
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView
 from region_broker.handlers.dispatch.not_led_here import RULES, Elsewhere
@@ -288,6 +290,46 @@ async def test_INV_HD6_a_change_that_may_have_been_made_is_not_carried_anywhere_
         client = await fixture.connect()
         assert codes(await client.call(19, 5, FORWARDED[19])) - {0} == {TIMED_OUT}
         assert len(fixture.forwarder.frames) == 1
+
+
+# -- the quorum -----------------------------------------------------------------------------------
+
+QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+
+
+async def test_who_does_not_lead_the_quorum_asks_who_does(tmp_path: Path) -> None:
+    """kafka-metadata-quorum.sh asks one node, any, and knows no other than the answer of the quorum's leader."""
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)  # it leads the logs; that is another matter
+        alone = fixture.services.quorum()
+        other = Member(2, UUID(int=2))
+        fixture.services.quorum = lambda: replace(alone, leader=other, followers={})
+        fixture.forwarder.answer = b"as it came"
+        client = await fixture.connect()
+        client.send(55, 2, QUORUM)
+        assert await client.receive_raw() == b"as it came"
+        fixture.forwarder.failure = ForwardingFailed("away", may_have_happened=False)
+        assert codes(await client.call(55, 2, QUORUM)) == {0, NOT_LEADER}
+        fixture.services.quorum = lambda: replace(alone, leader=None, followers={})
+        carried = len(fixture.forwarder.frames)
+        assert codes(await client.call(55, 2, QUORUM)) == {0, NOT_LEADER}
+        assert len(fixture.forwarder.frames) == carried
+
+
+async def test_KIP853_the_leader_of_the_quorum_tells_where_its_voters_are_met(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        alone = fixture.services.quorum()
+        voters = (alone.me, Member(2, UUID(int=2)))
+        membership = msgspec.structs.replace(alone.membership, voters=voters)
+        told = replace(alone, membership=membership)
+        fixture.services.quorum = lambda: told
+        client = await fixture.connect()
+        answer = await client.call(55, 2, QUORUM)
+        assert {int(node.node_id): len(node.listeners) for node in answer.nodes}[2] == 1
+        assert fixture.forwarder.frames == []
 
 
 async def test_configs_of_this_very_node_are_changed_here(tmp_path: Path) -> None:
