@@ -64,6 +64,8 @@ NODE_PROBE_MS: Final = 1_000
 NODE_PROBE_TIMEOUT_MS: Final = 3_000
 # Kafka's connections.max.idle.ms.
 IDLE_TIMEOUT_MS: Final = 600_000
+# What changes something waits that long in a region of several nodes while none of them can execute it: elections take less.
+LEADER_WAIT_MS: Final = 3_000
 
 FETCH_BYTES_MAX: Final = 55 * MIB  # Kafka's fetch.max.bytes
 FETCH_PARTITION_COUNT_MAX: Final = 20_000

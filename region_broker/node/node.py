@@ -54,7 +54,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
-from region_broker.region.cluster.leader_route import LeaderRoute
+from region_broker.region.cluster.leader_route import LeaderRoute, QuorumRoute
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
@@ -69,6 +69,7 @@ from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import (
     ForwardTarget,
+    NodeRoute,
     PeerForwarder,
     this_node_leads,
     under_none,
@@ -319,14 +320,11 @@ class Node:
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         route = self._leader_route()
-        self._forwarder = PeerForwarder(
-            ports.network,
-            self._handshake,
-            self._addresses,
-            ports.clock,
-            origin=ports.chance.uuid().int >> 65,
-            leader_route=route.route if route is not None else this_node_leads,
+        origin = ports.chance.uuid().int >> 65
+        self._forwarder = self._forwarder_to(
+            route.route if route is not None else this_node_leads, origin
         )
+        self._quorum_forwarder = self._forwarder_to(self._quorum_route(), origin)
         if route is not None:
             storage.metadata.follow(lambda _image: self._forwarder.follow_leader())
         self.role.on_term = lambda term: self._forwarder.follow(
@@ -347,6 +345,7 @@ class Node:
             config=config,
             node_configs=self.configs,
             quorum=lambda: storage.metadata.quorum,
+            quorum_leader=self._quorum_forwarder,
             metrics=self.metrics,
             memory=self.memory,
             region_nodes=self._region_nodes(),
@@ -386,6 +385,22 @@ class Node:
         if (refused := self._handshake.refused()) is not None:
             raise refused
         self.failover.outlook.lives.admit(hello)
+
+    def _forwarder_to(self, route: Callable[[], NodeRoute | None], origin: int) -> PeerForwarder:
+        """Return what carries requests to the primary region, or to who leads this one by `route`."""
+        ports = self._ports
+        return PeerForwarder(
+            ports.network, self._handshake, self._addresses, ports.clock, origin=origin,
+            leader_route=route,
+        )  # fmt: skip
+
+    def _quorum_route(self) -> Callable[[], NodeRoute | None]:
+        """Return the way to who leads the quorum, to nobody for the only node of a region."""
+        if self._cluster is None:
+            return this_node_leads
+        metadata = self.storage.metadata
+        standing = self._cluster.line.standing
+        return QuorumRoute(lambda: metadata.image, standing, lambda: metadata.quorum.leader).route
 
     def _leader_route(self) -> LeaderRoute | None:
         """Return the way to who leads the region; None for the only node of one."""
@@ -556,6 +571,7 @@ class Node:
                         ),
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
+                        ("quorum-forwarder", self._quorum_forwarder.run()),
                         ("failover", self._decide_role()),
                         (
                             "peers",

@@ -107,6 +107,17 @@ def _spark(cache: Path, log_level: str) -> list[str]:
     return ["env", log, "PYTHONPATH=", python, str(HERE / "spark" / "main.py"), str(jars)]
 
 
+def _kafka_tools(cache: Path, log_level: str) -> list[str]:
+    jars = cache / "jars"
+    if not jars.exists():
+        _run(
+            ["mvn", "-q", "-B", "-f", str(HERE / "kafka_tools" / "pom.xml"), "dependency:copy-dependencies",
+             f"-DoutputDirectory={jars}"], cwd=cache,
+        )  # fmt: skip
+    traces = f"TRACES={str(log_level == 'debug').lower()}"
+    return ["env", traces, sys.executable, str(HERE / "kafka_tools" / "main.py"), str(jars)]
+
+
 def _kafka_python(cache: Path, log_level: str) -> list[str]:
     version = CLIENTS["kafka-python"].version
     suite = cache / f"kafka_python-{version}"
@@ -116,7 +127,7 @@ def _kafka_python(cache: Path, log_level: str) -> list[str]:
             [python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:",
              f"kafka-python=={version}"], cwd=cache,
         )  # fmt: skip
-        shutil.unpack_archive(f"{suite}.tar.gz", cache, filter="data")
+        _run(["tar", "-xzf", f"{suite}.tar.gz"], cwd=cache)
     traces = f"TRACES={str(log_level == 'debug').lower()}"
     return ["env", traces, "PYTHONPATH=", python, str(HERE / "kafka_python_suite.py"), str(suite)]
 
@@ -146,6 +157,10 @@ CLIENTS: Final[dict[str, Foreign]] = {
         ("java", "javac", "mvn"), "Maven Central", _streams,
     ),
     "js": Foreign("kafkajs (Node.js)", "2.2.4", ("node", "npm"), "the npm registry", _js),
+    "kafka-tools": Foreign(
+        "Kafka's command line tools (org.apache.kafka:kafka-tools)", "4.1.1", ("java", "mvn"),
+        "Maven Central", _kafka_tools,
+    ),
     "spark": Foreign(
         "Spark's Kafka source and sink (org.apache.spark:spark-sql-kafka-0-10_2.13)", "4.0.0",
         ("java", "mvn"), "Maven Central and PyPI", _spark,

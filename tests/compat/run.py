@@ -2,13 +2,16 @@
 
 Not part of the test run: it fetches the clients from Maven Central, the Go module proxy and npm into a cache outside
 the repository (`$TIDEMARK_COMPAT_CACHE`, or `~/.cache/tidemark-compat`). Each client's program in `foreign/` uses its
-public API only, reads back what it wrote, and prints `ok|FAIL|skip <tab> check <tab> reason` a line. It is run twice: against
-one region alone, and against the mirror of a pair, which forwards writes and reads up to its last tidemark.
+public API only, reads back what it wrote, and prints `ok|FAIL|skip <tab> check <tab> reason` a line. It is run in each place:
+against one region alone, against the mirror of a pair, which forwards writes and reads up to its last tidemark, and against a
+region of three nodes, by the address of one that follows.
 
     python -m tests.compat.run java --only 'admin: list offsets' --place one
+    python -m tests.compat.run --place nodes    # all, where one region has three nodes
     python -m tests.compat.run --write          # all, and the table in docs/reference/compatibility.md
 
-A whole result is kept in the cache; `--write` takes the last one of each client and place.
+A whole result is kept in the cache; `--write` takes the last one of each client and place, and leaves in the table what was
+not run on this machine.
 
 Exit codes: 0 all checks passed; 1 a check failed; 2 a tool or a download is missing.
 """
@@ -30,10 +33,10 @@ import msgspec
 
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.compat.foreign_clients import CLIENTS, REASONS, MissingToolError
+from tests.compat.places import PLACES, start
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "compatibility.md"
-# Where a program is aimed: the name in the table, and how many regions are started. The last one is asked.
-PLACES: Final = {"one": ("one region", 1), "mirror": ("mirror of a pair", 2)}
+
 PROGRAM_S: Final = 420
 _TABLE: Final = re.compile(
     r"(?P<head><!-- measured: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)",
@@ -73,14 +76,15 @@ def main(arguments: Sequence[str]) -> int:
     for place in options.place or list(PLACES):
         for name in names:
             print(
-                f"--- {CLIENTS[name].title} {CLIENTS[name].version}, {PLACES[place][0]}", flush=True
+                f"--- {CLIENTS[name].title} {CLIENTS[name].version}, {PLACES[place].title}",
+                flush=True,
             )
             found[name, place] = _against(place, commands[name], CLIENTS[name].settings, options)
     print(table(found))
     if not options.only:
         keep(found)
     if options.write:
-        write(DOCUMENT, table(kept()))
+        write(DOCUMENT, table(written(DOCUMENT.read_text("utf-8")) | kept()))
     return 0 if all(outcome.passed for outcomes in found.values() for outcome in outcomes) else 1
 
 
@@ -89,9 +93,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         prog="tests.compat.run", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("clients", nargs="*", choices=[[], *CLIENTS], help="which clients (all)")
-    parser.add_argument(
-        "--place", action="append", choices=list(PLACES), help="where to aim (both)"
-    )
+    parser.add_argument("--place", action="append", choices=list(PLACES), help="where to aim (all)")
     parser.add_argument("--only", action="append", default=[], help="a check by name (all)")
     parser.add_argument(
         "--log",
@@ -145,6 +147,25 @@ def kept() -> Found:
     }
 
 
+def written(text: str) -> Found:
+    """Return what the table in the document says: what was run on other machines, or before, and is kept nowhere else."""
+    titles = {client.title: name for name, client in CLIENTS.items()}
+    places = {place.title: key for key, place in PLACES.items()}
+    found: Found = {}
+    head: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        head = cells if cells[:3] == ["client", "version", "what was done"] else head
+        if not cells or len(cells) != len(head) or cells[0] not in titles:
+            continue
+        for title, word in zip(head, cells, strict=True):
+            if title in places and word != "not run":
+                reason = "" if word == "passed" else cells[-1].replace("\\|", "|")
+                outcome = Outcome(cells[2], word != "failed", reason, word == "skipped")
+                found.setdefault((titles[cells[0]], places[title]), []).append(outcome)
+    return found
+
+
 def _against(
     place: str, command: list[str], settings: Mapping[str, object], options: argparse.Namespace
 ) -> list[Outcome]:
@@ -153,14 +174,15 @@ def _against(
         tempfile.TemporaryDirectory(prefix="tidemark-compat-") as folder,
         LocalCluster.open(
             Path(folder),
-            region_count=PLACES[place][1],
+            region_count=PLACES[place].region_count,
+            node_count=PLACES[place].node_count,
             port=0,
             new_cluster_id=UUID(int=1),
             settings=settings,
         ) as cluster,
     ):
-        cluster.start()
-        bootstrap = cluster.plan.regions[-1].bootstrap
+        start(cluster)
+        bootstrap = cluster.plan.nodes[-1].bootstrap
         try:
             done = subprocess.run(
                 [*command, bootstrap, "compat", *options.only], stdout=subprocess.PIPE, text=True,
@@ -180,10 +202,11 @@ def _against(
 
 def _keep_logs(cluster: LocalCluster, place: str) -> None:
     """Keep what the nodes said beside a failure: it may not come again."""
-    for region in cluster.plan.regions:
-        kept_at = Path(tempfile.gettempdir()) / f"tidemark-compat-{place}-{region.name}.log"
-        shutil.copy(cluster.data_dir(region.name) / "node.log", kept_at)
-        print(f"the log of region {region.name} is kept: {kept_at}", file=sys.stderr)
+    for node in cluster.plan.nodes:
+        name = node.name.replace("/", "-")
+        kept_at = Path(tempfile.gettempdir()) / f"tidemark-compat-{place}-{name}.log"
+        shutil.copy(cluster.data_dir(node.name) / "node.log", kept_at)
+        print(f"the log of {node.title} is kept: {kept_at}", file=sys.stderr)
 
 
 def outcomes_of(printed: str, exit_code: int) -> list[Outcome]:
@@ -206,7 +229,7 @@ def table(found: Found) -> str:
     """Return the Markdown table: one line per client and check, one column per place."""
     places = [place for place in PLACES if any(key[1] == place for key in found)]
     lines = [
-        f"| client | version | what was done | {' | '.join(PLACES[place][0] for place in places)} | why not passed, and what to do |",
+        f"| client | version | what was done | {' | '.join(PLACES[place].title for place in places)} | why not passed, and what to do |",
         "|---" * (4 + len(places)) + "|",
     ]
     for name, client in CLIENTS.items():

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.compat.kafka_dump import names_topic, not_understood
-from tests.compat.run import Outcome, outcomes_of, table
+from tests.compat.run import DOCUMENT, Outcome, outcomes_of, table, written
 from tests.compat.through_failover import judged
 
 
@@ -45,6 +45,19 @@ def test_the_table_names_each_check_once_with_a_result_for_each_place() -> None:
         ["produce", "passed", "failed", "a\\|b |"],
         ["the region lives on", "not run", "failed", "ended |"],
     ]
+
+
+def test_what_was_not_run_here_stays_in_the_table() -> None:
+    found = {
+        ("java", "one"): [Outcome("produce", passed=True, reason="")],
+        ("java", "nodes"): [Outcome("produce", passed=False, reason="a|b")],
+        ("js", "mirror"): [Outcome("b", passed=True, reason="needs TLS", skipped=True)],
+    }
+    assert written(table(found)) == found
+    text = DOCUMENT.read_text("utf-8")
+    told = {line for line in text.splitlines() if line.startswith("| Java (")}
+    assert told
+    assert told <= set(table(written(text)).splitlines())
 
 
 # As Kafka 4.1.1 prints them.

@@ -4,8 +4,9 @@ v1: when each replica was heard, and had the whole log (KIP-836).  v2: directory
 (KIP-853), texts of errors, and where nodes are met.
 Offsets are indexes of the quorum's log, which begins at 1; an end is that of the entry to come. A follower that lacks something
 had the whole log at a time that nobody knows: -1. The rest is Kafka's: one topic and partition may be asked for, anything else is
-UNKNOWN_TOPIC_OR_PARTITION, and who does not lead is NOT_LEADER_OR_FOLLOWER.
-Source: KafkaRaftClient.java `handleDescribeQuorumRequest`, LeaderState.java, RaftUtil.java.
+UNKNOWN_TOPIC_OR_PARTITION. A node that does not lead the quorum asks the one that does, as Kafka's brokers do, for clients ask any;
+NOT_LEADER_OR_FOLLOWER is what it answers where that one is not known, or not reached.
+Source: KafkaApis.scala `forwardToController`, KafkaRaftClient.java `handleDescribeQuorumRequest`, LeaderState.java, RaftUtil.java.
 """
 
 from typing import Any, Final
@@ -15,8 +16,9 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.handlers.dispatch.answer_budget import check_count
-from region_broker.handlers.dispatch.registry import Api, Fields
-from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.nodes import KnownNode
+from region_broker.handlers.dispatch.registry import Api, Fields, Written
+from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _TOPIC: Final = "__cluster_metadata"
@@ -24,7 +26,7 @@ _PARTITION: Final = 0
 _UNKNOWN: Final = -1
 
 
-async def handle_describe_quorum(ctx: RequestContext, request: Any) -> Fields:
+async def handle_describe_quorum(ctx: RequestContext, request: Any) -> Fields | Written:
     """Tell the quorum, or the one error for all that is asked."""
     topics = request.topics
     check_count("DescribeQuorum", sum(1 + len(topic.partitions) for topic in topics))
@@ -32,12 +34,25 @@ async def handle_describe_quorum(ctx: RequestContext, request: Any) -> Fields:
     if len(topics) != 1 or asked != [(_TOPIC, _PARTITION)]:
         return await _unknown(topics)
     facts = ctx.services.quorum()
+    if not facts.leads and facts.leader is not None and not ctx.is_forwarded:
+        answer = await _of_the_leader(ctx)
+        if answer is not None:
+            return Written(answer)
+        facts = ctx.services.quorum()
     partition = _described(ctx, facts) if facts.leads else _not_leading(facts)
     return {
         "error_code": ErrorCode.none,
         "topics": [{"topic_name": _TOPIC, "partitions": [partition]}],
         "nodes": _nodes(ctx, facts) if facts.leads else [],
     }
+
+
+async def _of_the_leader(ctx: RequestContext) -> bytes | None:
+    """Return what the quorum's leader answers, None where it is not reached."""
+    try:
+        return await ctx.services.quorum_leader.forward(ctx, ctx.frame)
+    except ForwardingFailed:
+        return None
 
 
 async def _unknown(topics: Any) -> Fields:
@@ -103,14 +118,16 @@ def _replica(ctx: RequestContext, facts: GroupFacts, member: Member) -> Fields:
 
 
 def _nodes(ctx: RequestContext, facts: GroupFacts) -> list[Fields]:
-    """Return the members' nodes. Only this one's address is known: no other answers this API yet."""
-    region = ctx.services.region
-    own = [{"name": "PLAINTEXT", "host": region.kafka_host, "port": region.kafka_port}]
+    """Return the voters, and where clients meet each of them."""
+    known = {node.node_id: node for node in ctx.services.nodes.registered}
     ids = dict.fromkeys(each.node_id for each in facts.membership.voters)
-    return [
-        {"node_id": node_id, "listeners": own if node_id == region.node_id else []}
-        for node_id in ids
-    ]
+    return [{"node_id": node_id, "listeners": _listeners(known.get(node_id))} for node_id in ids]
+
+
+def _listeners(node: KnownNode | None) -> list[Fields]:
+    if node is None:
+        return []
+    return [{"name": "PLAINTEXT", "host": node.kafka_host, "port": node.kafka_port}]
 
 
 API: Final = Api(55, "DescribeQuorum", range(3), handle_describe_quorum)

@@ -5,6 +5,7 @@ INV-HD5  a node that does not lead its region's logs executes nothing that the l
          one that was refused so is not executed on that connection, though this node may lead by then
 INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
          of the one is begun before the next is decoded, and one that writes is answered before
+INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
 once it is known to be sound. What cannot be answered closes the connection, with a text that says why and what to do. A request is served
@@ -54,6 +55,8 @@ from region_broker.wire.server import Finish as FinishSlot
 
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
+# How often who waits for a leader looks again.
+ASK_AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,12 @@ class _Begun:
     rule: Rule | None
     """What becomes of it because this node does not lead; None where it does."""
     held: asyncio.Lock | None = None
+    waits_until_s: float = 0.0
+    """Until when it waits for somebody who can execute it, by the loop's clock; 0: not at all."""
+
+
+class _NobodyYet(Exception):
+    """Nobody can execute a request now, and it may wait until somebody can (INV-HD6)."""
 
 
 class Dispatcher:
@@ -172,18 +181,30 @@ class Dispatcher:
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
         try:
-            if begun.rule is not None and begun.rule.what is not Elsewhere.HERE:
-                return await self._led_elsewhere(api, ctx, incoming, begun, header.body_start)
-            if begun.forwards:
-                with _in_order(api, ctx, forwards=True):
-                    return await self._forward(api, ctx, incoming, header.body_start)
-            if api.waits:
-                incoming.hand_back()
-            with _in_order(api, ctx, forwards=False):
-                fields = await self._handled(api, ctx, begun.request)
+            while True:
+                try:
+                    return await self._executed(api, ctx, incoming, begun, header.body_start)
+                except _NobodyYet:
+                    pass
+                await asyncio.sleep(ASK_AGAIN_S)
+                begun = self._judged(api, begun.request, begun.held, begun.waits_until_s)
         finally:
             if begun.held is not None:
                 begun.held.release()
+
+    async def _executed(
+        self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
+    ) -> Buffer | None:
+        """Answer a request, by whoever must execute it; raises `_NobodyYet`."""
+        if begun.rule is not None and begun.rule.what is not Elsewhere.HERE:
+            return await self._led_elsewhere(api, ctx, incoming, begun, body_start)
+        if begun.forwards:
+            with _in_order(api, ctx, forwards=True):
+                return await self._forward(api, ctx, incoming, begun, body_start)
+        if api.waits:
+            incoming.hand_back()
+        with _in_order(api, ctx, forwards=False):
+            fields = await self._handled(api, ctx, begun.request)
         if fields is None:
             return None
         if isinstance(fields, Written):
@@ -237,14 +258,26 @@ class Dispatcher:
             if order is not None and held is None:
                 order.release()
 
-    def _judged(self, api: Api, request: Any, held: asyncio.Lock | None) -> "_Begun":
+    def _judged(
+        self, api: Api, request: Any, held: asyncio.Lock | None, waits_until_s: float | None = None
+    ) -> "_Begun":
         """Say whose a request is that is sound: the primary region's, where this is another one, or the leading node's."""
         is_own = api.is_own is not None and api.is_own(request)
         forwards = api.forward and not is_own and not self._services.region.acting
         rule = None
         if not self._services.leads and not is_own:
             rule = rule_of(api.key, request)
-        return _Begun(forwards, request, rule, held)
+        if waits_until_s is None:
+            waits_until_s = self._waits_until_s(api, request, is_own=is_own)
+        return _Begun(forwards, request, rule, held, waits_until_s)
+
+    def _waits_until_s(self, api: Api, request: Any, *, is_own: bool) -> float:
+        """Return until when a request waits for a leader: a change does, where one of several nodes is elected."""
+        if is_own or rule_of(api.key, request).what is not Elsewhere.FORWARDED:
+            return 0.0
+        if self._services.nodes.is_alone:
+            return 0.0
+        return asyncio.get_running_loop().time() + self._services.leader_wait_s
 
     async def _led_elsewhere(
         self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
@@ -253,7 +286,9 @@ class Dispatcher:
         rule, leader = begun.rule, self._services.nodes.leader
         assert rule is not None
         if rule.what is Elsewhere.FORWARDED and leader is not None and not ctx.is_forwarded:
-            return await self._forward(api, ctx, incoming, body_start)
+            return await self._forward(api, ctx, incoming, begun, body_start)
+        if leader is None:
+            _may_wait(begun)
         error = rule.error
         if rule.what is Elsewhere.LISTED and leader is not None:
             error = ErrorCode.none
@@ -292,7 +327,7 @@ class Dispatcher:
         )
 
     async def _forward(
-        self, api: Api, ctx: RequestContext, incoming: Incoming, body_start: int
+        self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
     ) -> Buffer | None:
         lost: Fields | None = None
         if api.waits:
@@ -305,6 +340,8 @@ class Dispatcher:
                 incoming.hand_back()
             return await answer_to_come
         except ForwardingFailed as error:
+            if not error.may_have_happened:
+                _may_wait(begun)
             self._error_log.failed(api.name, f"not forwarded: {error}", lambda: trace_of(incoming))
             if api.key == _PRODUCE_KEY:
                 ctx.connection_state.produce_broken = True
@@ -338,6 +375,12 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _may_wait(begun: _Begun) -> None:
+    """Let a request wait that was executed nowhere, as long as it may (INV-HD6); raises `_NobodyYet`."""
+    if asyncio.get_running_loop().time() < begun.waits_until_s:
+        raise _NobodyYet
 
 
 async def _encoded(asked: Incoming | RequestContext, fields: Fields | bytes) -> Buffer:

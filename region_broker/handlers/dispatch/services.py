@@ -23,6 +23,7 @@ from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
 from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.topic_rows import TopicRows
+from region_broker.limits import LEADER_WAIT_MS
 from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
@@ -304,6 +305,8 @@ class Services:
     node_configs: NodeConfigService
     quorum: Callable[[], GroupFacts]
     """Tells what this node knows of the region's quorum now."""
+    quorum_leader: Forwarder
+    """Carries a request to the node that leads that quorum."""
     metrics: Metrics
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -312,6 +315,8 @@ class Services:
     """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
     is_short: Callable[[Partition], bool] = never_short
     """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
+    leader_wait_s: float = LEADER_WAIT_MS / 1_000
+    """How long what changes something waits while no node of the region can execute it."""
 
     @property
     def nodes(self) -> NodeFacts:

@@ -1,4 +1,4 @@
-"""The way from this node to the one that leads its region, and under which leader epoch this one leads.
+"""The ways from this node to the one that leads its region, and to the one that leads its quorum; under which leader epoch this one leads.
 
 INV-CLR1  both sides go by the leadership of the image, by folder and leader epoch: what one of them has not heard yet is refused
 Not here: carrying requests (`region.peers.forwarder`), what clients are told (`view`).
@@ -6,8 +6,10 @@ Not here: carrying requests (`region.peers.forwarder`), what clients are told (`
 
 from collections.abc import Callable
 
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.raft.entries import Member
 from region_broker.region.cluster.standing import NodeStanding, StandingTowards
 from region_broker.region.peers.forwarder import NodeRoute
 from region_broker.region.peers.protocol import PeerUnreachable
@@ -41,9 +43,36 @@ class LeaderRoute:
         node = None if leader is None else image.node_of(leader)
         if leader is None or node is None:
             raise PeerUnreachable("no node of this region leads now", sent=False)
-        return NodeRoute(
-            leader,
-            leadership.leader_epoch,
-            (node.peer_host, node.peer_port),
-            StandingTowards(self._standing, leader),
-        )
+        return _way_to(leader, node, leadership.leader_epoch, self._standing)
+
+
+class QuorumRoute:
+    """`route` for a `PeerForwarder` of what only the quorum's leader knows."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        standing: NodeStanding,
+        leader: Callable[[], Member | None],
+    ) -> None:
+        """Go to `leader()`, as far as this node knows, which is the member that `standing` names."""
+        self._image = image
+        self._standing = standing
+        self._leader = leader
+
+    def route(self) -> NodeRoute | None:
+        """Return the way to who leads the quorum, None where this node does; raises `PeerUnreachable` while nobody is known to."""
+        leader = self._leader()
+        if leader == self._standing.member:
+            return None
+        node = None if leader is None else self._image().node_of(leader)
+        if leader is None or node is None:
+            raise PeerUnreachable("no node is known to lead the quorum of this region", sent=False)
+        return _way_to(leader, node, NO_LEADER_EPOCH, self._standing)
+
+
+def _way_to(
+    member: Member, node: NodeImage, leader_epoch: LeaderEpoch, standing: NodeStanding
+) -> NodeRoute:
+    address = node.peer_host, node.peer_port
+    return NodeRoute(member, leader_epoch, address, StandingTowards(standing, member))

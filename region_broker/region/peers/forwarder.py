@@ -1,13 +1,14 @@
 """Forwarding: requests that this node must not execute go to who must, answers come back verbatim.
 
-There are two routes: to the primary region, and to the node that leads this one's own region. A request of a client of a mirror
+There are two routes: to the primary region, and to the node that leads this one's own region, or its quorum. A request of a client of a mirror
 may take both, the second one first; none takes the same kind of route twice.
 
 INV-FW1  each client connection has a peer connection of its own: its requests leave, start and are answered
          as on one connection, and what is bound to a connection at the primary ends with it
 INV-FW2  a failure says whether the request may have been executed: never "no" once it was sent (P18)
 INV-FW3  the acting side executes a forwarded request only while it acts, under the region epoch that the
-         sender knows; the leading node takes one only while it leads, under the leader epoch that the sender knows
+         sender knows; the leading node takes one only while it leads, under the leader epoch that the sender knows. What asks
+         for the quorum alone is taken by any node: who leads the logs does not matter to it
 INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4). Those of one client
          connection go over one peer connection: where that ends, what waits here may stand behind one that was refused there
 INV-FW5  a request that the acting side fails at ends its own client connection, never the acting node
@@ -67,6 +68,8 @@ RETRY_PAUSE_MS: Final = 100
 IDLE_MS_MAX: Final = NODE_SILENCE_MS // 2
 """A connection to a node on which nothing was said for so long is made anew."""
 _PRODUCE_KEY: Final = 0
+_OF_THE_QUORUM: Final = frozenset({55})
+"""DescribeQuorum: asked of who leads the quorum, whoever leads the logs."""
 _CLOSE: Final = "close-connection"
 _CHANNEL_BITS: Final = 20
 _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
@@ -426,11 +429,7 @@ class ForwardTarget:
         except HeaderError as error:
             raise PeerRefused(_CLOSE, str(error)) from error
         # And no await before the dispatcher starts (INV-FW3).
-        refusal = (
-            self._refusal_of_node(message.leader_epoch)
-            if isinstance(session, NodeSession)
-            else self._refusal(message.region_epoch)
-        )
+        refusal = self._refusal_to(session, message, incoming.api_key)
         _admit(peer, refusal, is_produce=incoming.api_key == _PRODUCE_KEY)
         try:
             answer = await self._dispatcher.answer(incoming)
@@ -455,6 +454,15 @@ class ForwardTarget:
                 del self._numberings[next(iter(self._numberings))]
             known = self._numberings[message.client_origin] = Numbering(message.client_origin)
         return known
+
+    def _refusal_to(
+        self, session: PeerSession | NodeSession, message: Forward, api_key: int
+    ) -> PeerRefused | None:
+        if not isinstance(session, NodeSession):
+            return self._refusal(message.region_epoch)
+        if api_key in _OF_THE_QUORUM:
+            return None
+        return self._refusal_of_node(message.leader_epoch)
 
     def _refusal(self, region_epoch: RegionEpoch) -> PeerRefused | None:
         if region_epoch < self._region.region_epoch:

@@ -4,20 +4,24 @@ The expected errors are those after which the Java client, librdkafka and franz-
 in `not_led_here`, with their sources.
 """
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.raft.entries import Member
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView
 from region_broker.handlers.dispatch.not_led_here import RULES, Elsewhere
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from tests.fixtures.cluster_images import leader_epoch
 from tests.fixtures.kafka_port import WireFixture, wire_fixture
 from tests.fixtures.nodes_seen import SeenRegion
+from tests.fixtures.waiting import until
 from tests.spec.wire.test_wire_produce_fetch import batch, fetch_of, produce_of
 
 NOT_LEADER, COORDINATOR_LOADS, NO_COORDINATOR, NOT_COORDINATOR, NOT_CONTROLLER = 6, 14, 15, 16, 41
@@ -106,8 +110,9 @@ def codes(answer: Any) -> set[int]:
 
 
 def follows(fixture: WireFixture, node_id: int = 2) -> SeenRegion:
-    """Let the node be one of three."""
+    """Let the node be one of three, where nothing waits for a leader."""
     seen = SeenRegion(node_id)
+    fixture.services.leader_wait_s = 0.0
     fixture.services.region_nodes = seen.view
     fixture.region.node_id = node_id
     return seen
@@ -204,6 +209,127 @@ async def test_the_answer_of_the_leader_is_passed_on(tmp_path: Path) -> None:
         client = await fixture.connect()
         client.send(19, 5, FORWARDED[19])
         assert await client.receive_raw() == b"as it came"
+
+
+# -- changes wait for a leader --------------------------------------------------------------------
+
+LONG_S = 3_600.0
+
+
+class Looked:
+    """A `NodesView` that counts how often it was looked at."""
+
+    def __init__(self, view: NodesView) -> None:
+        self._view = view
+        self.looks = 0
+
+    @property
+    def facts(self) -> NodeFacts:
+        self.looks += 1
+        return self._view.facts
+
+
+async def test_INV_HD6_a_change_waits_until_a_leader_is_elected(tmp_path: Path) -> None:
+    """librdkafka's admin client asks no second time: a change in an election would fail for whoever asked."""
+    async with wire_fixture(tmp_path) as fixture:
+        seen = follows(fixture)
+        fixture.services.leader_wait_s = LONG_S
+        seen.led_by_nobody()
+        fixture.services.region_nodes = looked = Looked(seen.view)
+        fixture.forwarder.answer = b"as it came"
+        client = await fixture.connect()
+        client.send(19, 5, FORWARDED[19])
+        await until(lambda: looked.looks > 10, "it was looked for a leader")
+        assert fixture.forwarder.frames == []
+        seen.led_by(3, 2)
+        assert await client.receive_raw() == b"as it came"
+        assert len(fixture.forwarder.frames) == 1
+
+
+async def test_INV_HD6_a_change_that_did_not_reach_the_leader_is_carried_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        seen = follows(fixture)
+        fixture.services.leader_wait_s = LONG_S
+        fixture.forwarder.failure = ForwardingFailed("away", may_have_happened=False)
+        client = await fixture.connect()
+        client.send(19, 5, FORWARDED[19])
+        await until(lambda: bool(fixture.forwarder.frames), "it was tried")
+        fixture.forwarder.failure, fixture.forwarder.answer = None, b"as it came"
+        seen.led_by_nobody()
+        seen.led_by(3, 2)
+        assert await client.receive_raw() == b"as it came"
+
+
+async def test_INV_HD6_a_change_at_the_node_that_is_elected_is_executed_there_once_it_acts(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        seen = follows(fixture)
+        fixture.services.leader_wait_s = LONG_S
+        fixture.region.acting = False
+        fixture.forwarder.failure = ForwardingFailed("nobody acts", may_have_happened=False)
+        seen.led_by_nobody()
+        seen.led_by(2, 2)
+        client = await fixture.connect()
+        client.send(19, 5, FORWARDED[19])
+        await until(lambda: bool(fixture.forwarder.frames), "it was tried")
+        fixture.region.acting = True
+        _, answer = await client.receive(19, 5)
+        assert codes(answer) == {0}
+
+
+async def test_INV_HD6_a_change_that_may_have_been_made_is_not_carried_anywhere_again(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture)
+        fixture.services.leader_wait_s = LONG_S
+        fixture.forwarder.failure = ForwardingFailed("away", may_have_happened=True)
+        client = await fixture.connect()
+        assert codes(await client.call(19, 5, FORWARDED[19])) - {0} == {TIMED_OUT}
+        assert len(fixture.forwarder.frames) == 1
+
+
+# -- the quorum -----------------------------------------------------------------------------------
+
+QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+
+
+async def test_who_does_not_lead_the_quorum_asks_who_does(tmp_path: Path) -> None:
+    """kafka-metadata-quorum.sh asks one node, any, and knows no other than the answer of the quorum's leader."""
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)  # it leads the logs; that is another matter
+        alone = fixture.services.quorum()
+        other = Member(2, UUID(int=2))
+        fixture.services.quorum = lambda: replace(alone, leader=other, followers={})
+        fixture.forwarder.answer = b"as it came"
+        client = await fixture.connect()
+        client.send(55, 2, QUORUM)
+        assert await client.receive_raw() == b"as it came"
+        fixture.forwarder.failure = ForwardingFailed("away", may_have_happened=False)
+        assert codes(await client.call(55, 2, QUORUM)) == {0, NOT_LEADER}
+        fixture.services.quorum = lambda: replace(alone, leader=None, followers={})
+        carried = len(fixture.forwarder.frames)
+        assert codes(await client.call(55, 2, QUORUM)) == {0, NOT_LEADER}
+        assert len(fixture.forwarder.frames) == carried
+
+
+async def test_KIP853_the_leader_of_the_quorum_tells_where_its_voters_are_met(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        alone = fixture.services.quorum()
+        voters = (alone.me, Member(2, UUID(int=2)))
+        membership = msgspec.structs.replace(alone.membership, voters=voters)
+        told = replace(alone, membership=membership)
+        fixture.services.quorum = lambda: told
+        client = await fixture.connect()
+        answer = await client.call(55, 2, QUORUM)
+        assert {int(node.node_id): len(node.listeners) for node in answer.nodes}[2] == 1
+        assert fixture.forwarder.frames == []
 
 
 async def test_configs_of_this_very_node_are_changed_here(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.handlers.dispatch.services import ForwardingFailed
 from region_broker.limits import NODE_SILENCE_MS
-from region_broker.region.cluster.leader_route import LeaderRoute
+from region_broker.region.cluster.leader_route import LeaderRoute, QuorumRoute
 from region_broker.region.peers import forwarder as forwarding
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
+from region_broker.region.peers.protocol import PeerUnreachable
 from region_broker.wire.connection_state import ConnectionState
 from tests.fixtures.cluster_images import member
 from tests.fixtures.linked_regions import PlayedIdentity
@@ -32,7 +33,7 @@ from tests.unit.region_broker.region.peers.test_forwarder import (
     request,
 )
 
-CREATE_TOPICS = 19
+CREATE_TOPICS, DESCRIBE_QUORUM = 19, 55
 PORT = 9_093
 
 
@@ -131,6 +132,26 @@ async def test_requests_go_to_the_leader_verbatim_and_in_order(made: World) -> N
     assert answers == [bytes(request(n, key=CREATE_TOPICS))[::-1] for n in range(20)]
     assert [number for _, _, number in made.answers.seen] == list(range(20))
     assert {peer.numbering.origin for peer in made.answers.peers} == {7}
+
+
+@simulated
+async def test_INV_FW3_what_asks_for_the_quorum_is_taken_by_who_leads_no_logs(made: World) -> None:
+    made.all_see(SeenRegion.led_by_nobody)
+    route = QuorumRoute(lambda: made.seen[2].image, standing_of(member(2)), lambda: member(1))
+    assert made.forwarder is not None
+    made.forwarder._leader_route = route.route
+    ctx = context(1, ConnectionState(), key=DESCRIBE_QUORUM)
+    asked = request(5, key=DESCRIBE_QUORUM)
+    assert await made.forwarder.forward(ctx, asked) == bytes(asked)[::-1]
+    assert await refused(made.forward(6, ConnectionState()), "leader epoch") is False
+
+
+@simulated
+async def test_nobody_asks_for_the_quorum_at_a_leader_that_is_not_known(made: World) -> None:
+    standing, image = standing_of(member(2)), made.seen[2].image
+    with pytest.raises(PeerUnreachable, match="quorum"):
+        QuorumRoute(lambda: image, standing, lambda: None).route()
+    assert QuorumRoute(lambda: image, standing, lambda: member(2)).route() is None
 
 
 @simulated
