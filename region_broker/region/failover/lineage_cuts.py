@@ -144,23 +144,25 @@ class LineageCuts:
     async def run(self) -> None:
         """Return once nothing is void here by the lineage of the moment; may be cancelled at any time."""
         while True:
-            lineage = self._parts.lineage()
             try:
-                moved = await cut_by_lineage(
-                    self._parts.logs(), lineage, self._reason, self._parts.quarantine
-                )
+                lineage = await self.once()
             except OSError as error:
                 _log.error("logs of this node are to be cut, and wait for their quarantine: %s", error)  # fmt: skip
                 await self._parts.clock.sleep_ms(AGAIN_MS)
                 continue
-            for tail in moved:
-                _log.warning(
-                    "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d", tail.topic, tail.partition,
-                    tail.first_offset, tail.last_offset, tail.acting_region, tail.base_number,
-                )  # fmt: skip
-            self.digest = digest_of(lineage)
             if self._parts.lineage() == lineage:
                 return
+
+    async def once(self) -> Lineage:
+        """Cut by the lineage of the moment, and return it. Raises OSError: the quarantine has no room."""
+        parts, lineage = self._parts, self._parts.lineage()
+        for tail in await cut_by_lineage(parts.logs(), lineage, self._reason, parts.quarantine):
+            _log.warning(
+                "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d", tail.topic, tail.partition,
+                tail.first_offset, tail.last_offset, tail.acting_region, tail.base_number,
+            )  # fmt: skip
+        self.digest = digest_of(lineage)
+        return lineage
 
     def _reason(self, entry: LineageEntry) -> CutReason:
         newest = self._parts.lineage().entries[-1]

@@ -2,17 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from geo_replicator.lineage import Lineage, LineageEntry, TidemarkPoint, in_force
+from geo_replicator.failover import CutLogs, Phase
+from geo_replicator.failover_events import EntryRecord
+from geo_replicator.lineage import Lineage, LineageEntry, TidemarkPoint, in_force, lowest_base
 from geo_replicator.quarantine import Provenance
 from idempotency.fencing import leader_epoch as epoch_of
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import LeaderEpoch, LogKey, RegionEpoch
+from region_broker.controller import metadata_image
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.lineage_cuts import (
@@ -23,6 +29,7 @@ from region_broker.region.failover.lineage_cuts import (
     next_cut,
 )
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
+from region_broker.region.failover.steps.effects import FailoverSteps
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import Fixture, InstantClock, batch, fixture
 
@@ -329,3 +336,34 @@ async def test_a_takeover_that_comes_while_logs_are_cut_is_cut_for_too() -> None
     await cuts.run()
     assert node.partition.log_end_offset == 4
     assert cuts.digest == digest_of(Lineage(tuple(entries)))
+
+
+@pytest.mark.parametrize("has_nodes", [False, True])
+async def test_INV_RLD6_the_failover_machine_leaves_nothing_that_followers_have_cut(
+    has_nodes: bool,
+) -> None:
+    """What was copied from a takeover that was passed over may lie below the base of the one that is cut for."""
+    node = fixture()
+    holding(node.partition, (4, FIRST), (3, PASSED_OVER))
+    node.sync()
+    key = node.partition.key.encode()
+    kept = [
+        metadata_image.LineageEntry(
+            region_epoch=epoch, acting_region="us", base_region_epoch=FIRST, base_number=number, positions={key: at}
+        )
+        for epoch, number, at in [(PASSED_OVER, 3, 4), (IN_FORCE, 5, 9)]
+    ]  # fmt: skip
+    domain = SimpleNamespace(name="main", lineage=tuple(kept))
+    image = SimpleNamespace(leadership=object() if has_nodes else None)
+    store = QuarantineStore(node.disk, Path("/data/quarantine"))
+    parts: Any = SimpleNamespace(
+        domain="main", metadata=SimpleNamespace(image=image), role=SimpleNamespace(logs=lambda: node.partitions),
+        quarantine=store, clock=InstantClock(),
+    )  # fmt: skip
+    outlook: Any = SimpleNamespace(parts=parts, settings=None, region="eu", domain=domain)
+    state: Any = SimpleNamespace(phase=Phase.CUTTING, region_epoch=FIRST)
+    records = tuple(EntryRecord(**msgspec.structs.asdict(each)) for each in kept)
+    newest = records[1].entry()
+    effect = CutLogs(lowest_base((newest,)), IN_FORCE, records, records[1:])
+    await FailoverSteps(outlook, lambda: state)._cut_all(state, effect)
+    assert node.partition.log_end_offset == (4 if has_nodes else 7)
