@@ -265,6 +265,7 @@ class Node:
         record = self._region_record
         assert record is not None, "of several nodes"
         await record.begin(self._state_before)
+        await self.tidemarks.take_over_reached()
         await self.failover.recover()
         try:
             await self.failover.run()

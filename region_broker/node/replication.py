@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from geo_replicator.lineage import Lineage
 from idempotency.ports import Clock
+from region_broker.controller import metadata_image
 from region_broker.controller.cluster_commands import ChangeInSync, DrainNode
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
@@ -27,8 +29,10 @@ from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
+from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts, digest_of
 from region_broker.region.failover.log_surgery import CutReason, cut_copy
 from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
 from region_broker.replication.leading import LeadingSettings
@@ -67,6 +71,13 @@ class Replication:
         metadata, partitions = storage.metadata, storage.partitions
         for partition in partitions:
             partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
+        self._known: tuple[tuple[metadata_image.LineageEntry, ...], Lineage] = ((), Lineage())
+        self._cuts = LineageCuts(
+            LineageCutParts(
+                region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=self._lineage, quarantine=storage.quarantine,
+                clock=clock,
+            )
+        )  # fmt: skip
         self.leading = ReplicaLeading(
             LeadingParts(
                 me=cluster.member,
@@ -76,11 +87,18 @@ class Replication:
                 propose=self._propose,
                 min_in_sync=default_min_in_sync(cluster.node_count),
                 settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
+                lineage=lambda: digest_of(self._lineage()),
+                owes_cut=self._cuts.owes,
             )
         )
         self.leading.serve_on(cluster.door.handlers_for(REPLICA))
         self.following = ReplicaFollowing(
-            FollowingParts(partitions=partitions, line=cluster.line, cut_below=self._cut_below)
+            FollowingParts(
+                partitions=partitions,
+                line=cluster.line,
+                lineage=lambda: self._cuts.digest,
+                cut_below=self._cut_below,
+            )
         )
         self.leadership = LeadershipDriver(
             LeadershipParts(
@@ -91,6 +109,7 @@ class Replication:
                 leading=self.leading,
                 following=self.following,
                 lead=lead,
+                cut_logs=self._cuts.run,
             )
         )
         self._statements = StatementCopies(
@@ -109,6 +128,13 @@ class Replication:
 
     async def _propose(self, command: ChangeInSync) -> None:
         await self._storage.metadata.apply(command)
+
+    def _lineage(self) -> Lineage:
+        domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
+        entries = () if domain is None else domain.lineage
+        if entries is not self._known[0]:
+            self._known = entries, Lineage(tuple(map(as_entry, entries)))
+        return self._known[1]
 
     def _cut_below(self) -> CutBelow | None:
         """Return how a log is cut below HW, while another region acts (INV-RFN5)."""

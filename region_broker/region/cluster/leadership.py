@@ -5,6 +5,8 @@ INV-LSH2  a process leads only under an election that came after it had register
           A registration takes the leadership from the former life, so whoever is named while its life is the registered one was
           elected after it; that may have been before this was made
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
+INV-LSH4  a node cuts its own logs by the lineage in its image before it follows or leads, and before it follows on where that has
+          changed: it copies nothing to anybody, and from nobody, that a takeover has voided (T20, T25)
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
 (`region.role`).
@@ -20,7 +22,7 @@ from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.log.failures import NotLeader
 
 _log: Final = logging.getLogger("tidemark.cluster")
@@ -70,6 +72,10 @@ class RoleSide(Protocol):
         ...
 
 
+async def _nothing_to_cut() -> None:
+    """The logs are as they are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipParts:
     """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled.
@@ -84,6 +90,8 @@ class LeadershipParts:
     leading: LeadingSide
     following: FollowingSide
     lead: Callable[[], Awaitable[None]]
+    cut_logs: Callable[[], Awaitable[None]] = _nothing_to_cut
+    """Returns once nothing that the lineage voids is in a log here (INV-LSH4); cancelled anywhere."""
 
 
 class LeadershipDriver:
@@ -168,7 +176,8 @@ class LeadershipDriver:
             self._stop_leading()
 
     async def _lead_logs(self, leader_epoch: LeaderEpoch) -> None:
-        """Replicate what is here, whatever the region's role, and then have it."""
+        """Replicate what is here, once it is cut (INV-LSH4), whatever the region's role, and then have it."""
+        await self._parts.cut_logs()
         leadership = self._parts.image().leadership
         if leadership is not None and self.leads == leader_epoch:
             self._parts.leading.begin(leadership)
@@ -183,14 +192,30 @@ class LeadershipDriver:
         told = "nobody leads this region" if leader is None else f"node {leader} leads this region"
         await self._parts.role.follow(told)
         _log.warning("%s under leader epoch %d", told, epoch)
-        self._parts.following.follow(leader, epoch)
         self.follows = True
+        lineage = _lineage_of(self._parts.image())
         try:
-            while _who(self._parts.image().leadership) == _who(leadership):
-                self._changed.clear()
-                await self._changed.wait()
+            async with asyncio.TaskGroup() as tasks:
+                copying = tasks.create_task(self._cut_and_copy(leader, epoch), name="follows")
+                while self._goes_on(leadership, lineage):
+                    self._changed.clear()
+                    await self._changed.wait()
+                copying.cancel()
         finally:
             self._parts.following.stop()
+
+    def _goes_on(self, leadership: Leadership | None, lineage: tuple[LineageEntry, ...]) -> bool:
+        image = self._parts.image()
+        return _who(image.leadership) == _who(leadership) and _lineage_of(image) == lineage
+
+    async def _cut_and_copy(self, leader: Member | None, leader_epoch: LeaderEpoch) -> None:
+        await self._parts.cut_logs()
+        self._parts.following.follow(leader, leader_epoch)
+
+
+def _lineage_of(image: MetadataImage) -> tuple[LineageEntry, ...]:
+    domain = image.domains.get(DEFAULT_DOMAIN)
+    return () if domain is None else domain.lineage
 
 
 def _who(leadership: Leadership | None) -> tuple[Member | None, LeaderEpoch]:

@@ -69,12 +69,18 @@ def _nothing() -> None:
     return None
 
 
+def _no_lineage() -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingParts:
     """What following needs of the node. `line`: as for Raft's lines, with `address_of`; its clock counts here, too."""
 
     partitions: PartitionTable
     line: LineParts
+    lineage: Callable[[], int] = _no_lineage
+    """A number for the lineage that the logs were cut by before this follows (INV-LSH4)."""
     cut_below: Callable[[], CutBelow | None] = _nothing
     """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
 
@@ -302,7 +308,9 @@ class ReplicaFollowing:
         match effect:
             case Connect(session, leader, leader_epoch):
                 self._end_line()
-                self._line = ReplicaLine(session, leader, leader_epoch, self._parts.line, self)
+                self._line = ReplicaLine(
+                    session, leader, leader_epoch, self._parts.line, self, self._parts.lineage()
+                )
                 self._lines.append(self._line)
                 self._begins.set()
             case Disconnect():

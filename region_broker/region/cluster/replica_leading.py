@@ -6,6 +6,10 @@ INV-RLD1 a follower is served under the leader epoch that this node leads, if it
 INV-RLD2 who reports is said by the connection (INV-PSS2), and a connection's end is told at once
 INV-RLD3 a claim of a newer leader epoch is refused, and deposes nobody: that is the metadata's to say
 INV-RLD4 a proposal goes out once; one of which nobody knows is told so, and never as refused
+INV-RLD6 where the lineage changes, and a log that is led holds what it voids, nobody is served until that is cut; and nobody ever who
+         was not cut by the same lineage (INV-LSH4)
+         1. The metadata have that this region takes over. 2. A follower cuts its logs at once. 3. The leader waits for the other regions
+         before it cuts its own. 4. The follower would copy, and show HW of, what is void, and part below HW when the leader cuts.
 INV-RLD5 whoever waits until all is committed waits on where the term begins anew, for as long as the leader epoch goes on
 
 In a region of one node nothing of this runs. Not here: what counts (`replication.leading`), what is sent (`replica_sending`), who elects.
@@ -33,6 +37,7 @@ from region_broker.region.cluster.replica_messages import (
     LEADS_ANEW,
     NOT_LEADING,
     OTHER_LEADER_EPOCH,
+    OTHER_LINEAGE,
     UNKNOWN_FOLLOWER,
     AskedLog,
     CheckedReplicaLogs,
@@ -55,6 +60,14 @@ TICK_MS: Final = 100
 MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
+def _none() -> int:
+    return 0
+
+
+def _owes_nothing(_partition: Partition) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadingParts:
     """What leading needs of the node.
@@ -69,6 +82,10 @@ class LeadingParts:
     image: Callable[[], MetadataImage]
     propose: Callable[[ChangeInSync], Awaitable[None]]
     min_in_sync: int = 1
+    lineage: Callable[[], int] = _none
+    """A number that two nodes share whose metadata have the same lineage."""
+    owes_cut: Callable[[Partition], bool] = _owes_nothing
+    """Whether a log holds what that lineage voids."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
 
 
@@ -81,6 +98,10 @@ class ReplicaLeading:
         self._term: LeaderTerm | None = None
         self._begins_anew = False
         """Whether the term was ended by a cut: whoever needs it begins the next one, at the latest in the next turn of the loop."""
+        self._lineage = 0
+        self._uncut: list[Partition] = []
+        self._settles = asyncio.Event()
+        """Set when a term begins, or the last one is over."""
         self._terms: WeakKeyDictionary[NodeSession, LeaderTerm] = WeakKeyDictionary()
         self._proposals: deque[tuple[LeaderTerm, ProposeInSync]] = deque()
         self._asked = asyncio.Event()
@@ -102,6 +123,7 @@ class ReplicaLeading:
         """
         former = self._term
         self.end()
+        self._lineage = self._parts.lineage()
         if former is not None and former.leader_epoch == leadership.leader_epoch:
             self._lead(former.anew(leadership))
             return
@@ -120,14 +142,33 @@ class ReplicaLeading:
         term.reconcile(self._parts.partitions)
         self.image_changed(self._parts.image())
         self._leads.set()
+        self._settles.set()
 
     def end(self) -> None:
         """Lead no more: no HW moves. Who waits for one is told by whoever changes the role."""
         term, self._term = self._term, None
         self._begins_anew = False
+        self._uncut.clear()
         self._leads.clear()
+        self._settles.set()
         if term is not None:
             term.end()
+
+    def _look_for_cuts(self) -> None:
+        """End the term where the lineage has changed and something is void by it, until that is cut (INV-RLD6)."""
+        term, lineage = self._term, self._parts.lineage()
+        if term is None or lineage == self._lineage:
+            return
+        self._lineage = lineage
+        self._uncut = [each for each in self._parts.partitions if self._parts.owes_cut(each)]
+        if self._uncut and not term.core.is_deposed:
+            term.end()
+            self._begins_anew = True
+
+    def _owes_cuts(self) -> bool:
+        while self._uncut and not self._parts.owes_cut(self._uncut[-1]):
+            self._uncut.pop()
+        return bool(self._uncut)
 
     def _was_cut(self, term: LeaderTerm) -> None:
         """Begin anew once for all cuts of this turn: nothing is served, and no HW moves, in between (INV-RTM4)."""
@@ -138,7 +179,9 @@ class ReplicaLeading:
     def _present(self) -> LeaderTerm | None:
         """Return the term that goes on, begun anew if a log was cut; one that is over where another node leads by now."""
         former, leadership = self._term, self._parts.image().leadership
-        if self._begins_anew and former is not None and leadership is not None:
+        if not self._begins_anew or self._owes_cuts():
+            return former
+        if former is not None and leadership is not None:
             self._begins_anew = False
             if (leadership.leader, leadership.leader_epoch) == (
                 self._parts.me,
@@ -149,6 +192,7 @@ class ReplicaLeading:
 
     def image_changed(self, image: MetadataImage) -> None:
         """Take over what the metadata say: who leads, who is in sync, who is fenced, what topics ask for."""
+        self._look_for_cuts()
         term = self._present()
         if term is None:
             return
@@ -178,6 +222,10 @@ class ReplicaLeading:
                 return await term.until_committed()
             except NotLeader:
                 anew = self._present()
+                while self._begins_anew:
+                    self._settles.clear()
+                    await self._settles.wait()
+                    anew = self._present()
                 if anew is None or anew is term or anew.leader_epoch != term.leader_epoch:
                     raise
                 term = anew  # INV-RLD5
@@ -279,6 +327,8 @@ class ReplicaLeading:
         self, session: NodeSession, message: CheckReplicaLogs, _attachment: memoryview
     ) -> CheckedReplicaLogs:
         term = self._admit(session, message.leader_epoch)
+        if message.lineage != self._parts.lineage():
+            raise PeerRefused(OTHER_LINEAGE, f"node {self._parts.me} has heard of other takeovers")
         term.follower(session, self._session)
         found: list[FoundLog] = []
         yielding = CooperativeYield()

@@ -72,14 +72,16 @@ class ReplicaLine:
         leader_epoch: LeaderEpoch,
         parts: LineParts,
         driver: Driver,
+        lineage: int = 0,
     ) -> None:
-        """Reach `leader` under `leader_epoch`."""
+        """Reach `leader` under `leader_epoch`, with logs that were cut by `lineage`."""
         self.session: Final = session
         self.is_let_in = False
         self._leader = leader
         self._leader_epoch = leader_epoch
         self._parts = parts
         self._driver = driver
+        self._lineage = lineage
         self._client: NodeClient | None = None
         self._checks: asyncio.Queue[
             tuple[tuple[AskedLog, ...], Awaitable[tuple[CheckedReplicaLogs, memoryview]]]
@@ -107,7 +109,7 @@ class ReplicaLine:
                 identity = StandingTowards(self._parts.standing, self._leader)
                 await client.handshake(identity, REPLICA)
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    ask = CheckReplicaLogs(leader_epoch=self._leader_epoch)
+                    ask = CheckReplicaLogs(leader_epoch=self._leader_epoch, lineage=self._lineage)
                     await client.call(ask, CheckedReplicaLogs)
                 self._client, self.is_let_in = client, True
                 self._driver.let_in(self)
@@ -164,7 +166,9 @@ class ReplicaLine:
             if client.ended is not None:
                 return
             piece = tuple(asked[start : start + LOGS_CHECKED_AT_ONCE])
-            message = CheckReplicaLogs(leader_epoch=self._leader_epoch, logs=piece)
+            message = CheckReplicaLogs(
+                leader_epoch=self._leader_epoch, logs=piece, lineage=self._lineage
+            )
             self._checks.put_nowait((piece, client.begin(message, CheckedReplicaLogs)))
 
     def fetch(self, effect: SendFetch) -> None:

@@ -28,6 +28,7 @@ OTHER_LEADER_EPOCH: Final = "other-leader-epoch"
 UNKNOWN_FOLLOWER: Final = "unknown-follower"
 OUT_OF_RANGE: Final = "out-of-range"
 LEADS_ANEW: Final = "leads-anew"
+OTHER_LINEAGE: Final = "other-lineage"
 
 Offset: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_END)]
 Epoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=-1, lt=NUMBERS_END)]
@@ -83,10 +84,14 @@ Names: TypeAlias = Annotated[tuple[tuple[UUID, Partition], ...], msgspec.Meta(ma
 
 
 class CheckReplicaLogs(PeerMessage, frozen=True, kw_only=True):
-    """Ask where leader epochs end in the leader's logs; with no log, whether the sender may follow under `leader_epoch`."""
+    """Ask where leader epochs end in the leader's logs; with no log, whether the sender may follow under `leader_epoch`.
+
+    `lineage`: a number for the takeovers that the sender's logs were cut by (INV-LSH4).
+    """
 
     leader_epoch: Epoch
     logs: Asked = ()
+    lineage: Offset = 0
 
 
 class CheckedReplicaLogs(PeerMessage, frozen=True, kw_only=True):

@@ -67,6 +67,8 @@ class CutReason:
     region_epoch: RegionEpoch
     acting_region: str
     now_wall_ms: int
+    acts_now: str = ""
+    """Who acts now, where that is another one than the region which took over then."""
 
     @classmethod
     def divergence(cls, domain: DomainImage, region: str, now_wall_ms: int) -> Self:
@@ -77,7 +79,7 @@ class CutReason:
     @property
     def is_followed(self) -> bool:
         """Return whether another region acts, from which a log can be copied anew."""
-        return self.acting_region != self.region
+        return (self.acts_now or self.acting_region) != self.region
 
 
 def key_of(log: RegionLog) -> LogKey:

@@ -34,13 +34,14 @@ from geo_replicator.failover_events import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint, lowest_base
+from geo_replicator.lineage import Cut, Lineage, LineageEntry, LogKey, TidemarkPoint, lowest_base
 from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.log.failures import LogError
+from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts
 from region_broker.region.failover.log_surgery import (
     CutReason,
     bounds_of,
@@ -547,6 +548,27 @@ class FailoverSteps:
             await self._fetch_statements(effect.entries)
         for record, cut in effect.by_entry():
             await self._cut_for(record, cut, state, self._parts.role.logs())
+        if self._parts.metadata.image.leadership is not None:
+            await self._cut_what_is_void()
+
+    async def _cut_what_is_void(self) -> None:
+        """Cut off what other nodes of this region have: nobody is served before (INV-RLD6).
+
+        1. A region copies what was written under a takeover that is passed over later. 2. It lies below the base of the takeover that
+        is cut for here. 3. Its followers cut it by the lineage (INV-LNC1), and would wait for this node for ever.
+        """
+        parts = self._parts
+        cuts = LineageCuts(
+            LineageCutParts(
+                region=self._outlook.region,
+                domain=parts.domain,
+                logs=parts.role.logs,
+                lineage=lambda: Lineage(tuple(map(as_entry, self._outlook.domain.lineage))),
+                quarantine=parts.quarantine,
+                clock=parts.clock,
+            )
+        )
+        await cuts.once()
 
     def _reached_of(self, base: Cut) -> Cut:
         try:

@@ -6,9 +6,17 @@ from typing import TypeAlias
 
 import pytest
 
+from geo_replicator.lineage import Lineage, LineageEntry, TidemarkPoint
 from geo_replicator.quarantine import Provenance
 from idempotency.fencing import leader_epoch as epoch_of
-from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, RegionEpoch, SequenceNumber
+from idempotency.identity import (
+    LeaderEpoch,
+    LogKey,
+    ProducerEpoch,
+    ProducerId,
+    RegionEpoch,
+    SequenceNumber,
+)
 from idempotency.record_batch import ControlType
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
@@ -514,5 +522,77 @@ def test_INV_RFN5_a_log_whose_tail_is_not_readable_stops_and_is_not_cut(
         await region.until(lambda: two.partition().failed is not None, "it stops")
         assert "it is not cut at 0" in str(two.partition().failed)
         assert two.partition().log_end_offset == 4
+
+    live(life)
+
+
+# -- by the lineage --------------------------------------------------------------------------------
+
+
+def takes_over(region: ReplicaRegion, base: int, *numbers: int) -> None:
+    """Let the metadata have that region `us` took over where these logs end at `base`."""
+    region.lineage = Lineage(
+        (
+            LineageEntry(
+                RegionEpoch(9), "us", TidemarkPoint(RegionEpoch(8), 3),
+                {LogKey(region.topics[0].topic_id, number): base for number in numbers},
+            ),
+        )
+    )  # fmt: skip
+    for node in region.nodes.values():
+        if node.runs:
+            node.leading.image_changed(region.image)
+
+
+@pytest.mark.parametrize("mirrors", [False, True])
+@pytest.mark.parametrize("leader_is_first", [False, True])
+def test_INV_RLD6_a_takeover_cuts_all_nodes_before_any_copies_on(
+    mirrors: bool, leader_is_first: bool
+) -> None:
+    """The leader of a region that takes over asks the others before it cuts: its followers have cut long before."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        await one.produce(batch(4))
+        await one.produce(batch(6))
+        await all_have(region, 10)
+        mirror(one)
+        region.mirrors = mirrors
+        takes_over(region, 4, 0)
+        waiting = region.tasks.create_task(one.leading.until_committed())
+        steps = [one.cuts.run, two.cut_and_follow, three.cut_and_follow]
+        for step in steps if leader_is_first else reversed(steps):
+            await step()
+            await region.clock.sleep_ms(700)
+        await waiting
+        ends = [node.partition().log_end_offset for node in (one, two, three)]
+        assert ends == [4, 4, 4]
+        assert not two.table.failures()
+        assert not three.table.failures()
+        end = link(one, 3, epoch_of(RegionEpoch(9), 1))
+        await all_have(region, end)
+        assert kept_by(one) == kept_by(two) == kept_by(three) == [(4, 9, "lineage")]
+        assert region.in_sync() == {1, 2, 3}
+
+    live(life)
+
+
+def test_INV_RLD6_nobody_is_served_who_has_not_cut_by_the_same_takeovers() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        await one.produce(batch(4))
+        await one.produce(batch(6))
+        await all_have(region, 10)
+        mirror(one)
+        region.mirrors = False
+        takes_over(region, 4, 0)
+        await one.cuts.run()
+        await three.cut_and_follow()
+        await region.clock.sleep_ms(1_000)
+        assert two.partition().log_end_offset == 10, "it waits for its own cut"
+        assert two.partition().failed is None
+        await two.cut_and_follow()
+        end = link(one, 3, epoch_of(RegionEpoch(9), 1))
+        await all_have(region, end)
 
     live(life)

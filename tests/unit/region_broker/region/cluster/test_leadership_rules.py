@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from idempotency.identity import LeaderEpoch, Member
+from idempotency.identity import LeaderEpoch, Member, RegionEpoch
 from region_broker.controller.cluster_commands import (
     ChangeInSync,
     ElectLeader,
@@ -15,7 +15,8 @@ from region_broker.controller.cluster_commands import (
     UnfenceNode,
 )
 from region_broker.controller.cluster_image import Leadership
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_commands import RecordLineage
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.ports import Term
 from tests.fixtures.cluster_images import (
@@ -39,6 +40,11 @@ BACK = after(BY_ONE, *let_in(1, start=2))
 assert BACK.leadership is not None
 BACK_AND_LEADING = after(BACK, ElectLeader(member(1), leader_epoch(3), BACK.leadership.version))
 BY_TWO = after(BY_ONE, ElectLeader(member(2), leader_epoch(3), 4))
+TAKEN_OVER = after(
+    BY_ONE,
+    RecordLineage(domain=DEFAULT_DOMAIN, entry=LineageEntry(region_epoch=RegionEpoch(17), acting_region="us",
+                                                       base_region_epoch=REGION_EPOCH, base_number=1)),
+)  # fmt: skip
 OTHER_IN_SYNC = after(BY_ONE, ChangeInSync(member(1), leader_epoch(2), (member(1), member(2)), 4))
 
 
@@ -53,6 +59,19 @@ class Sides:
         self.lead_ends = False
         self.goes = asyncio.Event()
         self.goes.set()
+        self.cuts = asyncio.Event()
+        self.cuts.set()
+
+    async def cut_logs(self) -> None:
+        if self.cuts.is_set():
+            return
+        self.said.append(("cuts",))
+        try:
+            await self.cuts.wait()
+            self.said.append(("has cut",))
+        except asyncio.CancelledError:
+            self.said.append(("cuts no more",))
+            raise
 
     # -- LeadingSide
 
@@ -128,6 +147,7 @@ class Driven:
                 leading=sides,
                 following=Following(sides),
                 lead=sides.lead,
+                cut_logs=sides.cut_logs,
             )
         )
 
@@ -310,3 +330,47 @@ async def test_INV_LSH3_a_term_that_is_over_never_settles() -> None:
         assert await waits(settling)
         assert await node.turns() == []
         settling.cancel()
+
+
+# -- cutting -----------------------------------------------------------------------------------------
+
+
+async def test_INV_LSH4_a_node_cuts_its_logs_before_it_follows_and_before_it_leads() -> None:
+    node = Driven(1, FENCED)
+    node.sides.cuts.clear()
+    running = asyncio.get_running_loop().create_task(node.driver.run())
+    assert await node.turns() == [("role follows",), ("stands still",), ("cuts",)]
+    node.sides.cuts.set()
+    assert await node.turns() == [("has cut",), ("follow", None, leader_epoch(1))]
+    node.sides.cuts.clear()
+    node.take(BY_ONE)
+    assert await node.turns() == [("stop",), ("cuts",)]
+    node.sides.cuts.set()
+    assert await node.turns() == [("has cut",), ("lead",)]
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_INV_LSH4_a_takeover_ends_the_following_until_the_logs_are_cut() -> None:
+    async with driven(3, BY_ONE) as node:
+        await node.turns()
+        node.sides.cuts.clear()
+        node.take(TAKEN_OVER)
+        assert await node.turns() == [("stop",), ("role follows",), ("stands still",), ("cuts",)]
+        node.sides.cuts.set()
+        assert await node.turns() == [("has cut",), ("follow", member(1), leader_epoch(2))]
+
+
+async def test_INV_LSH4_a_cut_ends_where_another_node_leads_meanwhile() -> None:
+    node = Driven(1, FENCED)
+    node.sides.cuts.clear()
+    running = asyncio.get_running_loop().create_task(node.driver.run())
+    await node.turns()
+    node.take(BY_ONE)
+    assert await node.turns() == [("cuts no more",), ("stop",), ("cuts",)]
+    node.take(BY_TWO)
+    assert await node.turns() == [
+        ("end",), ("gate closed",), ("cuts no more",), ("role follows",), ("stands still",), ("cuts",),
+    ]  # fmt: skip
+    running.cancel()
+    await asyncio.wait([running])

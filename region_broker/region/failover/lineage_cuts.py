@@ -1,0 +1,177 @@
+"""Cutting the logs of one node by the lineage that its metadata have, before it follows or leads (INV-LSH4).
+
+INV-LNC1 what is void is told by the region epochs that batches carry: all of an epoch that was passed over (INV-LN4), and of older ones
+         than an entry in force what lies beyond its base. Nothing else is cut: a log that an entry does not name is left alone by it
+INV-LNC2 each tail is filed under the first entry that voids it, as a region that returns files it (INV-LO3)
+INV-LNC3 doing it again changes nothing, and nothing is remembered: what is left holds no void record (T20, INV-LS2)
+
+A log that has stopped, or stops meanwhile, is left as it is, and is cut when it can be read again (INV-LS4). A quarantine without room is
+said, and tried again (INV-FS4). Where the failover machine cuts the same logs, whichever comes second finds nothing to do.
+Not here: how a log is cut (`log_surgery`), where entries come from (`failover.steps.effects`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from geo_replicator.lineage import Lineage, LineageEntry, LogKey, in_force, lowest_base
+from geo_replicator.quarantine import LogCut, Provenance
+from idempotency import fencing
+from idempotency.identity import LeaderEpoch, RegionEpoch
+from idempotency.ports import Clock
+from region_broker.region.failover.log_surgery import CutReason, cut_log, extent_of, key_of
+from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.ports import RegionLog
+
+AGAIN_MS: Final = 1_000
+_log: Final = logging.getLogger("tidemark.failover")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEpochs:
+    """Which epochs a log has where. `end_of_older` returns where the records of leader epochs below one end."""
+
+    key: LogKey
+    kept_from: int
+    end_offset: int
+    end_of_older: Callable[[LeaderEpoch], int]
+
+    @classmethod
+    def of(cls, log: RegionLog) -> "LoggedEpochs":
+        """Return those of a partition."""
+        return cls(key_of(log), log.kept_from, log.log_end_offset, log.end_of_older)
+
+    def start_of(self, region_epoch: RegionEpoch) -> int:
+        """Return where records of `region_epoch` and later ones begin, the end if there are none."""
+        end = self.end_of_older(fencing.leader_epoch(region_epoch, 0))
+        return min(max(end, self.kept_from), self.end_offset)
+
+
+class LineageCut(NamedTuple):
+    """`entry` voids what a log holds from `position` on; `lacks`: it starts above where that entry cuts it."""
+
+    entry: LineageEntry
+    position: int
+    lacks: bool
+
+
+def next_cut(log: LoggedEpochs, lineage: Lineage) -> LineageCut | None:
+    """Return what the oldest entry that voids something of a log voids; None where nothing is void (INV-LNC1)."""
+    standing = in_force(lineage.entries)
+    passed_over = [entry.region_epoch for entry in lineage.entries if entry not in standing]
+    for entry in standing:
+        older = [epoch for epoch in passed_over if epoch < entry.region_epoch]
+        found = list(_voided_by(log, entry, older))
+        if found:
+            return min(found, key=lambda cut: (cut.position, not cut.lacks))
+    return None
+
+
+def _voided_by(
+    log: LoggedEpochs, entry: LineageEntry, passed_over: Iterable[RegionEpoch]
+) -> Iterator[LineageCut]:
+    base = entry.positions.get(log.key)
+    position = max(log.kept_from, base or 0)
+    if base is not None and log.start_of(entry.region_epoch) > position:
+        yield LineageCut(entry, position, base < log.kept_from)
+    for epoch in passed_over:
+        first = log.start_of(epoch)
+        if first < log.start_of(RegionEpoch(epoch + 1)):
+            yield LineageCut(entry, first, lacks=False)
+
+
+def digest_of(lineage: Lineage) -> int:
+    """Return a number that two lineages share if they cut alike: nodes compare it before one copies from the other."""
+    named = [
+        f"{entry.region_epoch} {entry.acting_region} {entry.base}" for entry in lineage.entries
+    ]
+    return crc32c("\n".join(named).encode())
+
+
+async def cut_by_lineage(
+    logs: Iterable[RegionLog],
+    lineage: Lineage,
+    reason: Callable[[LineageEntry], CutReason],
+    quarantine: QuarantineStore,
+) -> list[Provenance]:
+    """Cut off, into quarantine, all that is void; return what was moved. Raises OSError: running it again goes on (INV-LNC3)."""
+    moved = []
+    for log in sorted(logs, key=key_of):
+        while log.failed is None:
+            found = next_cut(LoggedEpochs.of(log), lineage)
+            if found is None:
+                break
+            step = LogCut(extent_of(log), found.position, found.lacks)
+            cut = lowest_base((found.entry,))
+            kept = await cut_log(log, step, cut, reason(found.entry), quarantine)
+            if kept is not None:
+                moved.append(kept)
+            await asyncio.sleep(0)
+    return moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageCutParts:
+    """What they are joined with. `lineage` of the metadata as they are known here."""
+
+    region: str
+    domain: str
+    logs: Callable[[], Iterable[RegionLog]]
+    lineage: Callable[[], Lineage]
+    quarantine: QuarantineStore
+    clock: Clock
+
+
+class LineageCuts:
+    """Of one node; `run` before it follows or leads."""
+
+    def __init__(self, parts: LineageCutParts) -> None:
+        """Nothing is cut yet."""
+        self._parts = parts
+        self.digest = 0
+        """`digest_of` the lineage that all logs were cut by last."""
+
+    def owes(self, log: RegionLog) -> bool:
+        """Return whether a log that can be read holds what the lineage voids."""
+        return (
+            log.failed is None and next_cut(LoggedEpochs.of(log), self._parts.lineage()) is not None
+        )
+
+    async def run(self) -> None:
+        """Return once nothing is void here by the lineage of the moment; may be cancelled at any time."""
+        while True:
+            try:
+                lineage = await self.once()
+            except OSError as error:
+                _log.error("logs of this node are to be cut, and wait for their quarantine: %s", error)  # fmt: skip
+                await self._parts.clock.sleep_ms(AGAIN_MS)
+                continue
+            if self._parts.lineage() == lineage:
+                return
+
+    async def once(self) -> Lineage:
+        """Cut by the lineage of the moment, and return it. Raises OSError: the quarantine has no room."""
+        parts, lineage = self._parts, self._parts.lineage()
+        for tail in await cut_by_lineage(parts.logs(), lineage, self._reason, parts.quarantine):
+            _log.warning(
+                "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d", tail.topic, tail.partition,
+                tail.first_offset, tail.last_offset, tail.acting_region, tail.base_number,
+            )  # fmt: skip
+        self.digest = digest_of(lineage)
+        return lineage
+
+    def _reason(self, entry: LineageEntry) -> CutReason:
+        newest = self._parts.lineage().entries[-1]
+        return CutReason(
+            domain=self._parts.domain,
+            lineage_epoch=entry.region_epoch,
+            region=self._parts.region,
+            region_epoch=newest.region_epoch,
+            acting_region=entry.acting_region,
+            now_wall_ms=self._parts.clock.wall_ms(),
+            acts_now=newest.acting_region,
+        )
