@@ -485,7 +485,7 @@ async def test_metadata_follow_the_leadership_from_one_leader_over_none_to_anoth
         assert told(answer) == (known, 2, [(0, 2, leader_epoch(2))])
         (row,) = answer.topics[0].partitions
         # An election drops nobody: the new leader does, as its first act (ADR 47).
-        assert (row.replica_nodes, row.isr_nodes) == ((1, 2, 3), (1, 2, 3))
+        assert (row.replica_nodes, row.isr_nodes) == ((2, 1, 3), (1, 2, 3))
         described = await client.call(75, 0, {"topics": [{"name": "t"}], "cursor": None})
         (row,) = described.topics[0].partitions
         assert (row.leader_id, row.leader_epoch, row.isr_nodes) == (2, leader_epoch(2), (1, 2, 3))
