@@ -179,7 +179,7 @@ class Node:
     def _compose_region(self) -> None:
         config, storage, ports = self.config, self.storage, self._ports
         self._source = PrimarySide(
-            storage.partitions, storage.metadata, self._handshake, ports.clock
+            storage.partitions, storage.metadata, self._handshake, ports.clock, region=config.region
         )
         self.tidemarks = TidemarkService(self._tidemark_parts())
         own = config.own_node
