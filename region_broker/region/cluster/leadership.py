@@ -5,6 +5,7 @@ INV-LSH2  a process leads only under an election that came after it had register
           A registration takes the leadership from the former life, so whoever is named while its life is the registered one was
           elected after it; that may have been before this was made
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
+INV-LSH4  who is deposed follows without waiting for the quorum: what it had begun to change is carried out as a follower's
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
 (`region.role`).
