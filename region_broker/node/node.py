@@ -524,10 +524,9 @@ class Node:
         self.metrics.registry.register(ClusterCollector(service))
         return service
 
-    def _leader_epoch(self) -> LeaderEpoch:
+    def _leader_epoch(self) -> LeaderEpoch | None:
         term = self.role.serving
-        assert term is not None, "topics are created in the primary region only"
-        return term.leader_epoch
+        return term.leader_epoch if term is not None and self._leads(term) else None
 
     def _partition_check(self) -> str | None:
         failures = self.storage.partitions.failures()
