@@ -67,6 +67,8 @@ class Lives:
         self._unsure: dict[str, str] = {}
         self._told = asyncio.Event()
         self.spawn: Callable[[Coroutine[object, None, None], str], bool] = _nobody_runs
+        self.on_elected: Callable[[str], None] = _nobody_asks
+        """Told of a region that another node leads than was known so far."""
 
     def twice(self) -> dict[str, str]:
         """Return the other regions that two nodes run as, with what is known of both (INV-FX4)."""
@@ -101,6 +103,8 @@ class Lives:
         after = self._known.known(region)
         if after is not None and _start_of(before) != _start_of(after):
             self.spawn(self._remember(region, after), f"remember-{region}")
+            if before is not None and after.elected:
+                self.on_elected(region)
         if standing is Standing.KNOWN or self.aside():
             return  # who stands aside judges nobody
         assert before is not None, region
@@ -244,6 +248,10 @@ def _deposed_text(region: str, known: Shown, shown: Shown | None) -> str:
 
 def _start_of(shown: Shown | None) -> str:
     return shown.incarnations[-1] if shown is not None and shown.incarnations else ""
+
+
+def _nobody_asks(_region: str) -> None:
+    """Nothing is under way to a region before there is a forwarder."""
 
 
 def _nobody_runs(work: Coroutine[object, None, None], _name: str) -> bool:

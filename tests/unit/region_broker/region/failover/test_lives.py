@@ -258,6 +258,16 @@ async def test_INV_LV5_a_node_that_leads_no_more_stops_until_it_is_elected_again
     await waiting
 
 
+async def test_INV_FW6_whoever_forwards_is_told_of_each_election_once() -> None:
+    node = Node()
+    told: list[str] = []
+    node.lives.on_elected = told.append
+    for shown in (elected("a", "b"), elected("a", "b"), elected("a", "b", "c"), elected("a", "b")):
+        node.meets(shown)
+    assert told == ["eu"], "nothing was under way before the first one was met"
+    await node.looked()
+
+
 async def test_INV_LV5_whoever_told_it_so_lets_it_in_again() -> None:
     lives = Node().lives
     lives.heed(answer("eu", LED_BY_ANOTHER))
