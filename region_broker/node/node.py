@@ -370,6 +370,7 @@ class Node:
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self._admit
+        self.failover.outlook.lives.on_elected = self._forwarder.follow_election
         target = ForwardTarget(
             self._dispatcher, self.role, route.leads_under if route is not None else under_none
         )

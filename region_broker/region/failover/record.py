@@ -163,7 +163,7 @@ class RegionRecord:
 
     async def note_met(self, region: str, shown: Shown) -> None:
         """See `FolderSide`."""
-        last = shown.last_only()
+        last = shown.to_remember()
         if self.identity.met.get(region) != last:
             await self._change(lambda epoch: NoteMet(epoch, region, last))
 
