@@ -5,7 +5,7 @@
     writer     what goes in                               (`parts.writer`)
     reader     what comes out                             (`parts.reader`)
     retention  what goes from its beginning               (`parts.retention`)
-    commits    who waits for HW, or for this disk alone   (`parts.commits`)
+    commits    who waits for HW, or for this disk alone, or for an order to delete (`parts.commits`)
     copies     which other node of the region is told     (`parts.copies`)
     watchers   who is told that readers may see more      (`readable_watchers`)
 
@@ -59,7 +59,9 @@ class Partition:
         self.copies = Copies(log.listener)
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
-        self.retention = Retention(tp, log, sight, self._trimming, self.watchers)
+        self.retention = Retention(
+            log, sight, self._trimming, self.watchers, self.copies, self.commits
+        )
         log.listener.on_stable = self._stable_moved
 
     # -- where it is -----------------------------------------------------------------------------

@@ -33,7 +33,8 @@ class LogOpened:
     """A log of the group takes writes here, for as long as this leader epoch goes on.
 
     `epoch_start_offset` is its log end when this leader epoch began; `high_watermark` what was known of it here before;
-    `min_in_sync` its `min.insync.replicas`, not more than the members that the group is to have.
+    `min_in_sync` its `min.insync.replicas`, not more than the members that the group is to have; `log_start_offset` where it starts,
+    durably.
     """
 
     key: LogKey
@@ -41,6 +42,7 @@ class LogOpened:
     epoch_start_offset: int
     high_watermark: int
     min_in_sync: int
+    log_start_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,14 @@ class MinInSyncChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """An order to delete is durable here: the log starts at `log_start_offset` now."""
+
+    key: LogKey
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class FollowerConnected:
     """A member asks to follow, under `leader_epoch`; all that it said in older sessions is void."""
 
@@ -71,13 +81,15 @@ class FollowerConnected:
 class FollowerReport:
     """So far these logs are durable at a follower; others have not moved. The first of a session names all that it has checked.
 
-    An empty one says that nothing has moved.
+    An empty one says that nothing has moved. `log_starts`: where they start there, durably, in the same way; None from a version that
+    does not tell.
     """
 
     member: Member
     session: int
     leader_epoch: LeaderEpoch
     durable_ends: Mapping[LogKey, int]
+    log_starts: Mapping[LogKey, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +141,7 @@ class LeaderEpochSeen:
 
 
 LeaderEvent: TypeAlias = (
-    LogsDurable | Ticked | LogOpened | LogClosed | MinInSyncChanged | FollowerConnected | FollowerReport | FollowerLost
+    LogsDurable | Ticked | LogOpened | LogClosed | MinInSyncChanged | LogStartMoved | FollowerConnected | FollowerReport | FollowerLost
     | LogsStopped | MembersFenced | InSyncChanged | ProposalEnded | LeaderEpochSeen
 )  # fmt: skip
 
@@ -141,12 +153,14 @@ class LocalLog(NamedTuple):
     """What a follower has of a log: its history (of leader epochs with records alone, INV-E3), and how far that is durable.
 
     `high_watermark`: what a leader has said, as far as it is durable here; after a start what was noted of it, or the log start. Never
-    the durable end itself: what lies between may have to be cut.
+    the durable end itself: what lies between may have to be cut. `log_start_offset`: what lies below is deleted, durably; its bytes,
+    where the history begins, may still be there.
     """
 
     history: LogHistory
     durable_end: int
     high_watermark: int
+    log_start_offset: int
 
 
 class LeaderLog(NamedTuple):
@@ -200,6 +214,14 @@ class LogRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStartsAt:
+    """The log starts here now, durably: what `LogStart` or `StartAt` came to, if the log runs."""
+
+    key: LogKey
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class EpochsChecked:
     """The leader's answer to `CheckEpochs`; None for a log that it does not have (yet)."""
 
@@ -223,5 +245,5 @@ class ConnectionBroken:
 
 
 FollowerEvent: TypeAlias = (
-    LogsDurable | Ticked | FollowLeader | Connected | LogAdded | LogRemoved | EpochsChecked | Fetched | ConnectionBroken
+    LogsDurable | Ticked | FollowLeader | Connected | LogAdded | LogRemoved | LogStartsAt | EpochsChecked | Fetched | ConnectionBroken
 )  # fmt: skip

@@ -8,6 +8,7 @@ INV-RPF4  what is reported is durable here, of the log as it is after it was cut
 INV-RPF5  a leader epoch that is not newer than the one followed changes nothing (R4)
 INV-RPF6  at most `FETCHES_IN_FLIGHT` fetches are under way, and `URGENT_FETCHES_MAX` where logs are new; answers are taken in their order
 INV-RPF7  HW of a log here is at most what is durable here, and never goes down
+INV-RPF8  a log start is reported once it is durable here: what a session begins with, and what the driver says that it came to
 
 A log goes: *asked* about its history, perhaps several times; *copied*; or *absent*, where the leader does not have it yet and is asked
 again later; or *stopped*, until a session begins with it again. So a log that is made, or is new to the leader, holds up no other.
@@ -49,6 +50,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogStartsAt,
     Slice,
     Ticked,
 )
@@ -81,6 +83,8 @@ class _Log:
     high_watermark: int
     leaders_high_watermark: int
     log_start_offset: int
+    """Where the bytes begin, or further: below it nothing is to be deleted any more."""
+    durable_start: int
     stage: Stage = Stage.ASKED
 
     @classmethod
@@ -95,6 +99,7 @@ class _Log:
             high_watermark=log.high_watermark,
             leaders_high_watermark=log.high_watermark,
             log_start_offset=history.log_start_offset,
+            durable_start=log.log_start_offset,
         )
 
 
@@ -116,6 +121,7 @@ class FollowingCore:
         self._added: dict[LogKey, int] = {}
         self._forgotten: list[LogKey] = []
         self._to_report: dict[LogKey, int] = {}
+        self._starts_to_report: dict[LogKey, int] = {}
         self._effects: list[FollowerEffect] = []
 
     @property
@@ -135,11 +141,8 @@ class FollowingCore:
                 self._durable(durable_ends)
             case FollowLeader():
                 self._follow(event)
-            case LogAdded(key, log):
-                if self._is_connected:
-                    self._ask({key: _Log.found(log)})
-            case LogRemoved(key):
-                self._remove(key)
+            case LogAdded() | LogRemoved() | LogStartsAt():
+                self._log_event(event)
             case Ticked():
                 self._ticked(now_ms)
             case Connected() | EpochsChecked() | Fetched() | ConnectionBroken():
@@ -150,6 +153,19 @@ class FollowingCore:
         self._send()
         effects, self._effects = self._effects, []
         return effects
+
+    def _log_event(self, event: LogAdded | LogRemoved | LogStartsAt) -> None:
+        match event:
+            case LogAdded(key, log):
+                if self._is_connected:
+                    self._ask({key: _Log.found(log)})
+            case LogRemoved(key):
+                self._remove(key)
+            case LogStartsAt(key, log_start_offset):
+                if self._copied(key) is not None:
+                    self._starts_to_report[key] = log_start_offset
+            case _:
+                assert_never(event)
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -194,6 +210,7 @@ class FollowingCore:
         self._added.clear()
         self._forgotten.clear()
         self._to_report.clear()
+        self._starts_to_report.clear()
 
     def _pause(self, now_ms: int) -> None:
         self._forget_session()
@@ -245,6 +262,7 @@ class FollowingCore:
             self._effects.append(StartAt(key, leaders_start))
             log.durable_end = log.high_watermark = log.position = leaders_start
             log.log_start_offset = leaders_start
+            log.durable_start = 0  # `LogStartsAt` says what it came to (INV-RPF8)
         elif meets_at < log.position:
             self._effects.append(CutLog(key, meets_at))
             log.position = log.durable_end = meets_at
@@ -252,6 +270,8 @@ class FollowingCore:
         log.history = None
         self._added[key] = log.position
         self._to_report[key] = log.durable_end
+        if log.durable_start > 0:
+            self._starts_to_report[key] = log.durable_start
 
     # -- copying ---------------------------------------------------------------------------------
 
@@ -310,14 +330,17 @@ class FollowingCore:
             return
         is_urgent = bool(self._added or self._forgotten)
         while self._in_flight < (URGENT_FETCHES_MAX if is_urgent else FETCHES_IN_FLIGHT):
-            fetch = SendFetch(self._session, self._added, tuple(self._forgotten), self._to_report)
-            self._effects.append(fetch)
+            self._effects.append(
+                SendFetch(
+                    self._session, self._added, tuple(self._forgotten), self._to_report, self._starts_to_report
+                )
+            )  # fmt: skip
             self._in_flight += 1
-            self._added, self._forgotten, self._to_report = {}, [], {}
+            self._added, self._forgotten, self._to_report, self._starts_to_report = {}, [], {}, {}
             is_urgent = False
-        if self._to_report:
-            self._effects.append(SendReport(self._session, self._to_report))
-            self._to_report = {}
+        if self._to_report or self._starts_to_report:
+            self._effects.append(SendReport(self._session, self._to_report, self._starts_to_report))
+            self._to_report, self._starts_to_report = {}, {}
 
     def _waits_for_histories(self) -> bool:
         """Return whether the first answer about histories is still to come: the first fetch says all that is durable here."""

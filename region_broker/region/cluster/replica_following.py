@@ -53,6 +53,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogStartsAt,
     Slice,
     Ticked,
 )
@@ -264,6 +265,8 @@ class ReplicaFollowing:
                 _log.warning("%s keeps what the leader has deleted: %s", partition.tp, error)
         if partition.failed is not None:
             self._give_up(effect.key)
+        elif isinstance(effect, LogStart | StartAt):
+            self._tell(LogStartsAt(effect.key, partition.log_start_offset))
 
     def _give_up(self, key: LogKey) -> None:
         if key in self._logs:
@@ -289,9 +292,9 @@ class ReplicaFollowing:
             case SendFetch():
                 if line is not None and line.is_let_in:
                     line.fetch(effect)
-            case SendReport(_, durable_ends):
+            case SendReport():
                 if line is not None and line.is_let_in:
-                    line.report(durable_ends)
+                    line.report(effect)
             case _:
                 assert_never(effect)
 
@@ -317,6 +320,9 @@ class ReplicaFollowing:
         """See `Driver`."""
         if line is self._line:
             self._last_reason = ""
+            for partition in self._logs.values():
+                # An order may have deleted more than was known to be committed: the core counts on that, and says no more of it.
+                partition.commit_up_to(noted_high_watermark(partition))
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 

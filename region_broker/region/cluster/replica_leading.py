@@ -37,6 +37,7 @@ from region_broker.region.cluster.replica_messages import (
     FoundLog,
     ReplicaFetch,
     offsets_of,
+    starts_of,
 )
 from region_broker.region.cluster.replica_sending import FetchSession
 from region_broker.region.cluster.replica_term import LeaderTerm, TermParts
@@ -90,7 +91,7 @@ class ReplicaLeading:
     def begin(self, leadership: Leadership) -> None:
         """Lead all logs of the table under a leader epoch in which this node has not led, and whose writes may begin now.
 
-        The table's logs take HW from this from now on (`Partition.commit_up_to`).
+        The table's logs take HW and low watermark from this from now on (`Partition.commit_up_to`, `Commits.agree_on_start`).
         """
         self.end()
         term_parts = TermParts(
@@ -248,7 +249,7 @@ class ReplicaLeading:
             following.forget(LogKey(topic_id, number))
         for place in message.positions:
             following.begin(place.key, place.offset)
-        term.report(session, offsets_of(message.durable_ends))
+        term.report(session, offsets_of(message.durable_ends), starts_of(message))
         reply = await following.answer(message)
         if self._admit(session, message.leader_epoch) is not term:
             raise PeerRefused(NOT_LEADING, f"node {self._parts.me} leads anew")
@@ -259,7 +260,7 @@ class ReplicaLeading:
     ) -> None:
         term = self._term
         if term is not None and message.leader_epoch == term.leader_epoch and term.has(session):
-            term.report(session, offsets_of(message.durable_ends))
+            term.report(session, offsets_of(message.durable_ends), starts_of(message))
 
 
 def _found(term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:

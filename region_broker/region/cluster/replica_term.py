@@ -1,7 +1,7 @@
 """One leader epoch of this node: the core of the leader, the logs that it leads, and the followers that came in.
 
 INV-RTM1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
-INV-RTM2 once this is over no HW moves, whoever still reports
+INV-RTM2 once this is over no HW moves, and no low watermark, whoever still reports
 INV-RTM3 only a log that runs is led: one that stops, or is dropped, is closed for the core, and does not come back
 
 What is durable is told once for all logs of a group commit, in the turn after it.
@@ -29,6 +29,7 @@ from region_broker.replication.effects import (
     Enough,
     HighWatermark,
     LeaderEffect,
+    LowWatermark,
     NotEnough,
     ProposeInSync,
     WentBack,
@@ -44,6 +45,7 @@ from region_broker.replication.events import (
     LogOpened,
     LogsDurable,
     LogsStopped,
+    LogStartMoved,
     MembersFenced,
     MinInSyncChanged,
 )
@@ -118,6 +120,9 @@ class LeaderTerm:
         match effect:
             case HighWatermark(key, offset):
                 self._show(key, offset)
+            case LowWatermark(key, offset):
+                if not self._is_over and key in self.logs:
+                    self.logs[key].commits.agree_on_start(offset)
             case ProposeInSync():
                 self._parts.propose(self, effect)
             case NotEnough(min_in_sync):
@@ -175,9 +180,13 @@ class LeaderTerm:
         self.logs[key] = partition
         self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
         partition.copies.tell_durable(partial(self._on_durable, partition))
+        partition.copies.on_order = partial(self._on_order, partition)
+        partition.commits.agree_on_start(0)
         known = noted_high_watermark(partition)
         self.tell(
-            LogOpened(key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
+            LogOpened(
+                key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key], partition.log_start_offset
+            )
         )  # fmt: skip
         if key in self.logs and not self.core.is_deposed:
             partition.commit_up_to(self.core.high_watermark(key))
@@ -204,6 +213,9 @@ class LeaderTerm:
         if not self._moved:
             asyncio.get_running_loop().call_soon(self._tell_durable)
         self._moved[partition.key] = partition
+
+    def _on_order(self, partition: Partition) -> None:
+        self.tell(LogStartMoved(partition.key, partition.log_start_offset))
 
     def _tell_durable(self) -> None:
         moved, self._moved = self._moved, {}
@@ -255,10 +267,17 @@ class LeaderTerm:
         """Return whether a connection follows under this leader epoch."""
         return session in self._followers
 
-    def report(self, session: NodeSession, durable_ends: dict[LogKey, int]) -> None:
-        """Take in how far a follower is durable."""
+    def report(
+        self,
+        session: NodeSession,
+        durable_ends: dict[LogKey, int],
+        log_starts: dict[LogKey, int] | None,
+    ) -> None:
+        """Take in how far a follower is durable, and where its logs start."""
         self.tell(
-            FollowerReport(session.member, session.session_id, self.leader_epoch, durable_ends)
+            FollowerReport(
+                session.member, session.session_id, self.leader_epoch, durable_ends, log_starts
+            )
         )
 
     def _lost(self, session: NodeSession) -> None:
