@@ -4,7 +4,9 @@ INV-FX1  a folder has one history for life: the one born in it, or the one that 
 INV-FX3  a chain keeps its newest `INCARNATIONS_KEPT` ids, how many there were, and a hash over all of them
 Each start draws an incarnation at random and links it to the one before: no clock orders them.
 
-INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region
+INV-FX4  a start that speaks again after a later heard one of its region has spoken is alive: two nodes run as that region, unless
+         the one was elected after the other
+In a region of several nodes a start is an election by their quorum, so the one before it has ended, whatever it says still.
 
 Not here: where it is kept (`region.folder.identity_file`), which of two goes on (`known_lives`), what a region without history does (`failover`).
 """
@@ -82,7 +84,7 @@ class FolderIdentity(msgspec.Struct, frozen=True, kw_only=True):
     outdated: bool = False
     """Whether the other nodes of its region know a later start of this folder: it is an older copy, and is not started again."""
     met: "dict[str, Shown]" = {}
-    """The known start of each other region, by its last incarnation only (`known_lives`)."""
+    """The known start of each other region, as far as it is remembered (`known_lives`)."""
 
     @property
     def history(self) -> Birth | None:
@@ -100,9 +102,11 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     incarnation_count: int = 0
     aside: bool = False
     """It was refused, and stands aside: it claims nothing."""
+    elected: bool = False
+    """Its starts are elections of a quorum."""
 
     @classmethod
-    def of(cls, identity: FolderIdentity, *, aside: bool = False) -> "Shown":
+    def of(cls, identity: FolderIdentity, *, aside: bool = False, elected: bool = False) -> "Shown":
         """Return what the folder of `identity` tells."""
         return cls(
             folder_id=identity.folder_id,
@@ -110,6 +114,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
             incarnations=identity.chain.newest,
             incarnation_count=identity.chain.count,
             aside=aside,
+            elected=elected,
         )
 
     def starts_only(self) -> "Shown":
@@ -120,12 +125,13 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
             incarnation_count=self.incarnation_count,
         )
 
-    def last_only(self) -> "Shown":
-        """Return what tells this start from others."""
+    def to_remember(self) -> "Shown":
+        """Return what tells this start from others; of one that was elected, also which were before it."""
         return Shown(
             folder_id=self.folder_id,
-            incarnations=self.incarnations[-1:],
+            incarnations=self.incarnations if self.elected else self.incarnations[-1:],
             incarnation_count=self.incarnation_count,
+            elected=self.elected,
         )
 
 
@@ -148,6 +154,11 @@ def judge_lives(first: Shown, second: Shown) -> LifeVerdict:
     if fell_out or first.incarnations[-1] in second.incarnations:
         return LifeVerdict.LATER
     return LifeVerdict.PARTED
+
+
+def was_deposed(first: Shown, second: Shown) -> bool:
+    """Return whether `second` was elected after `first`, which has ended by that (INV-KL7)."""
+    return second.elected and judge_lives(first, second) is LifeVerdict.LATER
 
 
 @dataclass(slots=True)
@@ -193,6 +204,8 @@ def _two_of(region: str, lives: list[_Heard]) -> str:
     """Say which start is heard still after a later one came; empty where none is."""
     for at, first in enumerate(lives):
         for second in lives[at + 1 :]:
+            if was_deposed(first.shown, second.shown) or was_deposed(second.shown, first.shown):
+                continue
             if first.last_ms > second.first_ms + LATE_MS:
                 verdict = judge_lives(first.shown, second.shown)
                 return (

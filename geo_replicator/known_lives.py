@@ -7,6 +7,8 @@ INV-KL4  the known one has ended when it was silent for `SILENT_MS`; beside a st
 INV-KL5  a start that stands aside, refused elsewhere, keeps no other one from becoming the known one, as long as it says so
          in handshakes; one that is let in here stands aside no more, until it says so again
 INV-KL6  where both stand aside, the other one is let in once the known one has ended: neither waits for the other for ever
+INV-KL7  a start that was elected after the known one is the known one at once, whoever is heard; one after which the known one was
+         elected is refused for good, also at its region's address. No other rule is asked
 
 Not here: asking at the address (`region.failover.steps.lives` of the broker), telling operators (`folder_life.HeardLives`).
 """
@@ -23,6 +25,7 @@ from geo_replicator.folder_life import (
     LifeVerdict,
     Shown,
     judge_lives,
+    was_deposed,
 )
 
 SILENT_MS: Final = 3_000
@@ -35,6 +38,7 @@ class Standing(Enum):
     KNOWN = "it is the one that goes on"
     UNDECIDED = "it is not known yet whether the one before it has ended"
     REFUSED = "the one before it runs still"
+    DEPOSED = "another one was elected after it"
 
 
 @dataclass(slots=True)
@@ -97,6 +101,11 @@ class KnownLives:
                 known.aside_ms = now_ms if shown.aside else None
             _note(known, shown, now_ms, at_address=at_address)
             assert known.last_ms == now_ms, "INV-KL4: it was heard just now"
+            return Standing.KNOWN
+        if was_deposed(shown, known.shown):
+            return Standing.DEPOSED
+        if was_deposed(known.shown, shown):
+            self._known[region] = _Known(shown, now_ms)
             return Standing.KNOWN
         newer = _newer_of(known, shown, now_ms)
         assert newer.refused <= (known.last_ms is not None), "INV-KL2: refused for one not heard"

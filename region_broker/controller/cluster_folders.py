@@ -19,7 +19,7 @@ def noted(image: MetadataImage, node: NodeImage, starts: Shown | None) -> Metada
     """Return the image with the folder of a node remembered, as it has registered in the last of `starts`."""
     folder = _folder(image, node)
     if starts is not None:
-        folder = msgspec.structs.replace(folder, last_start=starts.last_only())
+        folder = msgspec.structs.replace(folder, last_start=starts.to_remember())
     return _with_folder(image, node.incarnation, folder)
 
 

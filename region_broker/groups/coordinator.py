@@ -287,7 +287,7 @@ class GroupCoordinator:
     def _expire_group(self, shard: Shard, group_id: str) -> None:
         records = shard.tombstones(
             group_id,
-            self._image().topics,
+            self._image(),
             now_ms=self._clock.wall_ms(),
             retention_ms=self._settings.offsets_retention_ms,
         )

@@ -24,7 +24,14 @@ from region_broker.groups.messages import (
 )
 from region_broker.groups.modern.commits import judge_commit, judge_fetch
 from region_broker.groups.offsets import CommittedOffset, OffsetsToPut, OffsetTable
-from region_broker.groups.ports import GroupPorts, LedgerBatch, LedgerFailed, Topic, TxnProducer
+from region_broker.groups.ports import (
+    GroupPorts,
+    LedgerBatch,
+    LedgerFailed,
+    Topic,
+    TopicsImage,
+    TxnProducer,
+)
 from region_broker.groups.records import (
     OffsetKey,
     OffsetValue,
@@ -237,7 +244,7 @@ class OffsetService:
             if verdict is not GroupVerdict.OK:
                 return FetchOutcome(verdict)
         last_offset = table.last_record_offset.get(group_id)
-        pieces = _fetched(table, request, self._ports.image().topics)
+        pieces = _fetched(table, request, self._ports.image())
         offsets = await run_yielding(pieces, self._pause)
         if last_offset is not None:
             try:
@@ -258,7 +265,7 @@ def _is_unfenced(shard: Shard, request: CommitRequest) -> bool:
 
 
 def _fetched(
-    table: OffsetTable, request: FetchRequest, topics: Mapping[str, Topic]
+    table: OffsetTable, request: FetchRequest, image: TopicsImage
 ) -> Pieces[tuple[FetchedOffset, ...]]:
     """Return the offsets asked for as they are at the first step, many of them in pieces (INV-GV3)."""
     places: Mapping[TopicPartition, CommittedOffset] = table.committed.get(request.group_id, {})
@@ -279,7 +286,7 @@ def _fetched(
         place = places.get(tp)
         if tp in pending:
             offsets.append(FetchedOffset(tp, GroupVerdict.UNSTABLE_OFFSET))
-        elif place is None or not place.is_of(topics.get(tp.topic)):
+        elif place is None or not place.is_of(image.topics.get(tp.topic), image.deleted):
             if request.partitions is not None:
                 offsets.append(FetchedOffset(tp, GroupVerdict.OK))
         else:

@@ -3,7 +3,8 @@
 INV-GO2  an offset of an open transaction is invisible until its marker is applied (C43)
 INV-GO5  nothing with a pending offset expires (C45)
 INV-GO6  an offset belongs to the topic whose id its record carries: one that has its name later has no offset. A topic
-         that is not there takes nothing away: only a deletion does, and another topic under the name proves one (T34)
+         that is not there takes nothing away: only a deletion does. The metadata name it, or another topic under the name
+         proves it (T34): whoever leads next forgets what the leader of then had no time to forget
 The table is a function of the ledger alone: live == replay(log) after every step (B5). At a commit marker the pending
 offset wins iff its record lies behind the committed one's in the ledger; at an abort marker it is dropped (C44). A
 tombstone removes the committed offset and every pending one of that partition (C45).
@@ -16,7 +17,7 @@ records of others commute with it because record offsets are compared, not times
 Not here: who may commit (`group`), the ledger (`ports`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
@@ -59,9 +60,11 @@ class CommittedOffset:
     transactional: bool = False
     topic_id: UUID | None = None
 
-    def is_of(self, topic: Identified | None) -> bool:
+    def is_of(self, topic: Identified | None, deleted: Container[UUID]) -> bool:
         """Return whether it is an offset of the topic that has its name now, as far as is known (INV-GO6)."""
-        return topic is None or self.topic_id is None or self.topic_id == topic.topic_id
+        if self.topic_id is None:
+            return True
+        return self.topic_id not in deleted if topic is None else self.topic_id == topic.topic_id
 
 
 Places: TypeAlias = dict[TopicPartition, CommittedOffset]
@@ -224,11 +227,13 @@ class OffsetTable:
         staged = {group_id for staged in self.pending.values() for group_id in staged}
         return {*self.committed, *self.group_values, *self.modern, *staged}
 
-    def foreign(self, group_id: str, topics: Mapping[str, Identified]) -> Iterator[OffsetKey]:
-        """Yield the offsets of topics that were deleted: others have their names now (INV-GO6)."""
+    def foreign(
+        self, group_id: str, topics: Mapping[str, Identified], deleted: Container[UUID]
+    ) -> Iterator[OffsetKey]:
+        """Yield the offsets of topics that were deleted: they are known to be, or others have their names now (INV-GO6)."""
         pending = self.pending_partitions(group_id)
         for tp, place in self.committed.get(group_id, {}).items():
-            if not place.is_of(topics.get(tp.topic)) and tp not in pending:
+            if not place.is_of(topics.get(tp.topic), deleted) and tp not in pending:
                 yield OffsetKey(group_id, tp)
 
     def expired(

@@ -5,7 +5,7 @@ a request and appending what follows from it is one step, without an `await` bet
 Not here: the meaning of the records (`offsets`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -160,6 +160,11 @@ class TopicsImage(Protocol):
     @property
     def topics(self) -> Mapping[str, Topic]:
         """Return the topics by name."""
+        ...
+
+    @property
+    def deleted(self) -> Container[UUID]:
+        """Return the ids of topics that are known to have been deleted (T34)."""
         ...
 
     @property

@@ -11,7 +11,7 @@ A marker for an inactive shard is in the ledger already, and the next load repla
 Not here: requests and time (`coordinator`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final
@@ -30,7 +30,7 @@ from region_broker.groups.ports import (
     LedgerMarker,
     LedgerRecord,
     OffsetsLog,
-    Topic,
+    TopicsImage,
     TxnProducer,
 )
 from region_broker.groups.records import (
@@ -171,10 +171,10 @@ class Shard:
                 self.groups[group_id] = group
 
     def tombstones(
-        self, group_id: str, topics: Mapping[str, Topic], *, now_ms: int, retention_ms: int
+        self, group_id: str, image: TopicsImage, *, now_ms: int, retention_ms: int
     ) -> list[KeyValue]:
         """Return the records that end offsets of deleted topics, and those of an empty group after retention (C45)."""
-        keys = set(self.table.foreign(group_id, topics))
+        keys = set(self.table.foreign(group_id, image.topics, image.deleted))
         keys.update(self._expired(group_id, now_ms=now_ms, retention_ms=retention_ms))
         return [(encode_offset_key(key), None) for key in sorted(keys, key=lambda key: key.tp)]
 

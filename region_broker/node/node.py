@@ -179,7 +179,7 @@ class Node:
     def _compose_region(self) -> None:
         config, storage, ports = self.config, self.storage, self._ports
         self._source = PrimarySide(
-            storage.partitions, storage.metadata, self._handshake, ports.clock
+            storage.partitions, storage.metadata, self._handshake, ports.clock, region=config.region
         )
         self.tidemarks = TidemarkService(self._tidemark_parts())
         own = config.own_node
@@ -374,6 +374,7 @@ class Node:
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self._admit
+        self.failover.outlook.lives.on_elected = self._forwarder.follow_election
         target = ForwardTarget(
             self._dispatcher, self.role, route.leads_under if route is not None else under_none
         )
@@ -531,10 +532,9 @@ class Node:
         self.metrics.registry.register(ClusterCollector(service))
         return service
 
-    def _leader_epoch(self) -> LeaderEpoch:
+    def _leader_epoch(self) -> LeaderEpoch | None:
         term = self.role.serving
-        assert term is not None, "topics are created in the primary region only"
-        return term.leader_epoch
+        return term.leader_epoch if term is not None and self._leads(term) else None
 
     def _partition_check(self) -> str | None:
         failures = self.storage.partitions.failures()

@@ -206,10 +206,16 @@ class RegionRole:
         """Refuse writes, then stop whatever runs. Doing it twice changes nothing."""
         self.close_gate(reason)
         await self._ready_to_run.wait()
+        await self._resign()
+        await self._settle_changes()
+        await self._end_term()
+
+    async def _resign(self) -> None:
         if self._cut_leader is not None:
             await self._services.transactions.resign()
             await self._services.groups.resign()
-        await self._settle_changes()
+
+    async def _end_term(self) -> None:
         await self._stop_tasks()
         self._cut_leader = None
         self._link_runs = False
@@ -228,17 +234,18 @@ class RegionRole:
                 log.show_up_to(shown, shown)
 
     async def follow(self, reason: str) -> None:
-        """Take no writes, and only what the node brings that leads this region; what is under way has an unknown outcome (P18)."""
+        """Take no writes, and only what the node brings that leads this region; what is under way has an unknown outcome (P18).
+
+        A change that is under way is not waited for: the quorum may not settle it for long, and nobody cuts at a last tidemark here.
+        """
         self.close_gate(reason)
         await self._ready_to_run.wait()
-        if self._cut_leader is not None:
-            await self._services.transactions.resign()
-            await self._services.groups.resign()
+        await self._resign()
         for (
             log
         ) in self.logs():  # before anything is waited for: nothing of it is committed here any more
             log.become_mirror()
-        await self.stand_still(reason)
+        await self._end_term()
 
     async def act(
         self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str

@@ -43,13 +43,14 @@ _log: Final = logging.getLogger("tidemark.topics")
 class TopicRegistry:
     """What handlers change topics through (`handlers.dispatch.services.MetadataService`).
 
-    `leader_epoch` is that of this node's term, asked at the moment a partition is opened. Every change is made within
+    `leader_epoch` is that of this node's term, asked at the moment a partition is opened; None where another node of the region leads
+    by then, and this one follows it. Every change is made within
     `change` (`region_role.RegionRole.change`).
     """
 
     def __init__(
         self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
-        leader_epoch: Callable[[], LeaderEpoch], change: Callable[[], AbstractContextManager[None]],
+        leader_epoch: Callable[[], LeaderEpoch | None], change: Callable[[], AbstractContextManager[None]],
     ) -> None:  # fmt: skip
         """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""
         self._metadata = metadata
@@ -81,13 +82,17 @@ class TopicRegistry:
             partition_count=partition_count,
             configs=dict(configs),
         )
-        return await to_its_end(self._change_partitions(name, CreateTopic(topic)))
+        return await to_its_end(self._change_partitions(topic, CreateTopic(topic)))
 
-    async def _change_partitions(self, name: str, command: CreateTopic | ResizeTopic) -> TopicImage:
+    async def _change_partitions(
+        self, changed: TopicImage, command: CreateTopic | ResizeTopic
+    ) -> TopicImage:
         with self._change():
-            topic = (await self._metadata.apply(command)).topics[name]
+            topic = _still_there(await self._metadata.apply(command), changed)
+            leader_epoch = self._leader_epoch()
             for partition in self._partitions.open_topic(topic):
-                partition.become_leader(self._leader_epoch())
+                if leader_epoch is not None:
+                    partition.become_leader(leader_epoch)
         self.on_change()
         return topic
 
@@ -100,11 +105,11 @@ class TopicRegistry:
         """
         topic = self._known(name)
         command = SetTopicConfigs(topic.topic_id, dict(configs), dict(expected))
-        return await to_its_end(self._change_configs(name, command))
+        return await to_its_end(self._change_configs(topic, command))
 
-    async def _change_configs(self, name: str, command: SetTopicConfigs) -> TopicImage:
+    async def _change_configs(self, changed: TopicImage, command: SetTopicConfigs) -> TopicImage:
         with self._change():
-            topic = (await self._metadata.apply(command)).topics[name]
+            topic = _still_there(await self._metadata.apply(command), changed)
             self._partitions.update_config(topic)
         self.on_change()
         return topic
@@ -117,7 +122,7 @@ class TopicRegistry:
         topic = self._known(name)
         assert partition_count > expected, (partition_count, expected)
         command = ResizeTopic(topic.topic_id, partition_count, expected)
-        return await to_its_end(self._change_partitions(name, command))
+        return await to_its_end(self._change_partitions(topic, command))
 
     def _known(self, name: str) -> TopicImage:
         topic = self._metadata.image.topics.get(name)
@@ -147,6 +152,17 @@ class TopicRegistry:
                 await self.on_delete(name)
         self.on_change()
         return topic
+
+
+def _still_there(image: MetadataImage, changed: TopicImage) -> TopicImage:
+    """Return a topic as it is now; raises `CommandRefused` where it is gone.
+
+    1. This node changes a topic, and is away. 2. Another one leads, and the topic is deleted. 3. A snapshot tells this node both.
+    """
+    topic = image.topic_by_id(changed.topic_id)
+    if topic is None:
+        raise CommandRefused("unknown-topic", f"topic {changed.name} was deleted meanwhile")
+    return topic
 
 
 async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) -> None:

@@ -8,12 +8,26 @@ each of them.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Hop(IntEnum):
+    """Over what the requests of a connection have come; each hop is greater than the one before it (INV-FW8)."""
+
+    CLIENT = 0
+    """From the client itself."""
+    NODE = 1
+    """From another node of this region, which this one leads."""
+    REGION = 2
+    """From another region, for which this one acts."""
 
 
 @dataclass(slots=True, eq=False)
 class ConnectionState:
     """Changed on the event loop only, by the rooms that are named at each field."""
 
+    hop: Hop = Hop.CLIENT
+    """Set by whoever accepted the connection, and read by the forwarder."""
     starts: asyncio.Lock | None = None
     """Under which requests begin, first come, first served (INV-HW1); None until one was read in pieces (the dispatcher)."""
     produce_broken: bool = False

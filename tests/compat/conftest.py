@@ -1,7 +1,8 @@
-"""Real brokers for the compatibility tests: one region alone, and the mirror region of two.
+"""Real brokers for the compatibility tests: one region alone, the mirror region of two, and a region of three nodes.
 
 The mirror's bootstrap is the harder one: its node forwards every write and coordinator request to the acting
-region and serves reads itself, up to the last tidemark it reached. A client must not notice.
+region and serves reads itself, up to the last tidemark it reached. A client must not notice. Of three nodes the address of one
+that follows is given: clients must find the one that leads.
 """
 
 import gc
@@ -14,6 +15,7 @@ import pytest
 
 from chaos.starting.starter import forked_starts
 from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
+from tests.compat.places import PLACES, start
 
 _NUMBERS = itertools.count()
 
@@ -25,21 +27,22 @@ def starts() -> Iterator[StartsProcess]:
         yield found
 
 
-@pytest.fixture(scope="session", params=["one-region", "mirror-of-two"])
+@pytest.fixture(scope="session", params=list(PLACES))
 def bootstrap(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     starts: StartsProcess,
 ) -> Iterator[str]:
     """Return the bootstrap address of a running broker."""
-    count = 1 if request.param == "one-region" else 2
+    place = PLACES[request.param]
     folder = tmp_path_factory.mktemp("compat")
     with LocalCluster.open(
-        folder, region_count=count, port=0, new_cluster_id=UUID(int=count)
-    ) as cluster:
+        folder, region_count=place.region_count, node_count=place.node_count, port=0,
+        new_cluster_id=UUID(int=1),
+    ) as cluster:  # fmt: skip
         cluster.start_by(starts)
-        cluster.start()
-        yield cluster.plan.regions[-1].bootstrap
+        start(cluster)
+        yield cluster.plan.nodes[-1].bootstrap
         assert cluster.dead() == {}
 
 

@@ -171,9 +171,6 @@ CLIENTS: Final[dict[str, Foreign]] = {
     ),
 }  # fmt: skip
 
-_NOT_SERVED: Final = (
-    "the API is not served: protocol.md says why (`reference/protocol.md`, what is not served)"
-)
 _NO_TLS: Final = "the test starts a broker with TLS of its own; there is no TLS yet (ROADMAP)"
 _READS_AT_ONCE: Final = (
     "the test reads what it has just written; a mirror shows it at the next tidemark, some tens of ms later:"
@@ -189,7 +186,6 @@ REASONS: Final[dict[tuple[str, str], str]] = {
     (_SUITE, f"{_ADMIN}test_create_describe_delete_acls"): (
         "there are no ACLs yet (ROADMAP): SECURITY_DISABLED, as of a Kafka without an authorizer"
     ),
-    (_SUITE, f"{_ADMIN}test_describe_metadata_quorum"): _NOT_SERVED,
     (_SUITE, f"{_ADMIN}test_delete_records"): _READS_AT_ONCE,
     (_SUITE, f"{_CONSUMER}test_kafka_consumer_offsets_for_time"): _READS_AT_ONCE,
     (_SUITE, f"{_CONSUMER}test_kafka_consumer_offsets_search_many_partitions"): _READS_AT_ONCE,

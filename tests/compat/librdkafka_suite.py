@@ -2,7 +2,8 @@
 
 Not part of the test run. FOLDER is a source tree of librdkafka in which `./configure && make libs && make -C tests build` was
 done; with RapidJSON and OpenSSL at hand more of its tests are built. Its test runner runs each test by itself, in quick mode,
-against new regions; tests that need no broker are left out. A TEST is a number (`0103`); without any, all those in the table of
+against new regions; tests that need no broker are left out. Those that call Kafka's scripts find them in `$KAFKA_PATH/bin`, if
+that is set, and `make -C tests/java` was done. A TEST is a number (`0103`); without any, all those in the table of
 docs/reference/compatibility.md are run.
 
     python -m tests.compat.librdkafka_suite ../librdkafka 0103 0105 --place nodes
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -94,9 +95,11 @@ def _run(number: str, scenario: str, options: argparse.Namespace) -> list[Outcom
         ) as cluster,
     ):  # fmt: skip
         start(cluster)
+        bootstrap = cluster.plan.regions[-1].bootstrap
         config = Path(name) / "test.conf"
-        config.write_text(f"metadata.broker.list={cluster.plan.regions[-1].bootstrap}\n")
-        printed = _test_runner(number, scenario, config, options)
+        config.write_text(f"metadata.broker.list={bootstrap}\n")
+        of_test = {"TESTS": number, "TEST_SCENARIO": scenario, "BROKERS": bootstrap}
+        printed = _test_runner(of_test, config, options)
         outcomes = _outcomes_of(printed, number)
         if ended := cluster.dead():
             outcomes.append(Outcome(f"{number}: the region lives on", False, f"ended: {ended}"))
@@ -105,19 +108,19 @@ def _run(number: str, scenario: str, options: argparse.Namespace) -> list[Outcom
     return outcomes
 
 
-def _test_runner(number: str, scenario: str, config: Path, options: argparse.Namespace) -> str:
+def _test_runner(of_test: Mapping[str, str], config: Path, options: argparse.Namespace) -> str:
     """Run librdkafka's test runner; returns what it printed."""
     source = options.folder.resolve()
     environment = {
         "RDKAFKA_TEST_CONF": str(config),
-        "TESTS": number,
+        **of_test,
         "TEST_KAFKA_VERSION": KAFKA_VERSION,
         "TEST_CONSUMER_GROUP_PROTOCOL": options.group_protocol,
         "LD_LIBRARY_PATH": f"{source / 'src'}:{source / 'src-cpp'}",
     }
     try:
         done = subprocess.run(
-            ["./test-runner", "-Q", "-p1", "-L", "-s", scenario], cwd=source / "tests", timeout=TEST_S,
+            ["./test-runner", "-Q", "-p1", "-L"], cwd=source / "tests", timeout=TEST_S,
             env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

@@ -28,6 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
 from region_broker.workbench.stage import wait_mirrored
+from tests.compat.places import PLACES, start
 from tests.process.client_fixture import fail_over
 
 pytestmark = pytest.mark.process
@@ -46,17 +47,18 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=["one-region", "mirror-of-two"])
+@pytest.fixture(params=list(PLACES))
 def bootstrap(
     request: pytest.FixtureRequest, tmp_path: Path, starts: StartsProcess
 ) -> Iterator[str]:
-    count = 1 if request.param == "one-region" else 2
+    place = PLACES[request.param]
     with LocalCluster.open(
-        tmp_path, region_count=count, port=0, new_cluster_id=UUID(int=count), settings=SETTINGS
-    ) as cluster:
+        tmp_path, region_count=place.region_count, node_count=place.node_count, port=0,
+        new_cluster_id=UUID(int=1), settings=SETTINGS,
+    ) as cluster:  # fmt: skip
         cluster.start_by(starts)
-        cluster.start()
-        address = cluster.plan.regions[-1].bootstrap
+        start(cluster)
+        address = cluster.plan.nodes[-1].bootstrap
         create(address, "orders", "out")
         yield address
         assert cluster.dead() == {}

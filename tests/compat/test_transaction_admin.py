@@ -27,8 +27,9 @@ def test_B13_a_foreign_admin_client_lists_describes_and_aborts(
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     where = TopicPartition(topic, 0)
 
-    (listed,) = admin.list_transactions(transactional_id_pattern=name).values()
-    assert [(row.transactional_id, row.state.value) for row in listed] == [(name, "Ongoing")]
+    by_node = admin.list_transactions(transactional_id_pattern=name)
+    listed = [(row.transactional_id, row.state.value) for rows in by_node.values() for row in rows]
+    assert listed == [(name, "Ongoing")]
     described = admin.describe_transactions([name])[name]
     assert described.topic_partitions == {where}
     (state,) = admin.describe_producers([where])[where].active_producers

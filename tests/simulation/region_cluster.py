@@ -67,16 +67,20 @@ class Member(Region):
             self.name,
         )  # fmt: skip
 
+    def make_folder(self) -> None:
+        """Write what the folder is to have before its first start: the first node's has the region's birth."""
+        if self.node_id == 1:
+            with_history(
+                self.disk, self.folder, cluster_id=CLUSTER_ID, region=REGION, node_id=1,
+                history=birth_at(REGION, 0),
+            )  # fmt: skip
+
     @override
     async def open(self) -> None:
         """Begin a life of the folder."""
         if not self.made:
             self.made = True
-            if self.node_id == 1:
-                with_history(
-                    self.disk, self.folder, cluster_id=CLUSTER_ID, region=REGION, node_id=1,
-                    history=birth_at(REGION, 0),
-                )  # fmt: skip
+            self.make_folder()
         disk = LifeDisk(self.disk)
         ports = Ports(
             self.clock,

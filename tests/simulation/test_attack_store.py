@@ -1,4 +1,4 @@
-"""What others changed, beside what a node waits for: sequences of events that kept it from being told, or told it too early."""
+"""What others changed, beside what a node waits for: a sequence of events that told it too early (a snapshot: `test_metadata_rules`)."""
 
 import asyncio
 from uuid import UUID
@@ -7,7 +7,6 @@ from region_broker.controller.metadata_commands import CreateTopic, DeleteTopic
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.effects import Message, PassedOn
 from region_broker.controller.raft.entries import Member
-from region_broker.controller.raft.settings import RaftSettings
 from tests.fixtures.metadata_members import Node, three_nodes
 from tests.fixtures.raft_groups import Bus, until
 
@@ -26,33 +25,6 @@ def cut_behind_a_wish(bus: Bus, node: Node) -> None:
             asyncio.get_running_loop().call_soon(bus.cut.add, node.member)
 
     bus.watch = watch
-
-
-async def test_INV_M15_what_others_changed_in_a_snapshot_is_told_although_somebody_waits_here() -> (
-    None
-):
-    """1. A node passes a command on, and is cut off. 2. Others change topics; all of it goes into a snapshot. 3. The node gets that.
-
-    Whoever keeps partitions open by what `on_foreign` tells would never open these.
-    """
-    bus = Bus()
-    nodes = await three_nodes(
-        bus, settings=RaftSettings(kept_entries=0), snapshot_after_bytes=1_000
-    )
-    third = nodes[2]
-    await until(lambda: third.store.group.leader == nodes[0].member)
-    cut_behind_a_wish(bus, third)
-    waiting = asyncio.get_running_loop().create_task(third.store.apply(topic(7)))
-    await until(lambda: "t7" in nodes[0].store.image.topics)
-    for number in range(100, 130):
-        await nodes[0].store.apply(topic(number))
-    third.foreign.clear()
-    bus.watch = lambda *_: None
-    bus.cut.clear()
-    await waiting
-    await until(lambda: third.store.image == nodes[0].store.image)
-    told = {name for old, new in third.foreign for name in new.topics.keys() - old.topics.keys()}
-    assert {f"t{number}" for number in range(100, 130)} <= told
 
 
 async def test_INV_M15_what_comes_behind_a_command_is_not_seen_before_whoever_asked_goes_on() -> (

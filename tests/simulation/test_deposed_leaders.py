@@ -8,8 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from idempotency.identity import LeaderEpoch
+from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_commands import CreateTopic
 from region_broker.controller.metadata_image import TopicImage
+from region_broker.region.cluster import replica_term
 from region_broker.region.ports import Term
 from tests.simulation.region_cluster import Member, region_cluster
 from tests.simulation.test_region_of_three import all_in_sync
@@ -17,23 +19,38 @@ from tests.simulation.test_region_of_three import all_in_sync
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
 
-async def test_INV_LSH3_a_leader_that_is_deposed_before_it_serves_follows(tmp_path: Path) -> None:
+async def test_INV_LSH3_a_leader_that_is_deposed_before_it_serves_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1. eu-1 is gone, and another one is elected, whose logs are committed once eu-3 has them, too. 2. It is cut off before.
     3. A third election, by the others. 4. It hears of that while it waits."""
     async with region_cluster(tmp_path, 1) as cluster:
         await all_in_sync(cluster)
         eu1, eu2, eu3 = cluster.nodes.values()
+        # What was committed no disk has noted yet: its followers have to say.
+        monkeypatch.setattr(replica_term, "noted_high_watermark", lambda log: log.log_start_offset)
+        begun = list[Member]()
+
+        def cut_off(member: Member) -> None:
+            leading = member.node._replication.leading  # type: ignore[union-attr]
+            begin = leading.begin
+
+            def begin_alone(leadership: Leadership) -> None:
+                begin(leadership)
+                if not begun:
+                    begun.append(member)
+                    for each in {eu1, eu2, eu3} - {member}:
+                        cluster.fabric.cut(member.name, each.name)
+
+            leading.begin = begin_alone  # type: ignore[method-assign]
+
+        for member in (eu2, eu3):
+            cut_off(member)
         await eu1.kill()
-        named = {
-            eu2.name: eu2.node._replication.leadership,  # type: ignore[union-attr]
-            eu3.name: eu3.node._replication.leadership,  # type: ignore[union-attr]
-        }
-        await cluster.until(lambda: any(each.leads is not None for each in named.values()), "named")
-        [elected] = [n for n in (eu2, eu3) if named[n.name].leads is not None]
+        await cluster.until(lambda: bool(begun), "named")
+        [elected] = begun
         [other] = {eu2, eu3} - {elected}
         assert not elected.node.role.acting
-        for each in (other, eu1):
-            cluster.fabric.cut(elected.name, each.name)
         waiting = elected.node._replication.leading._term  # type: ignore[union-attr]
         assert waiting is not None
         assert waiting._unsettled, (

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch
+from region_broker.controller.cluster.elections import elect
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic
@@ -240,6 +242,73 @@ async def test_INV_RGF1_so_it_does_where_it_is_made_while_a_new_leader_loads(
         assert epochs == {second.node.role.leader_epoch}
         await write(await connected(cluster, second), [b"1"])
         assert await values_at(cluster, second) == [b"1"]
+
+
+async def deposed_with_a_change_under_way(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Member, Member, asyncio.Task[TopicImage], asyncio.Event]:
+    """Return who led, who leads, and what the former makes: a topic, which the quorum does not hear of before the event."""
+    first = await all_in_sync(cluster)
+    store = first.node.storage.metadata
+    wish_once, heard = store._wish_once, asyncio.Event()
+
+    async def held(payload: bytes, among: Any) -> str:
+        return await wish_once(payload, among) if heard.is_set() else "it is not heard"
+
+    monkeypatch.setattr(store, "_wish_once", held)
+    making = first.as_process(first.node.topics.create_topic(TOPIC, 2, {}))
+    await asyncio.sleep(0.01)
+    other = next(node for node in cluster.nodes.values() if node is not first)
+    metadata = other.node.storage.metadata
+    image = metadata.image
+    region_epoch = image.main_domain.region_epoch
+    await metadata.apply(elect(image, region_epoch, image.nodes[other.node_id].member))
+    return first, other, making, heard
+
+
+async def test_INV_LSH5_a_change_that_is_not_settled_keeps_nobody_from_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A leader makes a topic, and the quorum does not hear of it. 2. Another one is elected. 3. The former follows at once. 4. The
+    topic is there: nobody leads it but who leads the region.
+    """
+    async with region_cluster(tmp_path, 33) as cluster:
+        first, other, making, heard = await deposed_with_a_change_under_way(cluster, monkeypatch)
+        replication = first.node._replication
+        assert replication is not None
+        begun_s = now_s()
+        await cluster.until(lambda: replication.leadership.follows, "it follows")
+        assert now_s() - begun_s < 1
+        assert not making.done()
+        heard.set()
+        assert (await making).name == TOPIC
+        await cluster.until_led(but=first)
+        for node in cluster.nodes.values():
+            await cluster.until(lambda node=node: has_topic(node), "made")  # type: ignore[misc]
+            leads = [node.partition(TOPIC, number).is_leader for number in (0, 1)]
+            assert leads == [node is other] * 2
+        await write(await connected(cluster, other), [b"1"])
+        await everything_equal(cluster)
+
+
+async def test_a_change_that_others_undid_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot tells a node at once that its topic was made, and that another node deleted it since."""
+    async with region_cluster(tmp_path, 34) as cluster:
+        leader = await all_in_sync(cluster)
+        apply = MetadataStore.apply
+
+        async def undone(store: MetadataStore, command: Command, **options: Any) -> MetadataImage:
+            image = await apply(store, command, **options)
+            if not isinstance(command, CreateTopic):
+                return image
+            topics = {name: each for name, each in image.topics.items() if name != TOPIC}
+            return msgspec.structs.replace(image, topics=topics)
+
+        monkeypatch.setattr(MetadataStore, "apply", undone)
+        with pytest.raises(CommandRefused, match="was deleted meanwhile"):
+            await leader.node.topics.create_topic(TOPIC, 2, {})
 
 
 # -- ending ------------------------------------------------------------------------------------------

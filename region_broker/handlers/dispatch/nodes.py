@@ -31,7 +31,7 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What holds at one moment. Node ids are sorted.
+    """What holds at one moment. Node ids are sorted, but for `replicas`: who leads is the first.
 
     `registered`: all nodes that clients may know, fenced ones too; this node is always among them. `leads`: whether this node
     leads the logs of its region. `leader`: who does, None while nobody does. `leader_epoch`: of the leadership, None where each

@@ -7,6 +7,7 @@ INV-LSH2  a process leads only under an election that came after it had register
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
 INV-LSH4  a node cuts its own logs by the lineage in its image before it follows or leads, and before it follows on where that has
           changed: it copies nothing to anybody, and from nobody, that a takeover has voided (T20, T25)
+INV-LSH5  who is deposed follows without waiting for the quorum: what it had begun to change is carried out as a follower's
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
 (`region.role`).

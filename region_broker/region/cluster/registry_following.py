@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.topic_names import waiting_name
 from region_broker.log.failures import LogError
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
@@ -40,9 +41,26 @@ class RegistryFollowing:
         for topic in old.topics.values():
             if new.topic_by_id(topic.topic_id) is None:
                 self._try(topic, self._drop)
-        for topic in new.topics.values():
-            if old.topics.get(topic.name) is not topic:
-                self._try(topic, self._make)
+        changed = [
+            topic for topic in new.topics.values() if old.topics.get(topic.name) is not topic
+        ]
+        self._free_names(changed)
+        for topic in changed:
+            self._try(topic, self._make)
+
+    def _free_names(self, changed: list[TopicImage]) -> None:
+        """Let topics that are to have names which others have still, and are to lose, wait for them.
+
+        1. A topic is renamed, and another one gets its name. 2. A snapshot tells both at once, the second one first.
+        """
+        for topic in changed:
+            if self._has_other_name(topic):
+                waits = waiting_name(topic.name, topic.topic_id)
+                self._partitions.rename_topic(topic.topic_id, waits)
+
+    def _has_other_name(self, topic: TopicImage) -> bool:
+        held = self._partitions.beyond(topic.topic_id, 0)
+        return any(partition.tp.topic != topic.name for partition in held)
 
     def again(self, image: MetadataImage) -> None:
         """Try what a disk refused again."""
@@ -62,7 +80,7 @@ class RegistryFollowing:
 
     def _make(self, topic: TopicImage) -> None:
         partitions = self._partitions
-        if any(held.tp.topic != topic.name for held in partitions.beyond(topic.topic_id, 0)):
+        if self._has_other_name(topic):
             partitions.rename_topic(topic.topic_id, topic.name)
         topic = topic.as_kept
         partitions.drop_beyond(topic.topic_id, topic.partition_count)

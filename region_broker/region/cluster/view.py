@@ -3,6 +3,8 @@
 INV-CLV1  this node is always told, whatever the image says of it: a client that reached it may go on with it
 INV-CLV2  this node leads only where the image names its own folder: another one under its id is another node
 INV-CLV3  who leads is heard; a fenced node is told as a replica that is offline only
+INV-CLV4  who leads is told as the first replica, which Kafka calls the preferred leader: here it is whoever leads, and tools
+          that compare the two would otherwise ask, without end, for elections that nothing needs
 Not here: the answers themselves (`handlers`), who leads (`controller.cluster`).
 """
 
@@ -71,10 +73,16 @@ class RegionNodes:
             leader=leader,
             leads=leader is not None and leading == self._me,  # INV-CLV2
             leader_epoch=epoch,
-            replicas=tuple(sorted(image.nodes)) or (own.node_id,),
+            replicas=_replicas(image, leader) or (own.node_id,),
             in_sync=tuple(each.node_id for each in in_sync),
             is_primary=is_primary,
         )
+
+
+def _replicas(image: MetadataImage, leader: KnownNode | None) -> tuple[int, ...]:
+    """Return the nodes by their ids, but for who leads, which is the first (INV-CLV4)."""
+    leader_id = None if leader is None else leader.node_id
+    return tuple(sorted(image.nodes, key=lambda node_id: (node_id != leader_id, node_id)))
 
 
 def _known(node: NodeImage) -> KnownNode:

@@ -86,6 +86,7 @@ class FailoverDriver:
         self._tasks: asyncio.TaskGroup | None = None
         self.outlook: Final = Outlook(parts, settings)
         self.steps: Final = FailoverSteps(self.outlook, lambda: self.state)
+        self.outlook.lives.spawn = self._spawn_if_running
         parts.peers.identity = self
 
     @property
@@ -97,7 +98,6 @@ class FailoverDriver:
     async def recover(self) -> State:
         """Read the record, or write its first event from what the folder's identity and the metadata say (T32)."""
         self.outlook.begin_anew()
-        self.outlook.lives.spawn = self._spawn_if_running
         recorded = self._record.recover()
         state = recorded.state
         if state is None:
@@ -126,7 +126,7 @@ class FailoverDriver:
     def hello(self) -> Hello:
         """Return this node's hello (`PeerIdentity`)."""
         image = self.parts.metadata.image
-        domain = image.domains[self.parts.domain]
+        domain, folder = image.domains[self.parts.domain], self.parts.folder.identity
         return Hello(
             cluster_id=image.cluster_id,
             region=self.parts.role.region,
@@ -134,7 +134,7 @@ class FailoverDriver:
             region_epoch=domain.region_epoch,
             acting_region=domain.acting_region,
             lineage=domain.lineage,
-            folder=Shown.of(self.parts.folder.identity, aside=bool(self.outlook.lives.aside())),
+            folder=Shown.of(folder, aside=bool(self.outlook.lives.aside()), elected=folder.elected),
             abandoned_epoch=RegionEpoch(0) if self._state is None else self._state.abandoned_epoch,
         )
 

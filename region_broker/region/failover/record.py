@@ -1,7 +1,7 @@
 """Where the state of the failover machine is kept: in the journal of a folder, or in the metadata of a region of several nodes.
 
-INV-FR1  `append` returns once a majority of the region has the state; from a node that leads no more it does not return
-INV-FR2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
+INV-FRC1  `append` returns once a majority of the region has the state; from a node that leads no more it does not return
+INV-FRC2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
 
 Not here: the journal's file (`failover.journal`), what events mean (`geo_replicator.failover`), who leads (`region.cluster`).
 """
@@ -111,7 +111,7 @@ class RegionRecord:
         return Recorded(msgspec.json.decode(folder.failover, type=State), names_folder=True)
 
     async def append(self, event: Event, after: State) -> None:
-        """See `FailoverRecord` (INV-FR1)."""
+        """See `FailoverRecord` (INV-FRC1)."""
         folder, encoded = self._folder, _encoded(after)
         assert folder is not None, "begin comes first"
         follows = folder.failover_number
@@ -126,7 +126,7 @@ class RegionRecord:
                 await _until_cancelled()
 
     async def _change(self, command: Callable[[LeaderEpoch], RegionFolderCommand]) -> None:
-        """Return once the command is carried out; ask again while nobody knows (INV-FR1). Raises `CommandRefused`."""
+        """Return once the command is carried out; ask again while nobody knows (INV-FRC1). Raises `CommandRefused`."""
         while True:
             epoch = self._leads_under()
             if epoch is None:
@@ -163,7 +163,7 @@ class RegionRecord:
 
     async def note_met(self, region: str, shown: Shown) -> None:
         """See `FolderSide`."""
-        last = shown.last_only()
+        last = shown.to_remember()
         if self.identity.met.get(region) != last:
             await self._change(lambda epoch: NoteMet(epoch, region, last))
 

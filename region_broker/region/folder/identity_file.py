@@ -91,7 +91,7 @@ class FolderRecord:
     async def note_met(self, region: str, shown: Shown) -> None:
         """Return once the known start of another region is remembered durably (T36)."""
         async with self._write_lock:
-            met = {**self._identity.met, region: shown.last_only()}
+            met = {**self._identity.met, region: shown.to_remember()}
             if met != self._identity.met:
                 await self._save(msgspec.structs.replace(self._identity, met=met))
 

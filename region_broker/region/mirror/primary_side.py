@@ -95,8 +95,11 @@ class PrimarySide:
         metadata: MetadataSide,
         identity: PeerIdentity,
         clock: Clock,
+        *,
+        region: str,
     ) -> None:
-        """Serve what `partitions` holds while `identity` says that this region acts."""
+        """Serve what `partitions` holds while `identity` says that this `region` acts."""
+        self._region = region
         self._partitions = partitions
         self._metadata = metadata
         self._identity = identity
@@ -166,7 +169,7 @@ class PrimarySide:
         if doubt:
             raise PeerRefused(
                 NOT_ACTING,
-                f"nothing is to be copied from region {self._identity.hello().region} until an operator has chosen:"
+                f"nothing is to be copied from region {self._region} until an operator has chosen:"
                 f" {doubt}",
             )
 
@@ -333,8 +336,7 @@ class PrimarySide:
         return min((positions[key] for positions in copied if key in positions), default=None)
 
     def _others(self) -> list[str]:
-        own = self._identity.hello().region
-        return [region for region in self._metadata.image.regions if region != own]
+        return [region for region in self._metadata.image.regions if region != self._region]
 
     def status(self) -> dict[str, object]:
         """Return how far each mirror is, as this region knows it (`mirror_lag`), as JSON-able values."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 from region_broker.ports.network import Network
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.protocol import (
+    LED_BY_ANOTHER,
     NOT_ACTING,
     NOT_LEADING,
     STARTS_WITH_HISTORY,
@@ -36,9 +37,17 @@ Serve: TypeAlias = Callable[[Coroutine[object, None, None]], object]
 
 NEXT_AFTER_S: Final = 0.25
 _NO_WORD_OF_ITS_REGION: Final = frozenset(
-    {NOT_LEADING, NOT_ACTING, STARTS_WITH_HISTORY, STARTS_WITHOUT_HISTORY, STARTS_WITH_QUORUM}
+    {
+        NOT_LEADING,
+        NOT_ACTING,
+        LED_BY_ANOTHER,
+        STARTS_WITH_HISTORY,
+        STARTS_WITHOUT_HISTORY,
+        STARTS_WITH_QUORUM,
+    }
 )
-"""Of a handshake, the second one is said by a node that starts."""
+"""Of a handshake, the second one and the last three are said by a node that starts. `LED_BY_ANOTHER` is said here, of a node that does
+not know yet that it leads no more; where it is said of this node, the others say no more of it."""
 
 
 class Entered(NamedTuple):

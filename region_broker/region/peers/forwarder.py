@@ -1,7 +1,8 @@
 """Forwarding: requests that this node must not execute go to who must, answers come back verbatim.
 
-There are two routes: to the primary region, and to the node that leads this one's own region, or its quorum. A request of a client of a mirror
-may take both, the second one first; none takes the same kind of route twice.
+There are two routes: to the primary region, and to the node that leads this one's own region, or its quorum. A request of a client
+of a mirror may take both, the second one first: from a node that does not lead its region to the one that does, and from there to
+the node that leads the primary region.
 
 INV-FW1  each client connection has a peer connection of its own: its requests leave, start and are answered
          as on one connection, and what is bound to a connection at the primary ends with it
@@ -12,9 +13,11 @@ INV-FW3  the acting side executes a forwarded request only while it acts, under 
 INV-FW4  no produce request is sent or executed behind one of the same connection that was not (INV-HD4). Those of one client
          connection go over one peer connection: where that ends, what waits here may stand behind one that was refused there
 INV-FW5  a request that the acting side fails at ends its own client connection, never the acting node
-INV-FW6  no request waits for a region that acts no more, or a node that leads no more: `follow` and `follow_leader` end what is
-         under way there, outcome unknown
+INV-FW6  no request waits for a region that acts no more, or a node that leads no more: `follow`, `follow_leader` and
+         `follow_election` end what is under way there, outcome unknown
 INV-FW7  nothing is sent on a connection between nodes that the other side may be closing for its silence (INV-PS9)
+INV-FW8  a request never travels in a circle: each hop is a farther one, so none takes the same kind of route twice, and what came from
+         another region is forwarded to nobody
 
 Not here: Kafka errors (`handlers.dispatch.dispatcher`), who acts (`PeerIdentity`), who leads (`region.cluster.leader_route`),
 the requests themselves.
@@ -25,7 +28,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
@@ -52,7 +55,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
 from region_broker.wire.connection import Incoming, Numbering, Peer
-from region_broker.wire.connection_state import ConnectionState
+from region_broker.wire.connection_state import ConnectionState, Hop
 from region_broker.wire.headers import HeaderError, peek_header
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
@@ -83,6 +86,8 @@ class RegionRoute:
     region: str
     region_epoch: RegionEpoch
 
+    hop: ClassVar[Hop] = Hop.REGION
+
     def __str__(self) -> str:
         """Return it for people."""
         return f"region {self.region}"
@@ -96,6 +101,8 @@ class NodeRoute:
     leader_epoch: LeaderEpoch
     address: tuple[str, int]
     identity: NodeIdentity = field(compare=False)
+
+    hop: ClassVar[Hop] = Hop.NODE
 
     def __str__(self) -> str:
         """Return it for people."""
@@ -177,6 +184,16 @@ class PeerForwarder:
             if isinstance(channel.route, RegionRoute) and channel.route != acting:
                 channel.close()
 
+    def follow_election(self, region: str) -> None:
+        """End what was forwarded to whoever led that region so far (INV-FW6).
+
+        1. A commit is forwarded. 2. The node that leads the primary region stands still, its connections stay. 3. Another one is
+        elected there, and met. 4. The client would wait for the one that stands still, under a region epoch that has not changed.
+        """
+        for channel in list(self._channels.values()):
+            if isinstance(channel.route, RegionRoute) and channel.route.region == region:
+                channel.close()
+
     def follow_leader(self) -> None:
         """End what was forwarded to a node that leads no more, or under another leader epoch (INV-FW6)."""
         try:
@@ -216,7 +233,7 @@ class PeerForwarder:
         timeout_s = GROUP_WAIT_TIMEOUT_S if ctx.api_key in _GROUP_WAITS else FORWARD_TIMEOUT_S
         try:
             async with channel.turn:
-                client = await self._opened(channel)
+                client = await self._opened(channel, ctx.connection_state.hop)
                 # 1. A batch is under way. 2. The region epoch moves, or its connection ends. 3. The next
                 # request opens another one, and meanwhile the first batch is found to have failed.
                 _refuse_behind_failure(ctx, channel)
@@ -259,9 +276,16 @@ class PeerForwarder:
             client_address=ctx.peer,
         )
 
-    async def _opened(self, channel: _Channel) -> PeerCalls:
-        """Return the channel's connection to who acts, or leads, now; raises as `forward` expects."""
+    async def _opened(self, channel: _Channel, hop: Hop) -> PeerCalls:
+        """Return the channel's connection to who acts, or leads, now; raises as `forward` expects.
+
+        `hop`: the last one of the requests.
+        """
         route = self._route()
+        if route != _NOWHERE and route.hop <= hop:
+            came_from = "another region" if hop is Hop.REGION else "another node of this region"
+            reason = f"what came from {came_from} is not forwarded to {route}"
+            raise PeerUnreachable(reason, sent=False)
         client = channel.client
         if client is not None:
             if (
@@ -418,7 +442,8 @@ class ForwardTarget:
     ) -> Forwarded | Reply:
         peer = self._clients.get(session)
         if peer is None:
-            peer = Peer(_number(message), message.client_address, self._numbering(message))
+            state = ConnectionState(hop=_hop_of(session))
+            peer = Peer(_number(message), message.client_address, self._numbering(message), state)
             self._clients[session] = peer
             session.on_close(peer.state.end)
         peer.numbering.newest = max(
@@ -501,6 +526,10 @@ def _admit(peer: Peer, refusal: PeerRefused | None, *, is_produce: bool) -> None
         if is_produce:
             peer.state.produce_broken = True
         raise refusal
+
+
+def _hop_of(session: PeerSession | NodeSession) -> Hop:
+    return Hop.NODE if isinstance(session, NodeSession) else Hop.REGION
 
 
 def _whose(session: PeerSession | NodeSession) -> str:

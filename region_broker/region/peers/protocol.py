@@ -81,6 +81,7 @@ UNBORN: Final = "unborn"
 ASK_AGAIN: Final = "ask-again"
 RUNS_ELSEWHERE: Final = "runs-elsewhere"
 STANDS_ASIDE: Final = "stands-aside"
+LED_BY_ANOTHER: Final = "led-by-another"
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -176,7 +176,7 @@ async def test_a_node_is_let_lead_by_order_and_a_drained_one_leads_nothing_until
             lambda: chosen.node_id not in in_sync(after), "who drains is not in sync"
         )
         told = await refusal(quorum, "elect", chosen.node_id)
-        assert (told.code, "start it anew" in told.reason) == ("refused", True)
+        assert (told.code, "restart it, or name another node" in told.reason) == ("refused", True)
         await chosen.stop()
         await chosen.start()
         await settled(cluster)

@@ -131,6 +131,15 @@ MUTANTS: Final = (
         ("progress:FollowerProgress.lags", "return self.caught_up_ms is None or", "return self.caught_up_ms is not None and"),
     ),
     _mutant(
+        "taken-in-while-a-log-has-stopped", "INV-RPL9", "INV-RPJ1",
+        (
+            "leading:LeadingCore._propose",
+            "if member not in members and any(member not in had for had in self._stopped.values()):",
+            "if False:",
+        ),
+        bent={"stop": 3, "delete": 0, "wind back": 0},
+    ),
+    _mutant(
         "reports-of-other-sessions-count", "R4, INV-RPL5", "INV-RPJ1",
         (
             "leading:LeadingCore._follower",

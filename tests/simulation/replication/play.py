@@ -13,7 +13,7 @@ STEPS: Final = 600
 SETTLING_ROUNDS: Final = 400
 WEIGHTS: Final[Mapping[str, float]] = {
     "message": 120, "answer": 40, "produce": 14, "sync": 24, "learn": 16, "propose": 10, "doubt": 3, "tick": 5, "break": 1,
-    "ghost": 4, "repeat": 3, "crash": 1.5, "start": 6, "fence": 0.5, "admit": 2, "elect": 1.5, "trim": 1, "empty": 1, "wind back": 1, "make": 2, "delete": 0.5,
+    "ghost": 4, "repeat": 3, "crash": 1.5, "start": 6, "fence": 0.5, "admit": 2, "elect": 1.5, "trim": 1, "empty": 1, "wind back": 1, "make": 2, "delete": 0.5, "stop": 0,
 }  # fmt: skip
 
 
@@ -180,6 +180,7 @@ _MOVES: Final[dict[str, Callable[[World], str | None]]] = {
     "wind back": _at(_is_spare, _wind_back),
     "make": lambda world: world.make_log(),
     "delete": lambda world: world.delete_log(),
+    "stop": _at(_is_leading, lambda _, node: node.stop_log()),
 }
 
 
@@ -192,9 +193,9 @@ def _settle(world: World) -> None:
     away = [node for node in world.nodes if world.survivors().keys() - {node.disk.member}]
     away = [world.chance.choice(away)] if away and world.chance.random() < 0.4 else []
     for node in world.nodes:
-        if node in away and node.is_up:
+        if node.is_up and (node in away or node.stopped):  # a disk that fails is mended at last
             node.crash()
-        elif node not in away and not node.is_up:
+        if node not in away and not node.is_up:
             node.start()
         world.admit(node.disk.member)
     up = [node for node in world.nodes if node.is_up]

@@ -84,6 +84,8 @@ class Node:
         self.logs: tuple[LogKey, ...] = ()
         self.open_logs: list[LogKey] = []
         self.heard_epoch = LeaderEpoch(-1)
+        self.stopped: set[LogKey] = set()
+        """Logs that its disk refused while it led, until it is started anew."""
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -94,6 +96,7 @@ class Node:
         self.leading, self.following = None, FollowingCore()
         self.epoch_at_start = self.world.register.leader_epoch
         self.logs = ()
+        self.stopped.clear()
         self.world.admit(self.disk.member)
 
     def crash(self) -> None:
@@ -105,6 +108,9 @@ class Node:
     def learn(self) -> None:
         """Learn what the metadata say now."""
         register = self.world.register.copy()
+        if self.stopped and register.leader_epoch > self.led_epoch:
+            self.crash()  # somebody else leads: it is started anew, and has the log again
+            return
         if self.leading is not None and register.leader_epoch > self.led_epoch:
             self.lead(into.LeaderEpochSeen(register.leader_epoch))
             self.leading = None
@@ -135,12 +141,27 @@ class Node:
         """Drop logs whose topics were deleted."""
         for key in keys:
             del self.disk.logs[key]
-            if key in self.open_logs:
-                self.open_logs.remove(key)
             if self.leading is not None:
-                self.lead(into.LogClosed(key))
+                self._close(key)
+                self.stopped.discard(key)
             else:
                 self.follow(into.LogRemoved(key))
+
+    def _close(self, key: LogKey) -> None:
+        if key in self.open_logs:
+            self.open_logs.remove(key)
+            self.lead(into.LogClosed(key))
+
+    def stop_log(self) -> None:
+        """Let a log stop, as a leader's disk refuses it: nothing of it is written, synced or sent any more (INV-RPL9)."""
+        if self.open_logs:
+            key = self.world.chance.choice(self.open_logs)
+            self.stopped.add(key)
+            self.lead(into.LogsStopped(frozenset(self.stopped)))
+            self._close(key)
+
+    def _runs(self) -> list[LogKey]:
+        return [key for key in self.logs if key not in self.stopped]
 
     def _begin_to_lead(self, register: Register) -> None:
         self.led_epoch = register.leader_epoch
@@ -238,15 +259,15 @@ class Node:
     def produce(self) -> None:
         """Append a record as a leader."""
         assert self.leading is not None
-        if not self.logs:
+        if not self._runs():
             return
-        key = self.world.chance.choice(self.logs)
+        key = self.world.chance.choice(self._runs())
         self.disk.log(key).append(Row(self.led_epoch, self.world.next_value()))
 
     def sync(self, share: float) -> None:
         """Sync some of the logs."""
         ends = {}
-        for key in self.logs:
+        for key in self._runs():
             log = self.disk.log(key)
             if log.durable < log.end and self.world.chance.random() < share:
                 log.durable = ends[key] = log.end
@@ -259,9 +280,9 @@ class Node:
 
     def trim(self) -> None:
         """Delete some of what is committed, as a leader."""
-        if not self.logs:
+        if not self._runs():
             return
-        key = self.world.chance.choice(self.logs)
+        key = self.world.chance.choice(self._runs())
         log = self.disk.log(key)
         log.trim(self.world.chance.randint(log.start, max(log.start, log.high_watermark)))
 
@@ -312,7 +333,7 @@ class Node:
         """Answer one fetch with what is new, synced here or not."""
         slices, rows = [], {}
         for key, position in connection.positions.items():
-            if key not in self.logs:
+            if key not in self.logs or key in self.stopped:
                 continue
             log = self.disk.log(key)
             if position < log.start:

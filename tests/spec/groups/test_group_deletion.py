@@ -249,6 +249,26 @@ async def test_INV_GO6_offsets_of_a_deleted_topic_are_not_those_of_its_namesake(
         fixture.assert_live_is_replay()
 
 
+async def test_INV_GO6_a_new_leader_forgets_offsets_of_a_topic_that_is_known_to_be_deleted() -> (
+    None
+):
+    """1. A node leads the metadata, another one the logs. 2. A topic is deleted, and who led the logs ends before it forgot the
+    offsets. 3. Whoever leads next has the deletion in its metadata.
+    """
+    fixture = Fixture()
+    async with running(fixture):
+        topic_id = fixture.topics.put("t", 1, number=1)
+        assert (await fixture.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        fixture.topics.drop("t")
+        fixture.topics.deleted.add(topic_id)
+        await fixture.groups.load()
+        assert await committed(fixture) == [-1]
+        await fixture.groups.expire_offsets()
+        fixture.topics.deleted.clear()
+        assert await committed(fixture) == [-1], "they are removed, not only hidden"
+        fixture.assert_live_is_replay()
+
+
 async def test_INV_GO6_a_transaction_that_ends_after_the_deletion_brings_no_offset_back() -> None:
     fixture = Fixture()
     async with running(fixture):

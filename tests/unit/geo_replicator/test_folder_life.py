@@ -98,3 +98,16 @@ def test_INV_FX4_restarts_and_versions_that_do_not_tell_are_no_copies() -> None:
         lives.hear("eu", None, at * 100)
         lives.hear("us", life("abc"), at * 100)
     assert not lives.twice(len(names) * 100)
+
+
+def test_INV_FX4_who_was_elected_after_another_one_is_no_second_node() -> None:
+    lives, deposed = HeardLives(), life("abc")
+    later = Shown(folder_id="f", incarnations=tuple("abcd"), incarnation_count=4, elected=True)
+    for at in range(4):
+        lives.hear("eu", (deposed, later)[at % 2], at * 2 * LATE_MS)
+        lives.hear("us", (later, deposed)[at % 2], at * 2 * LATE_MS)
+    assert not lives.twice(6 * LATE_MS), "the one does not know yet that it leads no more"
+    parted = Shown(folder_id="f", incarnations=tuple("abce"), incarnation_count=4, elected=True)
+    for at in range(4, 8):
+        lives.hear("eu", (parted, later)[at % 2], at * 2 * LATE_MS)
+    assert set(lives.twice(14 * LATE_MS)) == {"eu"}, "copies of all its folders run"

@@ -5,6 +5,8 @@ INV-LV2  a start that comes is looked for at its region's address before it is l
 INV-LV3  the known start of each region is remembered over a restart of this node
 INV-LV4  a node that another region refused takes no writes, and answers no region, until that one lets it in; so does
          one that starts, while any region that answers is not sure
+INV-LV5  a node that is told that another one was elected to lead its region acts no more and lets no region in, as long as it knows of
+         no later election than its own, and whoever told it so does not let it in. It asks nobody for that
 Whoever refused this node is asked again until it lets it in, whatever this node does meanwhile; one that answers no
 more is named, with what an operator can do.
 
@@ -22,6 +24,8 @@ from idempotency.ports import Clock
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.peers.protocol import (
     ASK_AGAIN,
+    LED_BY_ANOTHER,
+    NOT_LEADING,
     RUNS_ELSEWHERE,
     STANDS_ASIDE,
     Hello,
@@ -56,30 +60,36 @@ class Lives:
         self._twice: dict[str, str] = {}
         self._asked: set[str] = set()
         self._refusals: dict[str, str] = {}
+        self._deposed_by: dict[str, tuple[str, str]] = {}
+        """Who said so, of which start of this region, and why."""
         self._mute: set[str] = set()
         self._asking: set[str] = set()
         self._unsure: dict[str, str] = {}
         self._told = asyncio.Event()
         self.spawn: Callable[[Coroutine[object, None, None], str], bool] = _nobody_runs
+        self.on_elected: Callable[[str], None] = _nobody_asks
+        """Told of a region that another node leads than was known so far."""
 
     def twice(self) -> dict[str, str]:
         """Return the other regions that two nodes run as, with what is known of both (INV-FX4)."""
         return self._heard.twice(self._clock.monotonic_ms())
 
     def judge(self, hello: Hello) -> None:
-        """Take note of a handshake; raises `PeerRefused` where its node may not talk (INV-LV1)."""
+        """Take note of a handshake; raises `PeerRefused` where its node may not talk (INV-LV1), or is not let in here (INV-LV5)."""
         now_ms = self._clock.monotonic_ms()
         self._heard.hear(hello.region, hello.folder, now_ms)
         told, self._twice = self._twice, self._heard.twice(now_ms)
         for region in sorted(self._twice.keys() - told.keys()):
             _log.error("%s", self._twice[region])
         self._admit(hello, now_ms, is_handshake=True)
+        if not hello.answers and (deposed := self._deposed()):
+            raise PeerRefused(NOT_LEADING, "; ".join(deposed))
 
     def admit(self, hello: Hello) -> None:
         """Take note of a request of the node with that hello; raises `PeerRefused` as `judge`, and where this one
         stands aside."""
         if aside := self.aside():
-            raise PeerRefused(STANDS_ASIDE, aside)
+            raise PeerRefused(NOT_LEADING if self._deposed() else STANDS_ASIDE, aside)
         now_ms = self._clock.monotonic_ms()
         if self._known.is_contested(hello.region):
             self._heard.hear(hello.region, hello.folder, now_ms)
@@ -93,8 +103,13 @@ class Lives:
         after = self._known.known(region)
         if after is not None and _start_of(before) != _start_of(after):
             self.spawn(self._remember(region, after), f"remember-{region}")
+            if before is not None and after.elected:
+                self.on_elected(region)
         if standing is Standing.KNOWN or self.aside():
             return  # who stands aside judges nobody
+        assert before is not None, region
+        if standing is Standing.DEPOSED:
+            raise PeerRefused(LED_BY_ANOTHER, _deposed_text(region, before, hello.folder))
         if region not in self._asked and self.spawn(self._look(region), f"look-for-{region}"):
             self._asked.add(region)
         if standing is Standing.UNDECIDED:
@@ -102,7 +117,6 @@ class Lives:
                 ASK_AGAIN,
                 f"another start of region {region} was heard here before this one, and it is looked for now: ask again",
             )
-        assert before is not None, region
         raise PeerRefused(
             RUNS_ELSEWHERE,
             f"another node runs as region {region}: start {_start_of(before)} (number {before.incarnation_count} of folder"
@@ -127,11 +141,19 @@ class Lives:
             _log.warning("the start of region %s is not remembered: %s", region, error)
 
     def heed(self, hello: Hello) -> None:
-        """Take note of what the answer of another region says of this node (INV-LV4)."""
-        if not hello.answers:
+        """Take note of what the answer of another region says of this node (INV-LV4).
+
+        One of its nodes that does not lead says nothing: it lets nobody in.
+        """
+        if not hello.answers or hello.refused_code == NOT_LEADING:
             return
         self._unsure.pop(hello.region, None)
         self._mute.discard(hello.region)
+        if hello.refused_code == LED_BY_ANOTHER:
+            self._heed_deposed(hello)
+            return
+        if self._deposed_by.pop(hello.region, None) is not None:
+            _log.warning("region %s lets this node in again", hello.region)
         if hello.refused_code == RUNS_ELSEWHERE:
             if hello.region not in self._refusals:
                 _log.error("region %s refuses this node: %s", hello.region, hello.refused)
@@ -143,8 +165,28 @@ class Lives:
             self._unsure[hello.region] = hello.refused
         elif self._refusals.pop(hello.region, None) is not None:
             _log.warning("region %s lets this node in again", hello.region)
-            if not self._refusals:
-                self._told.clear()
+
+    def _heed_deposed(self, hello: Hello) -> None:
+        """Take note that another node was elected after this one.
+
+        1. This node leads, and is cut off from its own region. 2. Another one is elected, and met by a third region. 3. This one meets
+        that region, and is refused. Its own region tells it what to do next, once it is heard: nobody is asked until then, and an
+        election that it wins later ends the refusal, which was of an earlier one.
+        """
+        told = (self._folder.identity.chain.last, hello.refused)
+        if self._deposed_by.get(hello.region) != told:
+            _log.warning("region %s does not let this node in: %s", hello.region, hello.refused)
+        self._deposed_by[hello.region] = told
+        self._told.set()
+
+    def _deposed(self) -> list[str]:
+        """Return who says that another node was elected after this one, and why; empty where no region does (INV-LV5)."""
+        present = self._folder.identity.chain.last
+        return [
+            f"region {region} says that {why}"
+            for region, (start, why) in sorted(self._deposed_by.items())
+            if start == present
+        ]
 
     def _ask_until_let_in(self, region: str) -> None:
         if region in self._asking:
@@ -168,10 +210,11 @@ class Lives:
     def aside(self) -> str:
         """Return why this node stands aside, empty where no region has refused it."""
         told = sorted(self._refusals.items())
-        return "; ".join(
+        refused = [
             f"region {region} {self._says(region)} {why}{self._way_out(region)}"
             for region, why in told
-        )
+        ]
+        return "; ".join(self._deposed() + refused)
 
     def _says(self, region: str) -> str:
         return "said last that" if region in self._mute else "says that"
@@ -191,11 +234,24 @@ class Lives:
 
     async def until_aside(self) -> None:
         """Return once this node must stand aside."""
-        await self._told.wait()
+        while not self.aside():
+            self._told.clear()
+            await self._told.wait()
+
+
+def _deposed_text(region: str, known: Shown, shown: Shown | None) -> str:
+    return (
+        f"another node leads region {region} now: its election {_start_of(known)} (number {known.incarnation_count}) came after"
+        f" {_start_of(shown)}. Nothing is to be done: this node hears of it from its own region, and follows the other one"
+    )
 
 
 def _start_of(shown: Shown | None) -> str:
     return shown.incarnations[-1] if shown is not None and shown.incarnations else ""
+
+
+def _nobody_asks(_region: str) -> None:
+    """Nothing is under way to a region before there is a forwarder."""
 
 
 def _nobody_runs(work: Coroutine[object, None, None], _name: str) -> bool:

@@ -107,7 +107,8 @@ class Outlook:
         self.heard_ms.clear()
         self.refuted = None
         self.nobody_acts = False
-        self.lives = self._begun_lives()
+        former, self.lives = self.lives, self._begun_lives()
+        self.lives.spawn, self.lives.on_elected = former.spawn, former.on_elected
 
     def forget_former_lives(self, hellos: Mapping[str, Hello]) -> None:
         """Let what these regions say now replace what lives of theirs said that no folder knows of any more.

@@ -207,6 +207,7 @@ class Topics:
 
     topics: dict[str, Topic] = field(default_factory=dict)
     version: int = 1
+    deleted: set[UUID] = field(default_factory=set)
 
     def put(self, name: str, partition_count: int, *, number: int | None = None) -> UUID:
         topic_id = UUID(int=1000 + len(self.topics) if number is None else number)

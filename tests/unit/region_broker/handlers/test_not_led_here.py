@@ -131,12 +131,14 @@ def test_each_row_that_is_not_served_here_is_tested_below() -> None:
     assert of[Elsewhere.FORWARDED] == set(FORWARDED)
 
 
+@pytest.mark.parametrize("acting", [True, False], ids=["primary", "mirror"])
 @pytest.mark.parametrize("key", REFUSED)
 async def test_INV_HNL2_what_the_leader_must_execute_is_refused_so_that_it_is_asked(
-    tmp_path: Path, key: int
+    tmp_path: Path, key: int, acting: bool
 ) -> None:
     error, values = REFUSED[key]
     async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = acting
         seen = follows(fixture)
         client = await fixture.connect()
         for _ in range(2):
@@ -147,12 +149,14 @@ async def test_INV_HNL2_what_the_leader_must_execute_is_refused_so_that_it_is_as
         assert fixture.forwarder.frames == []
 
 
+@pytest.mark.parametrize("acting", [True, False], ids=["primary", "mirror"])
 @pytest.mark.parametrize("key", LISTED)
 async def test_lists_of_what_the_leader_has_are_empty_here_and_asked_again_while_nobody_leads(
-    tmp_path: Path, key: int
+    tmp_path: Path, key: int, acting: bool
 ) -> None:
     name, values = LISTED[key]
     async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = acting
         seen = follows(fixture)
         client = await fixture.connect()
         for expected in (0, NO_COORDINATOR):
@@ -163,12 +167,14 @@ async def test_lists_of_what_the_leader_has_are_empty_here_and_asked_again_while
         assert fixture.forwarder.frames == []
 
 
+@pytest.mark.parametrize("acting", [True, False], ids=["primary", "mirror"])
 @pytest.mark.parametrize("key", FORWARDED)
 async def test_what_changes_something_is_carried_to_the_leader_and_asked_again_while_nobody_leads(
-    tmp_path: Path, key: int
+    tmp_path: Path, key: int, acting: bool
 ) -> None:
     values, forwarder_error = FORWARDED[key], ForwardingFailed("away", may_have_happened=False)
     async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = acting
         seen = follows(fixture)
         client = await fixture.connect()
         for version in APIS[key].versions:
@@ -200,6 +206,22 @@ async def test_a_producer_id_without_transactional_id_is_drawn_by_the_leader(
         seen.led_by_nobody()
         for version in APIS[22].versions:
             assert codes(await client.call(22, version, DRAWN)) == {COORDINATOR_LOADS}
+
+
+@pytest.mark.parametrize("key", [key for key in RULES if APIS[key].forward])
+async def test_who_leads_a_mirror_carries_to_the_primary_region_what_that_one_must_execute(
+    tmp_path: Path, key: int
+) -> None:
+    values = {**{key: of[1] for key, of in (REFUSED | LISTED).items()}, **FORWARDED}[key]
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.acting = False
+        follows(fixture, 1)
+        client = await fixture.connect()
+        for version in APIS[key].versions:
+            fixture.forwarder.answer = b"as it came"
+            client.send(key, version, values)
+            assert await client.receive_raw() == b"as it came"
+        assert len(fixture.forwarder.frames) == len(APIS[key].versions)
 
 
 async def test_the_answer_of_the_leader_is_passed_on(tmp_path: Path) -> None:
@@ -485,7 +507,7 @@ async def test_metadata_follow_the_leadership_from_one_leader_over_none_to_anoth
         assert told(answer) == (known, 2, [(0, 2, leader_epoch(2))])
         (row,) = answer.topics[0].partitions
         # An election drops nobody: the new leader does, as its first act (ADR 47).
-        assert (row.replica_nodes, row.isr_nodes) == ((1, 2, 3), (1, 2, 3))
+        assert (row.replica_nodes, row.isr_nodes) == ((2, 1, 3), (1, 2, 3))
         described = await client.call(75, 0, {"topics": [{"name": "t"}], "cursor": None})
         (row,) = described.topics[0].partitions
         assert (row.leader_id, row.leader_epoch, row.isr_nodes) == (2, leader_epoch(2), (1, 2, 3))

@@ -41,6 +41,7 @@ def test_a_change_of_leader_is_told_as_nobody_and_then_under_a_greater_leader_ep
     seen.led_by(2, 2)
     facts = seen.view.facts
     assert (facts.leader_id, facts.leader_epoch, facts.leads) == (2, leader_epoch(2), True)
+    assert facts.replicas == (2, 1, 3)  # INV-CLV4
     assert facts.in_sync == (1, 2, 3)  # until the leader says otherwise (INV-MH3)
 
 

@@ -109,6 +109,20 @@ def test_INV_RGF1_a_topic_keeps_its_logs_under_another_name() -> None:
     assert here.of("b").log_end_offset == 3
 
 
+@pytest.mark.parametrize("names", [("b", "c"), ("c", "a"), ("b", "a")])
+def test_INV_RGF1_topics_that_take_each_others_names_keep_their_logs(
+    names: tuple[str, str],
+) -> None:
+    """A snapshot brings several renamings at once: in which order the names were free, it does not say."""
+    here = Followed()
+    here.become(topic(A, "a"), topic(B, "b"))
+    here.of("a").writer.append(batch(3))
+    assert here.become(topic(A, names[0]), topic(B, names[1])) == []
+    assert here.held == {f"{names[0]}-0", f"{names[1]}-0"}
+    assert here.of(names[0]).log_end_offset == 3
+    assert here.of(names[1]).log_end_offset == 0
+
+
 def test_INV_RGF1_logs_follow_changed_configs() -> None:
     here = Followed()
     here.become(topic())

@@ -18,6 +18,8 @@ from region_broker.region.folder.identity_file import FolderRecord, read_identit
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import (
     ASK_AGAIN,
+    LED_BY_ANOTHER,
+    NOT_LEADING,
     RUNS_ELSEWHERE,
     STANDS_ASIDE,
     Hello,
@@ -57,7 +59,8 @@ class Node:
         self.disk, self.fabric = SimulatedDisk(), Fabric(random.Random(1))
         self.disk.make_dirs(FOLDER)
         identity = FolderIdentity(cluster_id=CLUSTER_ID, region="us", node_id=2, folder_id="g")
-        folder = FolderRecord(self.disk, FOLDER, identity, offload=at_once)
+        self.folder = folder = FolderRecord(self.disk, FOLDER, identity, offload=at_once)
+        self.begun: list[str] = []
         metadata: Any = SimpleNamespace(image=SimpleNamespace(regions={"eu": None}))
         addresses = RegionAddresses({"eu": [("127.0.0.1", 1)]})
         peers = FailoverPeers(self.fabric.site("us"), metadata, "us", addresses)
@@ -69,6 +72,7 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+        self.begun.append(name)
         if name.startswith("refused-by-"):  # it asks again after a time, which does not pass here
             work.close()
             return False
@@ -199,3 +203,84 @@ async def test_INV_LV3_a_disk_that_does_not_remember_ends_nothing(
     await node.looked()
     assert "the start of region eu is not remembered" in caplog.text
     assert node.meets(FIRST) == ""
+
+
+def elected(*incarnations: str) -> Shown:
+    return msgspec.structs.replace(start(*incarnations), elected=True)
+
+
+async def test_INV_KL7_a_node_that_leads_no_more_is_told_so_and_nobody_is_looked_for() -> None:
+    node = Node()
+    assert node.meets(elected("a", "b")) == ""
+    assert node.meets(elected("a", "b", "c")) == ""
+    assert node.meets(elected("a", "b")) == LED_BY_ANOTHER
+    await node.looked()
+    kept = read_identity(node.disk, FOLDER)
+    assert kept is not None
+    assert kept.met["eu"].incarnations == ("a", "b", "c"), (
+        "so that it is known after a restart, too"
+    )
+    assert not node.lives.twice()
+    hello = Started("eu", shown=elected("a", "b")).hello()
+    with pytest.raises(
+        PeerRefused, match=r"another node leads region eu now.*Nothing is to be done"
+    ):
+        node.lives.admit(hello)
+
+
+def leads_under(node: Node, *incarnations: str) -> None:
+    """Let the region of the node end its chain so."""
+    identity = node.folder.identity
+    for incarnation in incarnations:
+        identity = msgspec.structs.replace(identity, chain=identity.chain.with_start(incarnation))
+    node.folder._identity = identity
+
+
+async def test_INV_LV5_a_node_that_leads_no_more_stops_until_it_is_elected_again() -> None:
+    node = Node()
+    leads_under(node, "first")
+    node.lives.heed(answer("eu", LED_BY_ANOTHER))
+    await node.lives.until_aside()
+    assert node.lives.aside() == "region eu says that eu knows another"
+    assert "refused-by-eu" not in node.begun, "its own region tells it, and nobody else is asked"
+    with pytest.raises(PeerRefused) as refused:
+        node.lives.admit(answer("ap"))
+    assert refused.value.code == NOT_LEADING
+    assert node.meets(FIRST) == NOT_LEADING, "so that the region looks for who does"
+    node.lives.judge(answer("ap"))  # who is asked is learnt from as ever
+    leads_under(node, "second")
+    assert not node.lives.aside()
+    assert node.meets(FIRST) == ""
+    waiting = asyncio.get_running_loop().create_task(node.lives.until_aside())
+    await asyncio.sleep(0)
+    assert not waiting.done(), "that was said of an earlier election"
+    node.lives.heed(answer("eu", LED_BY_ANOTHER))
+    await waiting
+
+
+async def test_INV_FW6_whoever_forwards_is_told_of_each_election_once() -> None:
+    node = Node()
+    told: list[str] = []
+    node.lives.on_elected = told.append
+    for shown in (elected("a", "b"), elected("a", "b"), elected("a", "b", "c"), elected("a", "b")):
+        node.meets(shown)
+    assert told == ["eu"], "nothing was under way before the first one was met"
+    await node.looked()
+
+
+async def test_INV_LV5_whoever_told_it_so_lets_it_in_again() -> None:
+    lives = Node().lives
+    lives.heed(answer("eu", LED_BY_ANOTHER))
+    lives.heed(answer("ap"))
+    lives.heed(msgspec.structs.replace(answer("eu"), answers=False))
+    assert lives.aside()
+    lives.heed(answer("eu"))
+    assert not lives.aside()
+
+
+@pytest.mark.parametrize("code", [RUNS_ELSEWHERE, LED_BY_ANOTHER])
+async def test_INV_LV4_a_node_that_does_not_lead_its_region_lets_nobody_in(code: str) -> None:
+    lives = Node().lives
+    lives.heed(answer("eu", code))
+    lives.heed(answer("eu", NOT_LEADING))
+    assert lives.aside() == "region eu says that eu knows another"

@@ -68,7 +68,13 @@ async def linked(folder: Path) -> AsyncIterator[Mirror]:
     """The primary, and a mirror that has everything."""
     primary, clock = Site(folder, "primary"), ManualClock()
     server = PeerServer(primary.network, primary.identity)
-    PrimarySide(primary.partitions, primary.metadata, primary.identity, clock).register(server)
+    PrimarySide(
+        primary.partitions,
+        primary.metadata,
+        primary.identity,
+        clock,
+        region=primary.identity.region,
+    ).register(server)
     syncing = asyncio.get_running_loop().create_task(primary.group_commit.run())
     topics = {name: await primary.create_topic(name) for name in ("orders", "bills")}
     topics[TIDEMARK_LEDGER] = await primary.create_topic(TIDEMARK_LEDGER, internal=True)

@@ -20,6 +20,7 @@ from region_broker.region.peers.addresses import (
 )
 from region_broker.region.peers.client import CONNECT_TIMEOUT_S
 from region_broker.region.peers.protocol import (
+    LED_BY_ANOTHER,
     NOT_ACTING,
     NOT_LEADING,
     STALE_REGION_EPOCH,
@@ -113,7 +114,7 @@ async def test_INV_RAD1_who_let_this_node_in_last_is_tried_first(region: Region)
     assert await region.handshake() == [2]
 
 
-@pytest.mark.parametrize("code", [NOT_LEADING, NOT_ACTING])
+@pytest.mark.parametrize("code", [NOT_LEADING, NOT_ACTING, LED_BY_ANOTHER])
 def test_INV_RAD2_one_that_does_not_lead_or_starts_or_is_gone_is_no_word_of_its_region(
     code: str,
 ) -> None:
@@ -134,6 +135,22 @@ async def test_INV_RAD2_any_other_refusal_is_a_word_of_the_region(region: Region
         await region.handshake()
     assert refused.value.code == STALE_REGION_EPOCH
     assert not region.nodes[3].heard, "nobody else was tried"
+
+
+@simulated
+async def test_INV_RAD2_a_node_that_does_not_know_yet_that_it_leads_no_more_is_passed_by(
+    region: Region,
+) -> None:
+    class Judging(PlayedIdentity):
+        def learn(self, hello: Hello) -> None:
+            super().learn(hello)
+            if len(self.heard) == 1:
+                raise PeerRefused(LED_BY_ANOTHER, "another node leads region eu now")
+
+    region.us = Judging("us")
+    await region.runs(n1="", n2="")
+    assert await region.handshake() == [1, 2]
+    assert region.addresses.of("eu")[0] == (HOST, 2)
 
 
 @simulated

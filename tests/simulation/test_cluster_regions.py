@@ -1,0 +1,90 @@
+"""Regions of several nodes side by side (ADR 48): whichever node leads a region speaks for it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster_region_steps import (
+    TOPIC,
+    all_alike,
+    counted_fetches,
+    create,
+    held_by_all,
+    number_of,
+    shown,
+    tidemarks_go_on,
+    values_at,
+    write,
+)
+from tests.simulation.cluster_regions import (
+    BOTH,
+    MIRROR_OF_ONE,
+    PRIMARY_OF_ONE,
+    Layout,
+    cluster_regions,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+LAYOUTS = pytest.mark.parametrize(
+    "layout", [BOTH, MIRROR_OF_ONE, PRIMARY_OF_ONE], ids=["3+3", "3+1", "1+3"]
+)
+
+
+@LAYOUTS
+async def test_they_come_up_and_mirror(layout: Layout, tmp_path: Path) -> None:
+    async with cluster_regions(tmp_path, 1, layout) as regions:
+        await create(regions, regions.eu)
+        await write(regions, regions.eu, b"1", b"2")
+        await shown(regions, regions.us, 2)
+        assert await values_at(regions, regions.us) == [b"1", b"2"]
+        await tidemarks_go_on(regions, regions.eu, b"3")
+        await all_alike(regions, "eu")
+
+
+async def test_INV_TKO1_a_mirror_whose_leader_dies_in_the_middle_of_copying_fetches_nothing_again(
+    tmp_path: Path,
+) -> None:
+    async with cluster_regions(tmp_path, 2) as regions:
+        await create(regions, regions.eu)
+        values = [b"%d" % n for n in range(60)]
+        with counted_fetches() as fetched:
+            writing = asyncio.get_running_loop().create_task(write(regions, regions.eu, *values))
+            await regions.until(
+                lambda: regions.us.led.partition(TOPIC, 0).log_end_offset > 20, "some are there"
+            )
+            first = regions.us.led
+            before = dict(fetched)
+            held = held_by_all(regions.us)
+            shown_before = number_of(first)
+            await first.kill()
+            second = await regions.until_led(regions.us, but=first)
+            assert number_of(second) >= shown_before
+            await writing
+            await shown(regions, regions.us, 60)
+            for place, count in fetched.items():
+                topic_id, number, position = place
+                assert count == before.get(place, 0) or position >= held[topic_id, number], place
+        await tidemarks_go_on(regions, regions.eu, b"more")
+        await first.begin()
+        await all_alike(regions, "eu")
+        assert await values_at(regions, regions.us) == [*values, b"more"]
+
+
+@pytest.mark.parametrize("layout", [BOTH, MIRROR_OF_ONE], ids=["3+3", "3+1"])
+async def test_INV_RAD1_the_link_finds_the_node_that_leads_the_primary_next(
+    layout: Layout, tmp_path: Path
+) -> None:
+    async with cluster_regions(tmp_path, 3, layout) as regions:
+        await create(regions, regions.eu)
+        await write(regions, regions.eu, b"1", b"2")
+        first = regions.eu.led
+        await first.kill()
+        await regions.until_led(regions.eu, but=first)
+        await regions.until(lambda: regions.eu.acts, "eu acts")
+        await write(regions, regions.eu, b"3")
+        await shown(regions, regions.us, 3)
+        assert await values_at(regions, regions.us) == [b"1", b"2", b"3"]
+        await tidemarks_go_on(regions, regions.eu, b"4")
+        await first.begin()
+        await all_alike(regions, "eu")

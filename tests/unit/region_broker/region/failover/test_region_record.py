@@ -1,0 +1,208 @@
+"""A region of several nodes keeps its failover in its metadata: what is recorded, by whom, and who goes on (ADR 48)."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from geo_replicator.failover import Phase, State, born, fold
+from geo_replicator.failover_events import Born, DrainBegun, DrainRolledBack, Event
+from geo_replicator.folder_life import Birth, Chain, FolderIdentity, Shown
+from idempotency.fencing import leader_epoch
+from idempotency.identity import LeaderEpoch, RegionEpoch
+from region_broker.controller.cluster_commands import ElectLeader, RegisterNode, UnfenceNode
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.image_database import MetadataInDoubt
+from region_broker.controller.metadata_commands import Command, PutDomain, apply
+from region_broker.controller.metadata_image import DomainImage, MetadataImage
+from region_broker.region.failover.record import RegionRecord
+from tests.fixtures.node_logs import InstantClock
+
+EPOCH = RegionEpoch(8)
+BIRTH = Birth(birth_id="b" * 32, region="us", region_epoch=EPOCH, wall_ms=1)
+FIRST = born(Born("us", True, EPOCH, "f" * 32))
+DRAIN = DrainBegun("op", "eu")
+
+
+def own(number: int) -> FolderIdentity:
+    return FolderIdentity(
+        cluster_id="c", region="us", node_id=number, folder_id=str(number) * 32, born=BIRTH,
+        chain=Chain().with_start(f"start of {number}"),
+    )  # fmt: skip
+
+
+class Region:
+    """The metadata of a region, as all of its nodes know them."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage(version=0, cluster_id="c")
+        self.before: Callable[[Command], None] = lambda _: None
+        self.after: Callable[[Command], None] = lambda _: None
+        self.leads: dict[int, LeaderEpoch | None] = {}
+        self._epoch = 0
+        self.put(
+            PutDomain(
+                DomainImage(name="main", acting_region="us", region_epoch=EPOCH, shard_count=1)
+            )
+        )
+        node = NodeImage(
+            node_id=1, incarnation=UUID(int=1), life=UUID(int=2), kafka_host="h", kafka_port=1, peer_host="h",
+            peer_port=2, http_host="h", http_port=3,
+        )  # fmt: skip
+        self._node = node
+        self.put(RegisterNode(node))
+        self.put(UnfenceNode(1, node.life))
+
+    def put(self, command: Command) -> None:
+        self.image = apply(self.image, command)
+
+    async def apply(self, command: Command) -> MetadataImage:
+        self.before(command)
+        self.put(command)
+        self.after(command)
+        return self.image
+
+    def elect(self, number: int) -> None:
+        """Let a node lead; who led before has not heard of it."""
+        self._epoch += 1
+        epoch = leader_epoch(EPOCH, self._epoch)
+        version = self.image.leadership.version if self.image.leadership else 0
+        self.put(ElectLeader(self._node.member, epoch, version))
+        self.leads[number] = epoch
+
+    def record(self, number: int) -> RegionRecord:
+        return RegionRecord(self, own(number), InstantClock(), lambda: self.leads.get(number))
+
+
+async def led_by_first() -> tuple[Region, RegionRecord]:
+    region = Region()
+    region.elect(1)
+    record = region.record(1)
+    await record.begin(FIRST)
+    return region, record
+
+
+async def never_returns(work: "asyncio.Task[None]") -> bool:
+    for _ in range(50):
+        await asyncio.sleep(0)
+    pending = not work.done()
+    work.cancel()
+    await asyncio.wait([work])
+    return pending
+
+
+def begun(record: RegionRecord, event: Event, after: State) -> "asyncio.Task[None]":
+    return asyncio.get_running_loop().create_task(record.append(event, after))
+
+
+async def test_a_region_begins_with_what_its_first_leaders_folder_says() -> None:
+    region, record = await led_by_first()
+    assert record.recover().state == FIRST
+    assert record.identity.folder_id == own(1).folder_id
+    assert record.identity.born == BIRTH
+    assert record.identity.elected
+    region.elect(2)
+    other = region.record(2)
+    await other.begin(None)
+    assert other.recover().state == FIRST, "it is begun once"
+    assert other.identity.folder_id == own(1).folder_id
+    assert other.identity.chain.count == 2
+    assert other.identity.node_id == 2
+
+
+async def test_INV_FRC2_who_leads_next_goes_on_from_the_last_event() -> None:
+    region, record = await led_by_first()
+    draining = fold(FIRST, DRAIN)
+    await record.append(DRAIN, draining)
+    region.elect(2)
+    assert region.record(2).recover().state == draining
+    back = DrainRolledBack("it was started again")
+    await region.record(2).append(back, fold(draining, back))
+    recorded = region.record(3).recover().state
+    assert recorded is not None
+    assert recorded.phase is Phase.ACTING
+
+
+async def test_INV_FRC1_a_deposed_leader_that_does_not_know_it_records_nothing_and_does_not_go_on() -> (
+    None
+):
+    region, record = await led_by_first()
+    region.elect(2)
+    assert region.leads[1] == leader_epoch(EPOCH, 1), "it has not heard of it"
+    assert await never_returns(begun(record, DRAIN, fold(FIRST, DRAIN)))
+    assert region.record(2).recover().state == FIRST
+
+
+async def test_INV_FRC1_nor_does_one_that_knows_it() -> None:
+    region, record = await led_by_first()
+    region.leads[1] = None
+    assert await never_returns(begun(record, DRAIN, fold(FIRST, DRAIN)))
+    assert record.recover().state == FIRST
+
+
+async def test_INV_FRC1_an_answer_that_was_lost_is_asked_for_again_and_takes_effect_once() -> None:
+    region, record = await led_by_first()
+    lost = [True, True]
+
+    def lose(_command: Command) -> None:
+        if lost:
+            lost.pop()
+            raise MetadataInDoubt("nobody knows")
+
+    region.after = lose
+    await record.append(DRAIN, fold(FIRST, DRAIN))
+    folder = region.image.region_folder
+    assert folder is not None
+    assert folder.failover_number == 2
+    assert record.recover().state == fold(FIRST, DRAIN)
+
+
+async def test_INV_FRC1_a_command_that_never_arrived_is_asked_for_again() -> None:
+    region, record = await led_by_first()
+    lost = [True]
+
+    def lose(_command: Command) -> None:
+        if lost:
+            lost.pop()
+            raise MetadataInDoubt("no quorum")
+
+    region.before = lose
+    await record.append(DRAIN, fold(FIRST, DRAIN))
+    assert record.recover().state == fold(FIRST, DRAIN)
+
+
+async def test_T32_the_region_joins_a_history_once_and_every_node_knows_it() -> None:
+    region = Region()
+    region.elect(1)
+    without = msgspec.structs.replace(own(1), born=None)
+    record = RegionRecord(region, without, InstantClock(), lambda: region.leads.get(1))
+    await record.begin(None)
+    assert record.identity.history is None
+    assert record.recover().state is None
+    await record.join(BIRTH)
+    await record.join(BIRTH)
+    assert region.record(2).identity.joined == BIRTH
+
+
+async def test_T36_the_known_starts_of_other_regions_outlive_the_leader() -> None:
+    region, record = await led_by_first()
+    shown = Shown(folder_id="e", incarnations=("1", "2"), incarnation_count=2)
+    await record.note_met("eu", shown)
+    before = region.image.version
+    await record.note_met("eu", shown)
+    assert region.image.version == before, "nothing is new"
+    region.elect(2)
+    assert region.record(2).identity.met == {"eu": shown.to_remember()}
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_before_its_first_leader_a_node_speaks_of_its_own_folder(known: bool) -> None:
+    region = Region()
+    if known:
+        region.elect(1)
+        await region.record(1).begin(FIRST)
+    identity = region.record(2).identity
+    assert identity.folder_id == (own(1) if known else own(2)).folder_id
+    assert identity.elected == known

@@ -1,0 +1,141 @@
+"""`tidemark init` at a node of another region of several nodes: its quorum begins by an operator's word, once (INV-BI4)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+
+from geo_replicator.folder_life import Birth
+from idempotency.identity import RegionEpoch
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.rules import split
+from region_broker.node import NodeRefused, Ports
+from region_broker.node.birth import BirthOutcome, give_birth
+from region_broker.node.handshake import Handshake
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.folder.identity_file import read_identity, write_identity
+from region_broker.region.folder.newborn import new_identity
+from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
+from region_broker.region.peers.server import PeerServer
+from tests.fixtures.failover_regions import free_ports
+
+PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+BIRTH = Birth(birth_id="b" * 32, region="us", region_epoch=RegionEpoch(8), wall_ms=1)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> dict[str, Any]:
+    """Node 12 of region eu, which has node 11, too; the cluster is born at us."""
+    ports = free_ports(9)
+    nodes = [
+        {"node_id": 11 + at, "kafka": f"127.0.0.1:{ports[3 * at]}", "peer": f"127.0.0.1:{ports[3 * at + 1]}",
+         "http": f"127.0.0.1:{ports[3 * at + 2]}"} for at in range(3)
+    ]  # fmt: skip
+    return {
+        "region": "eu", "node_id": 12, "cluster_id": "c1", "data_dir": str(tmp_path / "12"),
+        "initial_primary_region": "us",
+        "regions": [{"name": "eu", "ordinal": 0, "nodes": nodes[:2]}, {"name": "us", "ordinal": 1, **nodes[2]}],
+    }  # fmt: skip
+
+
+def config_of(raw: dict[str, Any]) -> NodeConfig:
+    return NodeConfig.build(raw, "node.toml")
+
+
+def follower() -> PeerRefused:
+    return PeerRefused(NOT_LEADING, "node 11 does not lead region eu: node 13 does")
+
+
+def is_there(config: NodeConfig) -> bool:
+    return PORTS.disk.exists(Path(config.data_dir))
+
+
+@asynccontextmanager
+async def answers(config: NodeConfig, handshake: Handshake) -> AsyncIterator[None]:
+    """Let node 11 answer the handshakes of regions."""
+    server = PeerServer(PORTS.network, handshake)
+    (node,) = config.siblings
+    await server.start(*split(node.peer))
+    try:
+        yield
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_INV_BI4_it_is_written_down_and_a_second_word_changes_nothing(
+    raw: dict[str, Any],
+) -> None:
+    config = config_of(raw)
+    would = await give_birth(config, PORTS, no_history_elsewhere=True, dry_run=True)
+    assert would is BirthOutcome.WOULD_BE_FOUNDED
+    assert not is_there(config)
+    assert await give_birth(config, PORTS, no_history_elsewhere=True) is BirthOutcome.FOUNDED
+    identity = read_identity(PORTS.disk, Path(config.data_dir))
+    assert identity is not None
+    assert (identity.founds, identity.history, identity.node_id) == (True, None, 12)
+    again = await give_birth(config, PORTS, no_history_elsewhere=True)
+    assert again is BirthOutcome.BORN_ALREADY
+    assert read_identity(PORTS.disk, Path(config.data_dir)) == identity
+
+
+async def test_INV_BI4_a_node_that_waited_for_the_quorum_may_begin_it(raw: dict[str, Any]) -> None:
+    config = config_of(raw)
+    folder = Path(config.data_dir)
+    PORTS.disk.make_dirs(folder)
+    waited = new_identity("c1", "eu", 12, PORTS.chance)
+    write_identity(PORTS.disk, folder, waited)
+    assert await give_birth(config, PORTS, no_history_elsewhere=True) is BirthOutcome.FOUNDED
+    identity = read_identity(PORTS.disk, folder)
+    assert identity == msgspec.structs.replace(waited, founds=True)
+
+
+async def test_INV_BI4_nothing_begins_while_the_other_nodes_cannot_be_asked(
+    raw: dict[str, Any],
+) -> None:
+    config = config_of(raw)
+    with pytest.raises(
+        NodeRefused, match=r"^node 11 \(.*\) of region eu cannot be asked for its quorum"
+    ):
+        await give_birth(config, PORTS, no_history_elsewhere=False)
+    assert not is_there(config), "INV-BI3"
+
+
+@pytest.mark.parametrize("what", ["founds", "has history", "follows"])
+async def test_INV_BI4_an_emptied_node_begins_no_second_quorum(
+    raw: dict[str, Any], what: str
+) -> None:
+    """Whatever the operator says: 1. A node is emptied. 2. Its operator takes it for the first of a new region."""
+    config = config_of(raw)
+    handshake = Handshake()
+    sibling = new_identity("c1", "eu", 11, PORTS.chance)
+    if what == "founds":
+        sibling = msgspec.structs.replace(sibling, founds=True)
+    elif what == "has history":
+        sibling = msgspec.structs.replace(sibling, joined=BIRTH)
+    else:
+        handshake.driver = Mock()  # it has started, and is asked for nothing: another node leads
+        handshake.refused = follower
+    handshake.identity = lambda: sibling
+    async with answers(config, handshake):
+        with pytest.raises(NodeRefused, match=r"^node 11 runs, and region eu has a quorum"):
+            await give_birth(config, PORTS, no_history_elsewhere=True)
+    assert not is_there(config)
+
+
+async def test_INV_BI4_a_sibling_that_only_waits_needs_no_operators_word(
+    raw: dict[str, Any],
+) -> None:
+    config = config_of(raw)
+    handshake = Handshake()
+    sibling = new_identity("c1", "eu", 11, PORTS.chance)
+    handshake.identity = lambda: sibling
+    async with answers(config, handshake):
+        assert await give_birth(config, PORTS, no_history_elsewhere=False) is BirthOutcome.FOUNDED
