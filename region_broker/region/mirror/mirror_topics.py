@@ -121,10 +121,10 @@ class MirrorTopicStore:
         self._open(topic)
 
     def _open(self, topic: MirrorTopic) -> None:
-        image = self._metadata.image.topic_by_id(topic.topic_id)
+        image = self._still_there(topic)
         here = {key for key in topic.logs() if self._partitions.by_id(key.topic_id, key.partition)}
         try:
-            self._partitions.open_topic(topic if image is None else replace(topic, name=image.name))
+            self._partitions.open_topic(replace(topic, name=image.name))
         except LogError as error:
             raise LogHalted(f"topic {topic.name} cannot be opened: {error}") from error
         opened = [
@@ -191,8 +191,7 @@ class MirrorTopicStore:
 
     async def _update_configs(self, topic: MirrorTopic) -> None:
         await self._ask(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
-        image = self._metadata.image.topic_by_id(topic.topic_id)
-        assert image is not None, topic
+        image = self._still_there(topic)
         try:
             self._partitions.update_config(image)
         except LogError as error:
@@ -216,6 +215,13 @@ class MirrorTopicStore:
         self._logs.dropped(topic.topic_id)
         self._partitions.drop_topic(topic.topic_id)
         self._logs_changed()
+
+    def _still_there(self, topic: MirrorTopic) -> TopicImage:
+        """Return a topic as it is here; what was asked of it may have come with its deletion, by another node."""
+        image = self._metadata.image.topic_by_id(topic.topic_id)
+        if image is None:
+            raise LinkFailed(f"topic {topic.name} was deleted here meanwhile")
+        return image
 
     async def _ask(self, command: TopicCommand) -> None:
         """Apply what a session of the link needs: it waits, and asks again, while the region's other nodes do not settle it."""
