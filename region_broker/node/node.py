@@ -125,7 +125,7 @@ class Node:
         self.configs.follow(self._effects.take)
         if cluster is not None:
             self._replication = Replication(
-                cluster, storage, self.role, ports.clock, self._lead_region, self.tidemarks.notice_topics
+                cluster, storage, self.role, ports.clock, self._lead_region, self.tidemarks
             )  # fmt: skip
             storage.metadata.follow(lambda _image: self._show_recorded())
             self._handshake.refused = self._why_silent
@@ -188,7 +188,7 @@ class Node:
             NodeIdentity(config.cluster_id, config.region, own.node_id, *split(own.kafka)),
             RoleServices(
                 logs=lambda: storage.partitions,
-                settle_logs=lambda: settle_partitions(storage.metadata, storage.partitions),
+                settle_logs=self._settle_logs,
                 transactions=TransactionRole(self.transactions),
                 groups=GroupRole(self.groups),
                 open_cut_leader=self.tidemarks.open_cut_leader,
@@ -225,6 +225,10 @@ class Node:
 
     def _leads(self, term: Term) -> bool:
         return self._replication is None or self._replication.leadership.leads == term.leader_epoch
+
+    async def _settle_logs(self) -> None:
+        await settle_partitions(self.storage.metadata, self.storage.partitions)
+        self._logs_changed()
 
     async def _settle_commits(self, term: Term) -> None:
         if self._replication is not None:
@@ -440,6 +444,9 @@ class Node:
 
     def _notice_topics(self) -> None:
         self.tidemarks.notice_topics()
+        self._logs_changed()
+
+    def _logs_changed(self) -> None:
         if self._replication is not None:
             self._replication.logs_changed()
 
