@@ -69,7 +69,7 @@ def test_two_regions_of_three_nodes_are_operated_with_a_node_of_each_dead(
     assert dev.regions[1]["bootstrap"] == ",".join(node["kafka"] for node in nodes_of(dev, "us"))
     for name in ("eu", "us"):
         leader = leader_of(dev, name)
-        view = document("cluster", "status", url=leader["http"])
+        view = document("cluster", "status", "--region", name, url=dev.regions[0]["http"])
         assert [row["node_id"] for row in view["nodes"] if row["leads"]] == [leader["id"]]
         for node in nodes_of(dev, name):
             if node != leader:
