@@ -171,9 +171,7 @@ CLIENTS: Final[dict[str, Foreign]] = {
     ),
 }  # fmt: skip
 
-_NOT_SERVED: Final = (
-    "the API is not served: protocol.md says why (`reference/protocol.md`, what is not served)"
-)
+_NOT_SERVED: Final = "played before DescribeQuorum was served"
 _NO_TLS: Final = "the test starts a broker with TLS of its own; there is no TLS yet (ROADMAP)"
 _READS_AT_ONCE: Final = (
     "the test reads what it has just written; a mirror shows it at the next tidemark, some tens of ms later:"
