@@ -49,7 +49,7 @@ from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
 from geo_replicator.history import NAMED_MAX, HistoryDifference
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.identity import RegionEpoch
-from region_broker.region.failover.record import FailoverRecord
+from region_broker.region.failover.record import FailoverRecord, LeadsNoMore, until_cancelled
 from region_broker.region.failover.steps.accepting import (
     lost_to_mirrors,
 )
@@ -81,6 +81,7 @@ class FailoverDriver:
         self._state: State | None = None
         self._changed = asyncio.Event()
         self._write_lock = asyncio.Lock()
+        self._recoveries = 0
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
         self._disputes: asyncio.Queue[HistoryRefuted] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
@@ -96,17 +97,29 @@ class FailoverDriver:
         return self._state
 
     async def recover(self) -> State:
-        """Read the record, or write its first event from what the folder's identity and the metadata say (T32)."""
+        """Read the record, or write its first event from what the folder's identity and the metadata say (T32).
+
+        Again whenever this node begins to lead a region of several; what is being recorded since an earlier time ends first.
+        """
         self.outlook.begin_anew()
-        recorded = self._record.recover()
-        state = recorded.state
-        if state is None:
-            state = await self._first_state()
-        elif not recorded.names_folder:
-            await self._record.append(FolderNamed(self.parts.folder.identity.folder_id), state)
-        self._state = state
+        self._recoveries += 1
+        async with self._write_lock:
+            try:
+                self._state = state = await self._recovered()
+            except LeadsNoMore:
+                await until_cancelled()
+                raise
         _log.info("the folder says that region %s is %s", state.region, state.phase.value)
         return state
+
+    async def _recovered(self) -> State:
+        recorded = self._record.recover()
+        if recorded.state is None:
+            return await self._first_state()
+        if not recorded.names_folder:
+            named = FolderNamed(self.parts.folder.identity.folder_id)
+            await self._record.append(named, recorded.state)
+        return recorded.state
 
     async def _first_state(self) -> State:
         region, folder = self.parts.role.region, self.parts.folder.identity
@@ -179,20 +192,33 @@ class FailoverDriver:
     async def record(self, event: Event, *, expected: State | None = None) -> bool:
         """Make `event` durable and apply it; False if the state is not `expected` any more.
 
-        Raises `IllegalTransition` where the phase does not know the event.
+        Raises `IllegalTransition` where the phase does not know the event, and `LeadsNoMore`, which is a `PeerRefused`.
         """
+        recoveries = self._recoveries
         async with self._write_lock:
             if expected is not None and self._state is not expected:
                 return False
+            if self._recoveries != recoveries:
+                raise LeadsNoMore  # what leads by now has read what is recorded
             after = fold(self.state, event)
             if not after.may_act:
                 self.parts.role.close_gate(standing_reason(after))
             await self._record.append(event, after)
+            if self._recoveries != recoveries:
+                raise LeadsNoMore  # others may have led, and gone on, in between
             _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)
             self._state = after
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
             return True
+
+    async def _record_own(self, event: Event, *, expected: State | None = None) -> bool:
+        """Do the same for a task of `run`, which is cancelled where this node leads no more."""
+        try:
+            return await self.record(event, expected=expected)
+        except LeadsNoMore:
+            await until_cancelled()
+            raise
 
     async def until(self, done: Callable[[State], bool]) -> State:
         """Return the first state, from now on, that `done` accepts."""
@@ -243,7 +269,7 @@ class FailoverDriver:
             return
         event = effect.result()
         if event is not None:
-            await self.record(event, expected=state)
+            await self._record_own(event, expected=state)
 
     async def _leave(self, state: State) -> None:
         await self.until(lambda now: now is not state)
@@ -285,7 +311,7 @@ class FailoverDriver:
         while True:
             hello = await self._learned.get()
             if self._is_news(hello):
-                await self.record(HigherEpochLearned(hello.region_epoch, hello.acting_region))
+                await self._record_own(HigherEpochLearned(hello.region_epoch, hello.acting_region))
 
     def cut_is_owed(self) -> bool:
         """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20).
@@ -340,7 +366,7 @@ class FailoverDriver:
                 state = await self.until(lambda now: now.phase.acts)
                 if state.region_epoch != event.region_epoch:
                     break  # another history counts by now
-                recorded = await self.record(event, expected=state)
+                recorded = await self._record_own(event, expected=state)
 
     def promised_to(self) -> str:
         """Return the region that this one stands fenced for, empty where it does not: it may copy what is here (T24)."""

@@ -1,6 +1,9 @@
 """Where the state of the failover machine is kept: in the journal of a folder, or in the metadata of a region of several nodes.
 
-INV-FRC1  `append` returns once a majority of the region has the state; from a node that leads no more it does not return
+INV-FRC1  `append` returns once a majority of the region has the state; at a node that leads no more it raises, `PeerRefused`: another
+          region that asked is answered, and nobody who comes behind waits. The event may have been recorded, or not
+          1. A leader is asked for a promise, and cannot record it: it is cut off from its region. 2. Another one is elected. 3. The
+          first one is elected again. Whoever asked is gone; what is still waiting for its answer would hold up all further events.
 INV-FRC2  whoever leads next reads back the state after the last event that was appended, whatever became of who appended it
 
 Not here: the journal's file (`failover.journal`), what events mean (`geo_replicator.failover`), who leads (`region.cluster`).
@@ -29,6 +32,7 @@ from region_broker.controller.region_folder import (
     RegionFolderCommand,
 )
 from region_broker.region.failover.journal import FailoverJournal
+from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
 from region_broker.region.ports import MetadataSide
 
 AGAIN_MS: Final = 100
@@ -42,6 +46,17 @@ class Recorded(NamedTuple):
     names_folder: bool
 
 
+class LeadsNoMore(PeerRefused):
+    """Whether an event is recorded is for whoever leads the region next to know (INV-FRC1)."""
+
+    def __init__(self) -> None:
+        """Say it to whoever asked for the event."""
+        super().__init__(
+            NOT_LEADING,
+            "this node stops, or leads no more; it goes on at whoever leads the region next",
+        )
+
+
 class FailoverRecord(Protocol):
     """Keeps the state durable."""
 
@@ -50,7 +65,7 @@ class FailoverRecord(Protocol):
         ...
 
     async def append(self, event: Event, after: State) -> None:
-        """Return once `event`, and with it the state `after` it, is durable."""
+        """Return once `event`, and with it the state `after` it, is durable; raises `LeadsNoMore`."""
         ...
 
 
@@ -95,7 +110,7 @@ class RegionRecord:
                 folder_id=own.folder_id, born=own.born, joined=own.joined, chain=own.chain,
                 met=own.met, failover=_encoded(first), failover_number=0 if first is None else 1,
             )  # fmt: skip
-            await self._change(lambda epoch: BeginRegionFolder(epoch, folder))
+            await self._change_or_wait(lambda epoch: BeginRegionFolder(epoch, folder))
 
     @property
     def _folder(self) -> RegionFolder | None:
@@ -123,15 +138,12 @@ class RegionRecord:
             assert folder is not None
             if (folder.failover_number, folder.failover) != (follows + 1, encoded):
                 _log.warning("%s is not recorded by this node: %s", type(event).__name__, refused)
-                await _until_cancelled()
+                raise LeadsNoMore from refused
 
     async def _change(self, command: Callable[[LeaderEpoch], RegionFolderCommand]) -> None:
-        """Return once the command is carried out; ask again while nobody knows (INV-FRC1). Raises `CommandRefused`."""
-        while True:
-            epoch = self._leads_under()
-            if epoch is None:
-                await _until_cancelled()
-            assert epoch is not None
+        """Return once the command is carried out; ask again while nobody knows (INV-FRC1). Raises `CommandRefused`, `LeadsNoMore`."""
+        epoch = self._leads_under()
+        while epoch is not None and self._leads_under() == epoch:
             try:
                 await self._metadata.apply(command(epoch))
             except MetadataUnwritable as error:
@@ -140,9 +152,17 @@ class RegionRecord:
             except CommandRefused as refused:
                 if refused.code != "not-the-leader":
                     raise
-                await _until_cancelled()
+                raise LeadsNoMore from refused
             else:
                 return
+        raise LeadsNoMore
+
+    async def _change_or_wait(self, command: Callable[[LeaderEpoch], RegionFolderCommand]) -> None:
+        """Do the same for a task that is cancelled once this node has heard that another one leads."""
+        try:
+            await self._change(command)
+        except LeadsNoMore:
+            await until_cancelled()
 
     # -- the folder ------------------------------------------------------------------------------
 
@@ -159,19 +179,19 @@ class RegionRecord:
 
     async def join(self, history: Birth) -> None:
         """See `FolderSide`."""
-        await self._change(lambda epoch: JoinHistory(epoch, history))
+        await self._change_or_wait(lambda epoch: JoinHistory(epoch, history))
 
     async def note_met(self, region: str, shown: Shown) -> None:
         """See `FolderSide`."""
         last = shown.to_remember()
         if self.identity.met.get(region) != last:
-            await self._change(lambda epoch: NoteMet(epoch, region, last))
+            await self._change_or_wait(lambda epoch: NoteMet(epoch, region, last))
 
 
 def _encoded(state: State | None) -> bytes:
     return b"" if state is None else msgspec.json.encode(state)
 
 
-async def _until_cancelled() -> None:
+async def until_cancelled() -> None:
     """Another node leads: what this one was about is over, and is cancelled once it has heard of that."""
     await asyncio.Event().wait()

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import Mock
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from geo_replicator.failover import Phase, State, born, fold
-from geo_replicator.failover_events import Born, DrainBegun, DrainRolledBack, Event
+from geo_replicator.failover import Phase, born, fold
+from geo_replicator.failover_events import Born, DrainBegun, DrainRolledBack, PromiseGiven
 from geo_replicator.folder_life import Birth, Chain, FolderIdentity, Shown
 from idempotency.fencing import leader_epoch
 from idempotency.identity import LeaderEpoch, RegionEpoch
@@ -17,13 +18,16 @@ from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import Command, PutDomain, apply
 from region_broker.controller.metadata_image import DomainImage, MetadataImage
-from region_broker.region.failover.record import RegionRecord
+from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.record import LeadsNoMore, RegionRecord
+from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from tests.fixtures.node_logs import InstantClock
 
 EPOCH = RegionEpoch(8)
 BIRTH = Birth(birth_id="b" * 32, region="us", region_epoch=EPOCH, wall_ms=1)
 FIRST = born(Born("us", True, EPOCH, "f" * 32))
 DRAIN = DrainBegun("op", "eu")
+PROMISE = PromiseGiven(RegionEpoch(17), "eu")
 
 
 def own(number: int) -> FolderIdentity:
@@ -84,17 +88,12 @@ async def led_by_first() -> tuple[Region, RegionRecord]:
     return region, record
 
 
-async def never_returns(work: "asyncio.Task[None]") -> bool:
-    for _ in range(50):
-        await asyncio.sleep(0)
-    pending = not work.done()
-    work.cancel()
-    await asyncio.wait([work])
-    return pending
-
-
-def begun(record: RegionRecord, event: Event, after: State) -> "asyncio.Task[None]":
-    return asyncio.get_running_loop().create_task(record.append(event, after))
+def driver_of(region: Region, record: RegionRecord) -> FailoverDriver:
+    parts = FailoverParts(
+        domain="main", clock=InstantClock(), metadata=region, role=Mock(region="us"), tidemarks=Mock(), quarantine=Mock(),
+        peers=Mock(), folder=record, manifest=Mock(),
+    )  # fmt: skip
+    return FailoverDriver(parts, record, FailoverSettings())
 
 
 async def test_a_region_begins_with_what_its_first_leaders_folder_says() -> None:
@@ -125,21 +124,90 @@ async def test_INV_FRC2_who_leads_next_goes_on_from_the_last_event() -> None:
     assert recorded.phase is Phase.ACTING
 
 
-async def test_INV_FRC1_a_deposed_leader_that_does_not_know_it_records_nothing_and_does_not_go_on() -> (
-    None
-):
+async def test_INV_FRC1_a_deposed_leader_that_does_not_know_it_records_nothing() -> None:
     region, record = await led_by_first()
     region.elect(2)
     assert region.leads[1] == leader_epoch(EPOCH, 1), "it has not heard of it"
-    assert await never_returns(begun(record, DRAIN, fold(FIRST, DRAIN)))
+    with pytest.raises(LeadsNoMore):
+        await record.append(DRAIN, fold(FIRST, DRAIN))
     assert region.record(2).recover().state == FIRST
 
 
 async def test_INV_FRC1_nor_does_one_that_knows_it() -> None:
     region, record = await led_by_first()
     region.leads[1] = None
-    assert await never_returns(begun(record, DRAIN, fold(FIRST, DRAIN)))
+    with pytest.raises(LeadsNoMore):
+        await record.append(DRAIN, fold(FIRST, DRAIN))
     assert record.recover().state == FIRST
+
+
+@pytest.mark.parametrize("knows", [False, True])
+async def test_INV_FRC1_a_promise_that_a_deposed_leader_could_not_record_holds_up_nothing_when_it_leads_again(
+    knows: bool,
+) -> None:
+    """Whoever answers another region is cancelled by nobody (`peers.server`)."""
+    region, record = await led_by_first()
+    driver = driver_of(region, record)
+    state = await driver.recover()
+
+    def lose(_command: Command) -> None:
+        region.elect(2)
+        region.before = lambda _: None
+        if knows:
+            region.leads[1] = None
+            raise MetadataInDoubt("cut off")
+
+    region.before = lose
+    async with asyncio.timeout(1):
+        with pytest.raises(LeadsNoMore):
+            await driver.record(PROMISE, expected=state)
+    region.elect(1)
+    async with asyncio.timeout(1):
+        state = await driver.recover()
+        assert await driver.record(DRAIN, expected=state)
+    assert record.recover().state == fold(FIRST, DRAIN)
+
+
+async def test_INV_FRC1_an_event_that_is_settled_late_takes_nothing_back_of_what_others_recorded() -> (
+    None
+):
+    """1. A drain is recorded, and its leader cut off. 2. Another one ends it. 3. The first one leads again, and hears all of it."""
+    region, record = await led_by_first()
+    driver = driver_of(region, record)
+    state = await driver.recover()
+    settled = asyncio.Event()
+    apply_now = region.apply
+
+    async def apply_late(command: Command) -> MetadataImage:
+        image = await apply_now(command)
+        await settled.wait()
+        return image
+
+    region.apply = apply_late  # type: ignore[method-assign]
+    recording = asyncio.get_running_loop().create_task(driver.record(DRAIN, expected=state))
+    await asyncio.sleep(0.01)
+    region.apply = apply_now  # type: ignore[method-assign]
+    region.elect(2)
+    back = DrainRolledBack("its leader is gone")
+    await region.record(2).append(back, fold(fold(FIRST, DRAIN), back))
+    region.elect(1)
+    recovering = asyncio.get_running_loop().create_task(driver.recover())
+    await asyncio.sleep(0.01)
+    settled.set()
+    with pytest.raises(LeadsNoMore):
+        await recording
+    assert (await recovering).phase is Phase.ACTING
+    assert driver.state.phase is Phase.ACTING
+
+
+async def test_INV_FRC1_a_task_of_the_region_waits_until_it_is_cancelled() -> None:
+    region, record = await led_by_first()
+    region.elect(2)
+    joining = asyncio.get_running_loop().create_task(record.join(BIRTH))
+    await asyncio.wait([joining], timeout=0.01)
+    assert not joining.done()
+    joining.cancel()
+    await asyncio.wait([joining])
 
 
 async def test_INV_FRC1_an_answer_that_was_lost_is_asked_for_again_and_takes_effect_once() -> None:
