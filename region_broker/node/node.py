@@ -51,6 +51,7 @@ from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import no_bound
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -703,10 +704,12 @@ class Node:
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
-        if self._replication is None or not self._replication.leadership.follows:
+        replication = self._replication
+        if replication is None or not replication.leadership.follows:
             await self.storage.hold.look(self._hold_parts)
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
-        self.storage.partitions.maintain(self.storage.hold.of)
+        reached_of = no_bound if replication is None else replication.reached_of()
+        self.storage.partitions.maintain(self.storage.hold.of, reached_of)
         await self.storage.partitions.purge()
 
 

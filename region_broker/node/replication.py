@@ -23,6 +23,7 @@ from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import no_bound
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
@@ -152,6 +153,13 @@ class Replication:
         """Return the domain while another region acts in it."""
         domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
         return None if domain is None or domain.acting_region == self._role.region else domain
+
+    def reached_of(self) -> Callable[[Partition], int | None]:
+        """Return what says how far the region has reached a log, where this node follows and the region mirrors (INV-TKO5)."""
+        if not self.leadership.follows or self._mirrored() is None:
+            return no_bound
+        cut = self._tidemarks.held_cut()
+        return lambda partition: cut.position_of(partition.key)
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped here."""

@@ -340,16 +340,28 @@ class TidemarkService:
         To be called whenever this node begins to lead a region of several, once HW is that of the region and before the
         failover machine runs; running it again, or cancelling it, does no harm.
         """
-        parts = self._parts
+        reached = self._parts.reached
         self.link = self.cut_leader = None  # of an earlier time: others have led since
-        point = taken_over(
-            parts.partitions, ledgers_of(parts.metadata.image), parts.metadata.image,
-            parts.lineage(), OwnFile(parts.region, parts.ordinal, parts.reached.point),
-        )  # fmt: skip
-        if point == parts.reached.point:
-            await parts.reached.forget_whole()
+        point = self._taken_over()
+        if point == reached.point:
+            await reached.forget_whole()
         else:
-            await parts.reached.save(point, NOTHING_WHOLE)
+            _log.info("this node leads now: by its logs, this region has reached %s", point)
+            await reached.save(point, NOTHING_WHOLE)
+
+    def _taken_over(self) -> TidemarkPoint:
+        parts = self._parts
+        own = OwnFile(parts.region, parts.ordinal, parts.reached.point)
+        image = parts.metadata.image
+        return taken_over(parts.partitions, ledgers_of(image), image, parts.lineage(), own)
+
+    def held_cut(self) -> Cut:
+        """Return what this node would find reached if it led next, the empty cut where that cannot be read (INV-TKO5)."""
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        try:
+            return self._cut_at(records, self._taken_over()) or EMPTY_CUT
+        except TidemarkError:
+            return EMPTY_CUT
 
     def take_back_starts(self, point: TidemarkPoint) -> None:
         """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""
