@@ -265,6 +265,8 @@ class Node:
         record = self._region_record
         assert record is not None, "of several nodes"
         await record.begin(self._state_before)
+        self._source.begin_anew()
+        self.storage.hold.begin_anew(record.identity.met)
         await self.tidemarks.take_over_reached()
         await self.failover.recover()
         try:
@@ -679,10 +681,13 @@ class Node:
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
-        if self._replication is None or not self._replication.leadership.follows:
+        leads = self._replication is None or self.failover.running
+        if leads:
             await self.storage.hold.look(self._hold_parts)
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
-        self.storage.partitions.maintain(self.storage.hold.of)
+        # Who is about to lead does not know yet what is to be kept (INV-RH5).
+        if leads or (self._replication is not None and self._replication.leadership.follows):
+            self.storage.partitions.maintain(self.storage.hold.of)
         await self.storage.partitions.purge()
 
 

@@ -88,3 +88,22 @@ async def test_INV_RAD1_the_link_finds_the_node_that_leads_the_primary_next(
         await tidemarks_go_on(regions, regions.eu, b"4")
         await first.begin()
         await all_alike(regions, "eu")
+
+
+async def test_INV_RH5_who_leads_the_primary_next_keeps_what_a_mirror_that_is_away_has_not_copied(
+    tmp_path: Path,
+) -> None:
+    async with cluster_regions(tmp_path, 21) as regions:
+        await create(regions, regions.eu)
+        await write(regions, regions.eu, b"1", b"2")
+        await shown(regions, regions.us, 2)
+        for node in regions.us.nodes.values():
+            await node.kill()
+        first = regions.eu.led
+        await first.kill()
+        second = await regions.until_led(regions.eu, but=first)
+        await regions.until(lambda: regions.eu.acts, "eu acts")
+        await second.node.maintain()
+        hold = second.node.storage.hold.of(second.partition(TOPIC, 0))
+        assert hold is not None
+        assert hold.offset <= 2
