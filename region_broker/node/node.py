@@ -45,7 +45,7 @@ from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
-from region_broker.node.replication import Replication
+from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
@@ -123,8 +123,9 @@ class Node:
         self._compose_servers()
         self.configs.follow(self._effects.take)
         if cluster is not None:
+            work = RegionWork(self._begin_region, self._lead_region)
             self._replication = Replication(
-                cluster, storage, self.role, ports.clock, self._lead_region, self.tidemarks.notice_topics
+                cluster, storage, self.role, ports.clock, work, self.tidemarks.notice_topics
             )  # fmt: skip
             storage.metadata.follow(lambda _image: self._show_recorded())
             self._handshake.refused = self._why_silent
@@ -260,11 +261,15 @@ class Node:
         if not self.failover.running:
             self.failover.show(self._region_record.recover().state)
 
+    async def _begin_region(self) -> None:
+        """Return once the metadata have what the region knows of itself."""
+        assert self._region_record is not None, "of several nodes"
+        await self._region_record.begin(self._state_before)
+
     async def _lead_region(self) -> None:
         """Go on with what the region is about, from what is recorded (INV-FA3)."""
         record = self._region_record
         assert record is not None, "of several nodes"
-        await record.begin(self._state_before)
         self._source.begin_anew()
         self.storage.hold.begin_anew(record.identity.met)
         await self.tidemarks.take_over_reached()
