@@ -3,7 +3,8 @@
 INV-BI3  a birth that is refused leaves no folder that was not there
 A folder that has a history keeps it: a second birth changes nothing. No birth where another node of the configuration, of
 this region or another one, answers that it has history of this cluster, whatever the operator says; nor where one cannot be
-asked, unless the operator says that there is none. Of a region of several nodes one is born; the others join it.
+asked, unless the operator says that there is none. Of a region of several nodes one is born; the others join it. A node that does
+not lead says that its region has a quorum: of this region, that is history; of another one, nobody was asked for it.
 
 INV-BI4  a region of several nodes that is not the primary one begins by an operator's word, too, at one of its nodes: an emptied node
          must never begin a second quorum beside the others. Its history it joins by itself
@@ -34,6 +35,7 @@ from region_broker.region.folder.identity_file import read_identity, write_ident
 from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened
 from region_broker.region.peers.protocol import (
+    NOT_ACTING,
     NOT_LEADING,
     STARTS_WITH_HISTORY,
     STARTS_WITH_QUORUM,
@@ -44,6 +46,7 @@ from region_broker.region.peers.protocol import (
 )
 
 ASK_TIMEOUT_S: Final = 5.0
+_OF_A_QUORUM: Final = frozenset({NOT_LEADING, NOT_ACTING, STARTS_WITH_QUORUM})
 
 
 class BirthOutcome(Enum):
@@ -150,9 +153,8 @@ async def _check_siblings(
     silent = []
     for node, answer in zip(config.siblings, answers, strict=True):
         who = f"node {node.node_id}"
-        code = answer.code if isinstance(answer, PeerRefused) else ""
         has_quorum = isinstance(answer, _Answer) and (answer.has_history or answer.speaks)
-        if has_quorum or code in {NOT_LEADING, STARTS_WITH_QUORUM}:
+        if has_quorum or _is_of_a_quorum(answer):
             raise NodeRefused(
                 f"{who} runs, and region {config.region} has a quorum, or is about to: a second one would part it. Start this"
                 " node with its empty folder: it joins"
@@ -201,14 +203,18 @@ async def _check_others(
     others = [(region, node) for region in config.others for node in region.nodes]
     others += [(config.own, node) for node in config.siblings]
     answers = await asyncio.gather(*(_ask(node, identity, ports) for _, node in others))
+    spoken_for = {
+        region.name
+        for (region, _), answer in zip(others, answers, strict=True)
+        if isinstance(answer, _Answer) and answer.speaks
+    }
     silent = []
     for (region, node), answer in zip(others, answers, strict=True):
-        who = _named(region, node)
-        if isinstance(answer, PeerRefused) and answer.code in {NOT_LEADING, STARTS_WITH_QUORUM}:
+        who, is_of_a_quorum = _named(region, node), _is_of_a_quorum(answer)
+        if is_of_a_quorum and region.name in spoken_for:
             continue  # the one that leads that region says what it has
-        if isinstance(answer, PeerRefused | str):
-            silent.append(f"{who} ({answer})")
-        elif answer.has_history:
+        has_history = isinstance(answer, _Answer) and answer.has_history
+        if has_history or (is_of_a_quorum and region is config.own):
             joins = "it joins the others of its region, and copies everything from them"
             if region is not config.own:
                 joins = (
@@ -219,12 +225,19 @@ async def _check_others(
                 f"{who} has history of cluster {config.cluster_id}: it is born already, and a second"
                 f" birth would part it. Start this node with its empty folder: {joins}"
             )
+        if isinstance(answer, PeerRefused | str):
+            silent.append(f"{who} ({answer})")
     if silent and not no_history_elsewhere:
         raise NodeRefused(
             f"{', '.join(silent)} cannot be asked for history of cluster {config.cluster_id}. Start every other"
             " node (they wait for the birth), or, if you know that this cluster is new and no other node holds"
             " data of it, say so: --no-history-elsewhere"
         )
+
+
+def _is_of_a_quorum(answer: _Answer | PeerRefused | str) -> bool:
+    """Return whether a node of a region of several does not speak for it, or not yet."""
+    return isinstance(answer, PeerRefused) and answer.code in _OF_A_QUORUM
 
 
 def _named(region: RegionConfig, node: RegionNode) -> str:

@@ -45,7 +45,7 @@ from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
-from region_broker.node.replication import Replication
+from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
@@ -125,8 +125,9 @@ class Node:
         self._compose_servers()
         self.configs.follow(self._effects.take)
         if cluster is not None:
+            work = RegionWork(self._begin_region, self._lead_region)
             self._replication = Replication(
-                cluster, storage, self.role, ports.clock, self._lead_region, self.tidemarks
+                cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
             storage.metadata.follow(lambda _image: self._show_recorded())
             self._handshake.refused = self._why_silent
@@ -266,11 +267,17 @@ class Node:
         if not self.failover.running:
             self.failover.show(self._region_record.recover().state)
 
+    async def _begin_region(self) -> None:
+        """Return once the metadata have what the region knows of itself."""
+        assert self._region_record is not None, "of several nodes"
+        await self._region_record.begin(self._state_before)
+
     async def _lead_region(self) -> None:
         """Go on with what the region is about, from what is recorded (INV-FA3)."""
         record = self._region_record
         assert record is not None, "of several nodes"
-        await record.begin(self._state_before)
+        self._source.begin_anew()
+        self.storage.hold.begin_anew(record.identity.met)
         await self.tidemarks.take_over_reached()
         await self.failover.recover()
         try:
@@ -705,11 +712,14 @@ class Node:
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
         replication = self._replication
-        if replication is None or not replication.leadership.follows:
+        leads = replication is None or self.failover.running
+        if leads:
             await self.storage.hold.look(self._hold_parts)
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
-        reached_of = no_bound if replication is None else replication.reached_of()
-        self.storage.partitions.maintain(self.storage.hold.of, reached_of)
+        # Who is about to lead does not know yet what is to be kept (INV-RH5).
+        if leads or (replication is not None and replication.leadership.follows):
+            reached_of = no_bound if replication is None else replication.reached_of()
+            self.storage.partitions.maintain(self.storage.hold.of, reached_of)
         await self.storage.partitions.purge()
 
 

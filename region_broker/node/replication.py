@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from geo_replicator.lineage import Lineage
 from idempotency.ports import Clock
@@ -59,14 +59,21 @@ async def _cut_copy(
     await cut_copy(partition, meets_at, reason, quarantine)
 
 
+class RegionWork(NamedTuple):
+    """What the node does that leads: `begin` comes before anybody copies from it (INV-LSH6), `lead` runs until it is cancelled."""
+
+    begin: Callable[[], Awaitable[None]]
+    lead: Callable[[], Awaitable[None]]
+
+
 class Replication:
     """`run` for as long as the node runs."""
 
     def __init__(
         self, cluster: ClusterParts, storage: Storage, role: RegionRole, clock: Clock,
-        lead: Callable[[], Awaitable[None]], tidemarks: TidemarkService,
+        region_work: RegionWork, tidemarks: TidemarkService,
     ) -> None:  # fmt: skip
-        """Join them; `lead` runs what takes writes in this region until it is cancelled."""
+        """Join them."""
         self._cluster = cluster
         self._storage = storage
         self._clock = clock
@@ -113,7 +120,8 @@ class Replication:
                 role=role,
                 leading=self.leading,
                 following=self.following,
-                lead=lead,
+                lead=region_work.lead,
+                begin_region=region_work.begin,
                 cut_logs=self._cuts.run,
             )
         )

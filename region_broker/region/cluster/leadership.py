@@ -7,6 +7,9 @@ INV-LSH2  a process leads only under an election that came after it had register
 INV-LSH3  who leads serves once all that its logs hold is committed (R6, B3)
 INV-LSH4  a node cuts its own logs by the lineage in its image before it follows or leads, and before it follows on where that has
           changed: it copies nothing to anybody, and from nobody, that a takeover has voided (T20, T25)
+INV-LSH6  what the region knows of itself stands in the metadata before a second node may be in sync: the first one's folder knows it
+         1. The only node of a region has promised another region that it may act. 2. It is given two nodes more. 3. One of them is
+         in sync, and is elected before the first one has written down what was promised: it would know nothing of it (T24).
 INV-LSH5  who is deposed follows without waiting for the quorum: what it had begun to change is carried out as a follower's
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
@@ -77,6 +80,10 @@ async def _nothing_to_cut() -> None:
     """The logs are as they are."""
 
 
+async def _begun() -> None:
+    """The region knows itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadershipParts:
     """What it is joined with. `lead`: runs what takes writes in this region, until it is cancelled.
@@ -91,6 +98,8 @@ class LeadershipParts:
     leading: LeadingSide
     following: FollowingSide
     lead: Callable[[], Awaitable[None]]
+    begin_region: Callable[[], Awaitable[None]] = _begun
+    """Returns once the metadata have what the region knows of itself (INV-LSH6)."""
     cut_logs: Callable[[], Awaitable[None]] = _nothing_to_cut
     """Returns once nothing that the lineage voids is in a log here (INV-LSH4); cancelled anywhere."""
 
@@ -178,6 +187,7 @@ class LeadershipDriver:
 
     async def _lead_logs(self, leader_epoch: LeaderEpoch) -> None:
         """Replicate what is here, once it is cut (INV-LSH4), whatever the region's role, and then have it."""
+        await self._parts.begin_region()
         await self._parts.cut_logs()
         leadership = self._parts.image().leadership
         if leadership is not None and self.leads == leader_epoch:

@@ -77,6 +77,12 @@ class MirrorLags:
         """Note that this region acts from now on: no mirror could be heard before (INV-MG5)."""
         self.started_ms = now_ms
 
+    def forget(self) -> None:
+        """Know nothing of any mirror until it comes again: others have led the region meanwhile (INV-MG3)."""
+        self._published.clear()
+        for mirror in self._mirrors.values():
+            mirror.positions = mirror.heard_ms = mirror.reached = mirror.behind_since_ms = None
+
     def began(self, region: str, positions: Mapping[LogKey, int], now_ms: int) -> None:
         """A mirror's session begins; `positions` follow what it is sent."""
         mirror = self._of(region)

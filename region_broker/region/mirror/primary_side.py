@@ -135,6 +135,11 @@ class PrimarySide:
         server.register(FetchLogs, self._fetch_logs)
         server.register(ReportReached, self._report_reached)
 
+    def begin_anew(self) -> None:
+        """Forget what mirrors have said: this node begins to lead its region, and others have led it meanwhile."""
+        self.reports.clear()
+        self.lags.forget()
+
     def notice_topics(self) -> None:
         """Wake waiting fetches: the topic registry changed."""
         for session in self._sessions:

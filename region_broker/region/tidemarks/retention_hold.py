@@ -7,6 +7,10 @@ INV-RH2  a mirror that has copied once is known durably, before its first answer
          since this node started, everything is held from where it was held last
 INV-RH3  a mirror that was not heard for `MIRROR_HOLD_MS`, of the time that this node has been through, is gone until it is heard
          again, and retention passes it: a disk is finite, and the mirror is told which of its logs must be copied anew
+INV-RH5  a node that begins to lead a region of several holds everything for each region that this one has met, until that tells what it
+         has: the node's file is of the time when it led last, and the others have met mirrors since
+         1. A mirror copies from a node, which notes it. 2. Mirror and node are lost, and another node leads. 3. Its file names no
+         mirror, or counts one as silent for as long as this node did not lead: retention would delete what the mirror has not copied.
 INV-RH4  a disk that takes no note keeps nobody from deleting: what was noted last holds more, and the next look tries again
 
 The offsets are looked at once in each round of maintenance, and written down before anything is deleted by them.
@@ -109,6 +113,12 @@ class RetentionHold:
         key = key_of(partition)
         starts = {} if self._confirmed is None else self._confirmed.starts
         return Hold(self._held.logs.get(key.encode(), 0), starts.get(key, 0))
+
+    def begin_anew(self, met: Iterable[str]) -> None:
+        """Begin to lead a region of several nodes, which has `met` these regions (INV-RH5)."""
+        self._looked_ms = self._clock.monotonic_ms()
+        self._watched = self._confirmed = None
+        self._held = _Held(dict.fromkeys((*self._held.silent_ms, *met), 0))
 
     async def meet(self, region: str) -> None:
         """Know a mirror, durably, before it is answered (INV-RH2); raises OSError, and then it is not known."""

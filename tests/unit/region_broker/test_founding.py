@@ -1,6 +1,6 @@
 """`tidemark init` at a node of another region of several nodes: its quorum begins by an operator's word, once (INV-BI4)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from geo_replicator.folder_life import Birth
 from idempotency.identity import RegionEpoch
-from region_broker.config.node_config import NodeConfig
+from region_broker.config.node_config import NodeConfig, RegionNode
 from region_broker.config.rules import split
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
@@ -22,7 +22,7 @@ from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.folder.identity_file import read_identity, write_identity
 from region_broker.region.folder.newborn import new_identity
-from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
+from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, PeerRefused
 from region_broker.region.peers.server import PeerServer
 from tests.fixtures.failover_regions import free_ports
 
@@ -57,11 +57,25 @@ def is_there(config: NodeConfig) -> bool:
     return PORTS.disk.exists(Path(config.data_dir))
 
 
+def about_to_lead() -> PeerRefused:
+    return PeerRefused(NOT_ACTING, "this node begins to lead its region")
+
+
+def started(refused: Callable[[], PeerRefused]) -> Handshake:
+    """Return what a node says that is asked for nothing: another one leads, or it is not that far."""
+    handshake = Handshake()
+    handshake.driver = Mock()
+    handshake.refused = refused
+    return handshake
+
+
 @asynccontextmanager
-async def answers(config: NodeConfig, handshake: Handshake) -> AsyncIterator[None]:
-    """Let node 11 answer the handshakes of regions."""
+async def answers(
+    config: NodeConfig, handshake: Handshake, node: RegionNode | None = None
+) -> AsyncIterator[None]:
+    """Let node 11, or another one, answer the handshakes of regions."""
     server = PeerServer(PORTS.network, handshake)
-    (node,) = config.siblings
+    node = node or config.siblings[0]
     await server.start(*split(node.peer))
     try:
         yield
@@ -108,7 +122,7 @@ async def test_INV_BI4_nothing_begins_while_the_other_nodes_cannot_be_asked(
     assert not is_there(config), "INV-BI3"
 
 
-@pytest.mark.parametrize("what", ["founds", "has history", "follows"])
+@pytest.mark.parametrize("what", ["founds", "has history", "follows", "is about to lead"])
 async def test_INV_BI4_an_emptied_node_begins_no_second_quorum(
     raw: dict[str, Any], what: str
 ) -> None:
@@ -121,8 +135,7 @@ async def test_INV_BI4_an_emptied_node_begins_no_second_quorum(
     elif what == "has history":
         sibling = msgspec.structs.replace(sibling, joined=BIRTH)
     else:
-        handshake.driver = Mock()  # it has started, and is asked for nothing: another node leads
-        handshake.refused = follower
+        handshake = started(follower if what == "follows" else about_to_lead)
     handshake.identity = lambda: sibling
     async with answers(config, handshake):
         with pytest.raises(NodeRefused, match=r"^node 11 runs, and region eu has a quorum"):
@@ -139,3 +152,34 @@ async def test_INV_BI4_a_sibling_that_only_waits_needs_no_operators_word(
     handshake.identity = lambda: sibling
     async with answers(config, handshake):
         assert await give_birth(config, PORTS, no_history_elsewhere=False) is BirthOutcome.FOUNDED
+
+
+@pytest.fixture
+def primary(raw: dict[str, Any]) -> NodeConfig:
+    """The same node, where the cluster is born at its region."""
+    return config_of(raw | {"initial_primary_region": "eu"})
+
+
+async def test_T32_no_birth_beside_a_region_of_several_nodes_that_nobody_leads_now(
+    primary: NodeConfig,
+) -> None:
+    """It may have history: its nodes that follow do not tell, and who leads was not heard."""
+    other = primary.others[0].nodes[0]
+    waits = Handshake()
+    waits.identity = lambda: new_identity("c1", "eu", 11, PORTS.chance)
+    async with answers(primary, waits), answers(primary, started(follower), other):
+        with pytest.raises(NodeRefused, match=r"region us \(.*\) cannot be asked for history"):
+            await give_birth(primary, PORTS, no_history_elsewhere=False)
+        assert not is_there(primary), "INV-BI3"
+        assert await give_birth(primary, PORTS, no_history_elsewhere=True) is BirthOutcome.BORN
+
+
+@pytest.mark.parametrize("says", [follower, about_to_lead])
+async def test_T32_no_second_birth_at_an_emptied_node_whose_region_goes_on(
+    primary: NodeConfig, says: Callable[[], PeerRefused]
+) -> None:
+    """Whatever the operator says: where a node of the primary region has a quorum, its region was born."""
+    async with answers(primary, started(says)):
+        with pytest.raises(NodeRefused, match=r"^node 11 of region eu has history"):
+            await give_birth(primary, PORTS, no_history_elsewhere=True)
+    assert not is_there(primary)

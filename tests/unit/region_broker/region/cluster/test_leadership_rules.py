@@ -61,6 +61,11 @@ class Sides:
         self.goes.set()
         self.cuts = asyncio.Event()
         self.cuts.set()
+        self.knows_itself = asyncio.Event()
+        self.knows_itself.set()
+
+    async def begin_region(self) -> None:
+        await self.knows_itself.wait()
 
     async def cut_logs(self) -> None:
         if self.cuts.is_set():
@@ -147,6 +152,7 @@ class Driven:
                 leading=sides,
                 following=Following(sides),
                 lead=sides.lead,
+                begin_region=sides.begin_region,
                 cut_logs=sides.cut_logs,
             )
         )
@@ -253,6 +259,16 @@ async def test_nothing_is_copied_any_more_once_it_leads() -> None:
         await node.turns()
         node.take(BY_ONE)
         assert await node.turns() == [("stop",), ("begin", leader_epoch(2)), ("lead",)]
+
+
+async def test_INV_LSH6_nobody_copies_before_the_region_knows_itself() -> None:
+    async with driven(1, FENCED) as node:
+        await node.turns()
+        node.sides.knows_itself.clear()
+        node.take(BY_ONE)
+        assert await node.turns() == [("stop",)]
+        node.sides.knows_itself.set()
+        assert await node.turns() == [("begin", leader_epoch(2)), ("lead",)]
 
 
 # -- the step in which it ends -----------------------------------------------------------------------

@@ -216,3 +216,26 @@ async def test_INV_RH3_a_region_that_acted_and_is_gone_for_good_stays_gone_until
     assert await primary.held() is None, "known durably"
     await primary.hold.meet("us")
     assert primary.noted == 0, "it is back, and has told nothing yet"
+
+
+async def test_INV_RH5_who_begins_to_lead_holds_all_for_a_mirror_that_another_node_has_met() -> (
+    None
+):
+    primary = Primary()
+    primary.hold.begin_anew(["us"])
+    assert await primary.held() == 0
+    await primary.mirror_reports(copied=2, reached=POINTS[1])
+    assert await primary.held() == 2
+
+
+async def test_INV_RH5_a_mirror_is_not_silent_while_others_lead() -> None:
+    """It was heard by who led meanwhile; and an emptied mirror may have begun again, below what this node has noted."""
+    primary = Primary()
+    await primary.mirror_reports(copied=2, reached=POINTS[1])
+    assert await primary.held() == 2
+    primary.start()
+    primary.clock.advance(2 * MIRROR_HOLD_MS)
+    primary.hold.begin_anew([])
+    assert await primary.held() == 0
+    primary.clock.advance(MIRROR_HOLD_MS + 1)
+    assert await primary.held() is None, "a disk is finite (INV-RH3)"
