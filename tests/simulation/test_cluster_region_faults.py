@@ -257,8 +257,9 @@ async def test_topics_come_grow_and_go_while_the_leaders_of_the_mirror_change(
             if number % 3 == 2:
                 await topics.delete_topic(f"t{number - 1}")
             await write(regions, eu, b"%d" % number)
-            first = us.leader
-            if first is not None and number in {1, 3, 4}:
+            if number in {1, 3, 4}:
+                await regions.until(lambda: us.in_sync() == len(us.nodes), "all are in sync")
+                first = us.led
                 await first.kill()
                 await write(regions, eu, b"and")
                 await regions.until_led(us, but=first)

@@ -1,8 +1,8 @@
 """What is wrong at the end of a life, now that all nodes run, one region acts, the other one mirrors it, and nobody writes.
 
-INV-RSJ1  nothing that was acknowledged or shown is gone but by an operator's word, nothing is there twice, order holds, no transaction is torn
-INV-RSJ2  all nodes of a region have the same bytes below HW and the same metadata; both regions show the same bytes
-INV-RSJ3  a committed offset stands where its output stands
+INV-RGJ1  nothing that was acknowledged or shown is gone but by an operator's word, nothing is there twice, order holds, no transaction is torn
+INV-RGJ2  all nodes of a region have the same bytes below HW and the same metadata; both regions show the same bytes
+INV-RGJ3  a committed offset stands where its output stands
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ class RegionsJudge:
         ]
 
     def differing(self) -> list[str]:
-        """Return what differs between nodes of a region (INV-RSJ2)."""
+        """Return what differs between nodes of a region (INV-RGJ2)."""
         return [
             text
             for region in self.stage.regions.values()
@@ -151,7 +151,7 @@ class RegionsJudge:
         return await Connection.open(self.stage.fabric.site("auditor"), region.led.kafka_port)
 
     async def _judge_processors(self) -> None:
-        """Rule INV-RSJ3, as INV-SWP1."""
+        """Rule INV-RGJ3, as INV-SWP1."""
         [acting] = self.stage.acting()
         places = sorted(self.stage.story.final[acting])
         connection = await self._connected(self.stage.regions[acting])

@@ -1,7 +1,7 @@
 """What is looked at all the time while regions live.
 
-INV-RSW1  in a region a leader epoch is led by one life of one node
-INV-RSW2  a region epoch is acted under by one region
+INV-RGW1  in a region a leader epoch is led by one life of one node
+INV-RGW2  a region epoch is acted under by one region
 """
 
 import asyncio
