@@ -262,8 +262,10 @@ class Node:
             self.failover.show(self._region_record.recover().state)
 
     async def _begin_region(self) -> None:
-        """Return once the metadata have what the region knows of itself."""
+        """Return once the metadata have what the region knows of itself, and this node is to lead it."""
         assert self._region_record is not None, "of several nodes"
+        assert self._replication is not None, "of several nodes"
+        await self._replication.let_another_lead()
         await self._region_record.begin(self._state_before)
 
     async def _lead_region(self) -> None:
