@@ -3,11 +3,10 @@
 A failover is never begun before the loss statement was printed or --yes was given. An order ends with exit code 0 only
 when the new region takes writes.
 
-Not here: HTTP (`region_client`), tables (`output`).
+Not here: HTTP (`region_client`), how orders are given (`region_orders`), tables (`output`).
 """
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
-    Progress,
     fail,
     output_option,
     print_json,
@@ -25,18 +23,19 @@ from region_broker.cli.output import (
     print_table,
 )
 from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
-from region_broker.workbench.node_http import ApiError, request
+from region_broker.cli.region_orders import RegionOrders
+from region_broker.workbench.leading_node import LeadingNode
 
 JSON: Final = "json"
 DIVERGENCE: Final = "divergence"
-POLL_S: Final = 0.05
-_PASSING: Final = {"busy", "starting"}
 _WITHOUT_COPY: Final = {
     False: "where it cannot, it does not take over",
     True: "cuts off what it cannot copy (--accept-behind)",
 }
 _FOLLOWS: Final = {"mirroring", "acting"}
 _SILENT_MS: Final = 5_000
+ASK_S: Final = 10.0
+"""For so long a region is waited for that elects a leader."""
 
 
 # A wait that ends before it began would give the order, and tell nobody what became of it.
@@ -188,11 +187,11 @@ def _waiting_logs(known: Mapping[str, Any]) -> str:
 def switch(target: str, domain: str, timeout_s: float, url: str | None, output: str) -> None:
     """Let another region act, planned: nothing is lost, writes pause for a moment."""
     cluster = Cluster(parse_urls(url))
-    address = _address_in(cluster, target, domain)
+    _check_domain(cluster, target, domain)
     _end_if_acting(cluster, target, output)
-    order = {"to": target, "domain": domain}
-    operation = _ordered(address, "/v1/region/switch", order, timeout_s, quiet=output == JSON)
-    _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+    orders = RegionOrders(cluster, target, timeout_s, quiet=output == JSON)
+    operation = orders.give("/v1/region/switch", {"to": target, "domain": domain})
+    _end(orders.follow(operation), output)
 
 
 @region.command(epilog="Example: tidemark region failover --to us --domain main --yes")
@@ -224,9 +223,10 @@ def failover(
     new one is copied from there first. Ends when the new region takes writes.
     """
     cluster = Cluster(parse_urls(url))
-    address = _address_in(cluster, target, domain)
+    _check_domain(cluster, target, domain)
     _end_if_acting(cluster, target, output)
-    statement = request(address, "GET", f"/v1/region/loss-statement?to={target}")
+    orders = RegionOrders(cluster, target, timeout_s, quiet=output == JSON)
+    statement = orders.ask(f"/v1/region/loss-statement?to={target}")
     if output != JSON:
         _print_statement(statement)
     if further := further_mirrors(cluster.views(), statement):
@@ -238,8 +238,7 @@ def failover(
     if not yes and not _confirmed(target, output, statement):
         fail("nothing was done")
     order = {"to": target, "domain": domain, "confirm": True, "accept_behind": accept_behind}
-    operation = _ordered(address, "/v1/region/failover", order, timeout_s, quiet=output == JSON)
-    _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+    _end(orders.follow(orders.give("/v1/region/failover", order)), output)
 
 
 @region.command("accept-loss", epilog="Example: tidemark region accept-loss --at eu --yes")
@@ -259,16 +258,18 @@ def accept_loss(
     Prints what the mirror has beyond it, and asks, unless --yes is given. The mirror puts that into
     quarantine. The way that loses nothing is: tidemark region failover to the mirror.
     """
-    address = _address_in(Cluster(parse_urls(url)), target, domain)
-    statement = request(address, "GET", f"/v1/region/loss-to-accept?to={target}")
+    cluster = Cluster(parse_urls(url))
+    _check_domain(cluster, target, domain)
+    orders = RegionOrders(cluster, target, timeout_s, quiet=output == JSON)
+    statement = orders.ask(f"/v1/region/loss-to-accept?to={target}")
     if output != JSON:
         _print_statement(statement)
         _print_records(statement["plain"])
     if not yes and not _confirmed(target, output, statement):
         fail("nothing was done")
     order = {"to": target, "domain": domain, "confirm": True}
-    operation = request(address, "POST", "/v1/region/accept-loss", order)
-    _end(_follow(address, operation, timeout_s, quiet=output == JSON), output)
+    operation = orders.give("/v1/region/accept-loss", order, waits=False)
+    _end(orders.follow(operation), output)
 
 
 def further_mirrors(
@@ -298,16 +299,15 @@ def _print_records(ranges: Sequence[Mapping[str, Any]]) -> None:
         print_table("", ("partition", "plain records#", "offsets"), rows)
 
 
-def _address_in(cluster: Cluster, target: str, domain: str) -> str:
-    """Return where to order something of a region for `domain`; ends the command where it has no such domain."""
-    address = cluster.address_of(target)
+def _check_domain(cluster: Cluster, target: str, domain: str) -> None:
+    """End the command where a region has no such domain; raises `NoNode`, `UnknownRegion`."""
+    cluster.address_of(target)
     there = cluster.views()[target].get("domain")
     if there != domain:
         text = (
             f"no domain is called {domain!r}; region {target} has {there!r}. Nothing was changed."
         )
         fail(text, EXIT_NOT_FOUND)
-    return address
 
 
 def _end_if_acting(cluster: Cluster, target: str, output: str) -> None:
@@ -322,52 +322,12 @@ def _end_if_acting(cluster: Cluster, target: str, output: str) -> None:
     sys.exit(0)
 
 
-def _ordered(
-    address: str, path: str, order: Mapping[str, Any], timeout_s: float, *, quiet: bool
-) -> Mapping[str, Any]:
-    """Give an order, waiting for a region that is just coming back from the last one."""
-    progress = Progress(quiet=quiet)
-    while True:
-        try:
-            operation: Mapping[str, Any] = request(address, "POST", path, order)
-        except ApiError as error:
-            if error.code not in _PASSING or progress.elapsed_s > timeout_s:
-                raise
-            progress.say(f"waiting: {error}")
-            time.sleep(POLL_S)
-        else:
-            return operation
-
-
 def _confirmed(target: str, output: str, statement: Mapping[str, Any]) -> bool:
     if output == JSON:
         print_json({"status": "not confirmed", "statement": statement})
     if not sys.stdin.isatty() and output == JSON:
         return False
     return click.confirm(f"Let region {target} act at this tidemark?", default=False, err=True)
-
-
-def _follow(
-    address: str, operation: Mapping[str, Any], timeout_s: float, *, quiet: bool
-) -> Mapping[str, Any]:
-    progress = Progress(quiet=quiet)
-    path = f"/v1/operations/{operation['operation_id']}"
-    while operation["status"] == "running":
-        if progress.elapsed_s > timeout_s:
-            fail(
-                f"not done after {timeout_s:g} s{_doing(operation)}; it goes on: see tidemark region status",
-                EXIT_UNKNOWN_OUTCOME,
-            )
-        steps = operation.get("steps") or [operation["phase"]]
-        progress.say(f"{operation['kind']}: {steps[-1]}")
-        time.sleep(POLL_S)
-        operation = request(address, "GET", path)
-    return operation
-
-
-def _doing(operation: Mapping[str, Any]) -> str:
-    """Return what an operation is at, in parentheses; nothing where it has not begun."""
-    return f" ({operation['phase']})" if operation["phase"] else ""
 
 
 def _end(operation: Mapping[str, Any], output: str) -> None:
@@ -458,7 +418,8 @@ def losses(url: str | None, output: str) -> None:
     found: list[Mapping[str, Any]] = []
     views = cluster.views()
     for name in sorted(views):
-        found.extend(request(cluster.http[name], "GET", "/v1/region/losses")["losses"])
+        leading = LeadingNode(cluster.nodes_of(name))
+        found.extend(leading.ask("/v1/region/losses", ASK_S)["losses"])
     found.sort(key=lambda lost: (lost["lineage_epoch"], lost["region"]))
     if output == JSON:
         print_json({"losses": found, "unreachable": cluster.dead})

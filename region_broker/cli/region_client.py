@@ -1,11 +1,12 @@
 """The CLI's side of the HTTP API: finds the node of a region through any node that answers.
 
-A dead address among several is no error; no live one is. A redirect is followed only to an address that the cluster
-itself named, and only once. Not here: one request (`workbench.node_http`), what is printed (`region`, `admin`).
+A dead address among several is no error; no live one is. Of a region of several nodes, the one that leads it speaks for it: the
+others are asked for where it is, each of them where need be.
+Not here: one request (`workbench.node_http`), orders (`region_orders`), what is printed (`region`, `admin`).
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar
 
@@ -22,7 +23,6 @@ from region_broker.cli.output import (
 from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, BadUrl, request, urls_of
 
 URL_VARIABLE: Final = "TIDEMARK_URL"
-_REDIRECT: Final = 307
 _NOT_FOUND: Final = 404
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -92,6 +92,7 @@ class Cluster:
         """Look behind `urls`; nothing is asked yet."""
         self._urls = list(urls)
         self._views: dict[str, dict[str, Any]] | None = None
+        self._nodes: dict[str, list[str]] = {}
         self.http: dict[str, str] = {}
         self.dead: dict[str, str] = {}
         self.aside: dict[str, tuple[str, str]] = {}
@@ -99,8 +100,9 @@ class Cluster:
     def views(self) -> dict[str, dict[str, Any]]:
         """Return `GET /v1/region` of every region that answers, by name; raises `NoNode`.
 
-        `http` then holds the address of every region known, `dead` why one did not answer, `aside` as which region
-        and why a node stands aside: the view of a region is that of its other node, where that answers.
+        `http` then holds the address of every region known, `dead` why a node did not answer, `aside` as which region
+        and why a node stands aside: the view of a region is that of its other node, where that answers. Of several nodes it
+        is that of the one that leads, where one does.
         """
         if self._views is not None:
             return self._views
@@ -109,21 +111,14 @@ class Cluster:
         waiting = list(self._urls)
         while waiting:
             url = waiting.pop(0)
-            if url in asked:
-                continue
-            asked.add(url)
-            view = self._ask(url)
-            if view is None:
-                continue
-            name = str(view["region"])
-            if why := view.get("stands_aside"):
-                self.aside[url] = name, str(why)
-                views.setdefault(name, view)
-            elif not views.get(name, {}).get("acting"):  # of several nodes, the one that leads
-                views[name] = view
-            for peer in view.get("peers", []):
-                self.http[str(peer["region"])] = str(peer["http"])
-                waiting.append(str(peer["http"]))
+            if url not in asked:
+                asked.add(url)
+                view = self._ask(url)
+                if view is not None:
+                    self._take(view, url, views)
+                    waiting += [str(peer["http"]) for peer in view.get("peers", [])]
+            if not waiting:
+                waiting = [each for each in self._in_need(views) if each not in asked]
         if not views:
             tried = "; ".join(
                 why if why.startswith(url) else f"{url}: {why}" for url, why in self.dead.items()
@@ -134,6 +129,30 @@ class Cluster:
             )
         self._views = views
         return views
+
+    def _take(self, view: dict[str, Any], url: str, views: dict[str, dict[str, Any]]) -> None:
+        """Keep what a node says, where no better one has spoken for its region."""
+        name = str(view["region"])
+        if why := view.get("stands_aside"):
+            self.aside[url] = name, str(why)
+        better = _standing(view) >= _standing(views.get(name))
+        if better:
+            views[name] = view
+        for peer in view.get("peers", []):
+            region, address = str(peer["region"]), str(peer["http"])
+            nodes = self._nodes.setdefault(region, [])
+            named = [address, *(str(node["http"]) for node in peer.get("nodes", []))]
+            nodes += [each for each in dict.fromkeys(named) if each not in nodes]
+            knows = better if region == name else not _leads(views.get(region))
+            if knows or region not in self.http:
+                self.http[region] = address
+        if better and _leads(view) and len(self._nodes.get(name, [])) > 1:
+            self.http[name] = _own_address(view, url)
+
+    def _in_need(self, views: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return the addresses of the regions for which nobody has spoken who leads them."""
+        missing = (name for name in self._nodes if not _leads(views.get(name)))
+        return [url for name in missing for url in self._nodes[name]]
 
     def _ask(self, url: str) -> dict[str, Any] | None:
         try:
@@ -156,11 +175,18 @@ class Cluster:
         if region not in views:
             others = ", ".join(sorted(views))
             raise NoNode(
-                f"region {region} does not answer at {address}"
-                f" ({self.dead.get(address, 'no answer')}): start its node first, or choose another region;"
+                f"region {region} does not answer at {self._tried(region)}: start its node first, or choose another region;"
                 f" there answer: {others}. Nothing was changed."
             )
         return address
+
+    def _tried(self, region: str) -> str:
+        nodes = self._nodes.get(region) or [self.http[region]]
+        return ", ".join(f"{url} ({self.dead.get(url, 'no answer')})" for url in nodes)
+
+    def nodes_of(self, region: str) -> list[str]:
+        """Return the HTTP addresses of a region's nodes, who leads it first; raises `NoNode`, `UnknownRegion`."""
+        return list(dict.fromkeys([self.address_of(region), *self._nodes.get(region, [])]))
 
     def acts_already(self, region: str) -> str:
         """Return how `region` acts, "" where it does not; raises `NoNode`."""
@@ -180,3 +206,26 @@ class Cluster:
             )
             raise NoNode(f"no region acts now ({why}). See tidemark region status.")
         return self.http[acting[max(acting)]]
+
+
+def _leads(view: Mapping[str, Any] | None) -> bool:
+    """Return whether a view is that of who speaks for its region; a region of one node always has it."""
+    return view is not None and view.get("role") != "follower"
+
+
+def _standing(view: Mapping[str, Any] | None) -> tuple[int, int, bool]:
+    """Return how much a node has to say for its region: the one that leads, under the newest leader epoch, or acts."""
+    if view is None:
+        return -1, 0, False
+    if view.get("stands_aside"):
+        return 0, 0, False
+    return 2 if _leads(view) else 1, view.get("leader_epoch") or 0, bool(view["acting"])
+
+
+def _own_address(view: Mapping[str, Any], url: str) -> str:
+    """Return the address that the cluster names of the node whose view it is, else where it answered."""
+    for peer in view["peers"]:
+        for node in peer.get("nodes", []):
+            if peer["region"] == view["region"] and node["node_id"] == view["node_id"]:
+                return str(node["http"])
+    return url

@@ -37,6 +37,10 @@ class RegionApi(Protocol):
         """Return the HTTP base URL of `region`, None if there is no such region."""
         ...
 
+    def not_leading(self) -> tuple[str, str | None] | None:
+        """Return why this node takes no orders of its region, and the HTTP base URL of who does; None: it does."""
+        ...
+
     def describe(self) -> Mapping[str, Any]:
         """Return role, epochs, tidemark, lag, peers and topics."""
         ...

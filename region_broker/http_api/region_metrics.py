@@ -43,8 +43,14 @@ class RegionCollector(Collector):
         gauges = {
             "acting": ("1 where this region takes writes.", int(view["acting"])),
             "epoch": ("Region epoch of the domain.", view["region_epoch"]),
-            "tidemark_number": ("Last tidemark published or reached.", mark["number"]),
-            "tidemark_age_ms": ("Milliseconds since it was published.", mark["age_ms"]),
+            "tidemark_number": (
+                "Last tidemark published or reached; NaN: another node of the region knows it.",
+                _number(mark["number"]),
+            ),
+            "tidemark_age_ms": (
+                "Milliseconds since it was published; NaN: as above.",
+                math.nan if mark["number"] is None else mark["age_ms"],
+            ),
             "lag_records": (
                 "Records that this mirror has not copied; NaN: not known.",
                 lag["records"],
@@ -140,7 +146,9 @@ def _one_of(
 
 
 def _lag_of(view: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return a mirror's own lag; nothing is behind where the region acts."""
+    """Return a mirror's own lag; nothing is behind where the region acts. A follower does not know it."""
+    if view["tidemark"]["number"] is None:
+        return dict.fromkeys(("records", "bytes", "ms"), math.nan)
     lag: Mapping[str, float | None] = view["lag"].get("lag") or {}
     return {name: _number(lag.get(name, 0)) for name in ("records", "bytes", "ms")}
 

@@ -1,6 +1,7 @@
 """`/v1/region`, `/v1/operations`: how a region stands, switch and failover, and what they cost.
 
-An order is served by the node of the region that is to act; any other answers where to go (307). Orders must be sent as
+An order is served by the node of the region that is to act, of several by the one that leads; any other answers where to go (307),
+or, while none leads, 503 (`not-leading`). So are loss statements, losses and operations. Orders must be sent as
 application/json, so no web page can give one by a plain form. A failover, or a loss accepted, without `confirm: true`
 changes nothing.
 
@@ -69,7 +70,8 @@ class _RegionRoutes:
     async def _statement(
         self, request: web.Request, state: Callable[[], Awaitable[Mapping[str, Any]]]
     ) -> web.Response:
-        elsewhere = self._elsewhere(request, request.query.get("to", self._api.region))
+        region = request.query.get("to", self._api.region)
+        elsewhere = self._elsewhere(request, region) or self._not_leading(request)
         if elsewhere is not None:
             return elsewhere
         try:
@@ -91,7 +93,9 @@ class _RegionRoutes:
             request, lambda o: self._api.begin_accept_loss(confirmed=o.confirm)
         )
 
-    async def losses(self, _request: web.Request) -> web.Response:
+    async def losses(self, request: web.Request) -> web.Response:
+        if (elsewhere := self._not_leading(request)) is not None:
+            return elsewhere
         try:
             return answer({"region": self._api.region, "losses": await self._api.losses()})
         except self._api.refusal as error:
@@ -101,6 +105,8 @@ class _RegionRoutes:
         return answer({"region": self._api.region, "deleted": await self._api.deleted_topics()})
 
     async def operation(self, request: web.Request) -> web.Response:
+        if (elsewhere := self._not_leading(request)) is not None:
+            return elsewhere
         operation_id = request.match_info["operation_id"]
         known = self._api.operation(operation_id)
         if known is None:
@@ -118,6 +124,7 @@ class _RegionRoutes:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             return problem(400, "bad-order", f'{error}; send {{"to": "<region>"}}')
         elsewhere = self._elsewhere(request, order.to) or self._other_domain(order.domain)
+        elsewhere = elsewhere or self._not_leading(request)
         if elsewhere is not None:
             return elsewhere
         try:
@@ -137,6 +144,18 @@ class _RegionRoutes:
         url = f"{address}{request.path_qs}"
         detail = f"this is region {self._api.region}; region {region} answers at {address}"
         response = problem(307, "other-region", detail, region=region, url=url)
+        response.headers["Location"] = url
+        return response
+
+    def _not_leading(self, request: web.Request) -> web.Response | None:
+        """Answer where another node of this region leads it, or none does."""
+        if (found := self._api.not_leading()) is None:
+            return None
+        why, address = found
+        if address is None:
+            return problem(503, "not-leading", f"{why}; try again")
+        url = f"{address}{request.path_qs}"
+        response = problem(307, "not-leading", f"{why}, and answers at {address}", url=url)
         response.headers["Location"] = url
         return response
 

@@ -55,6 +55,7 @@ from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
 from region_broker.region.cluster.leader_route import LeaderRoute, QuorumRoute
+from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
@@ -83,7 +84,7 @@ from region_broker.region.tidemarks.service import TidemarkParts, TidemarkServic
 from region_broker.region.topics import TopicRegistry, settle_partitions
 from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictService
-from region_broker.region.view import RegionService
+from region_broker.region.view import AmongNodes, RegionService
 from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
@@ -460,13 +461,22 @@ class Node:
                 storage.partitions.kept,
                 lambda: storage.partitions.room.refusal,
                 self.scrubber.problem,
-                among_nodes=lambda: None if self.operating is None else self.operating.view,
+                AmongNodes(
+                    places=RegionPlaces(
+                        self.config.region,
+                        lambda: storage.metadata.image,
+                        _placed(self.config),
+                        self._addresses,
+                    ),
+                    view=lambda: None if self.operating is None else self.operating.view,
+                    why_silent=self._why_silent_text,
+                ),
             ),
             {
                 **self._cluster_checks(),
                 "metadata": lambda: storage.metadata.failed or None,
                 "partitions": self._partition_check,
-                "starts": lambda: self.failover.outlook.lives.aside() or None,
+                "starts": self._start_check,
                 "tidemarks": self._tidemark_check,
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
@@ -537,6 +547,13 @@ class Node:
     def _leader_epoch(self) -> LeaderEpoch | None:
         term = self.role.serving
         return term.leader_epoch if term is not None and self._leads(term) else None
+
+    def _why_silent_text(self) -> str:
+        return "" if self._cluster is None else str(self._why_silent() or "")
+
+    def _start_check(self) -> str | None:
+        """Say why this region stands aside; who does not speak for it has not asked the others (T36)."""
+        return None if self._why_silent_text() else self.failover.outlook.lives.aside() or None
 
     def _partition_check(self) -> str | None:
         failures = self.storage.partitions.failures()
@@ -696,6 +713,14 @@ class Node:
         if leads or (self._replication is not None and self._replication.leadership.follows):
             self.storage.partitions.maintain(self.storage.hold.of)
         await self.storage.partitions.purge()
+
+
+def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:
+    """Return where the nodes of each region are met, as the configuration says."""
+    return {
+        region.name: [PlacedNode(n.node_id, n.kafka, split(n.peer), n.http) for n in region.nodes]
+        for region in config.regions
+    }
 
 
 def _connection_caps(config: NodeConfig) -> ConnectionCaps:

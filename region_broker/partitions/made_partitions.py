@@ -4,6 +4,8 @@ INV-T6  a partition that was made and is gone, or whose folder was emptied, is n
         took its place (T36)
 INV-T7  only a start misses partitions: one that is made later was not there before, whatever the manifest still says of
         one of its number whose drop was interrupted
+INV-T8  only what was opened whole counts as made: a disk that fails at the making leaves folders that never were more, and
+        that a later start makes anew
 
 Not here: the file (`log.indexes.log_manifest`), what a lost log means for who acts (`region.failover.steps`).
 """
@@ -73,7 +75,7 @@ class MadePartitions:
         self._note(gone, LogEntry.REMOVED)
 
     def note_made(self, topic_id: UUID, numbers: Iterable[int]) -> None:
-        """Name those of a topic's open partitions that have a folder and are not named yet."""
+        """Name those of a topic's partitions, all opened whole (INV-T8), that have a folder and are not named yet."""
         new = [n for n in numbers if self._manifest.of((topic_id, n)) is LogEntry.REMOVED]
         made = [(topic_id, n) for n in new if self._disk.exists(self._folder_of(topic_id, n))]
         self._note(made, LogEntry.MADE)

@@ -5,7 +5,7 @@
     writer     what goes in                               (`parts.writer`)
     reader     what comes out                             (`parts.reader`)
     retention  what goes from its beginning               (`parts.retention`)
-    commits    who waits for HW, or for this disk alone   (`parts.commits`)
+    commits    who waits for HW, or for this disk alone, or for an order to delete (`parts.commits`)
     copies     which other node of the region is told     (`parts.copies`)
     watchers   who is told that readers may see more      (`readable_watchers`)
 
@@ -59,7 +59,9 @@ class Partition:
         self.copies = Copies(log.listener)
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
-        self.retention = Retention(tp, log, sight, self._trimming, self.watchers)
+        self.retention = Retention(
+            log, sight, self._trimming, self.watchers, self.copies, self.commits
+        )
         log.listener.on_stable = self._stable_moved
 
     # -- where it is -----------------------------------------------------------------------------
@@ -231,6 +233,7 @@ class Partition:
         cuts = offset < self.log_end_offset
         self._trimming.cut(offset)
         if cuts:
+            self.commits.doubt_start()
             self.copies.on_cut()
             self._show_no_more_than(
                 offset, f"{self.tp} was cut at {offset}: what lay above is gone"
@@ -241,6 +244,7 @@ class Partition:
         reason = f"{self.tp} starts again at {offset}"
         self.commits.fail(NotLeader(reason))  # first: HW may pass over what they wait for (P18)
         self._trimming.start_at(offset)
+        self.commits.doubt_start()
         self.copies.on_cut()
         self._show_no_more_than(offset, reason)
 

@@ -178,7 +178,8 @@ class PartitionTable:
         for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
             if number not in partitions:
                 partitions[number] = self._open_partition(topic, number, config)
-        self._made.note_made(topic.topic_id, partitions)
+        opened = [number for number, held in partitions.items() if held.log.is_opened]
+        self._made.note_made(topic.topic_id, opened)
         return list(partitions.values())
 
     def lost(self) -> list[str]:

@@ -27,11 +27,11 @@ class Hold(NamedTuple):
 class Trimming:
     """Of one log, and of the file that says where it starts. Every method raises PartitionFailed."""
 
-    __slots__ = ("_log", "_start", "_tp")
+    __slots__ = ("_log", "_start", "tp")
 
     def __init__(self, tp: TopicPartition, log: PartitionLog, start: LogStart) -> None:
         """Trim `log` of `tp`."""
-        self._tp = tp
+        self.tp = tp
         self._log = log
         self._start = start
 
@@ -41,7 +41,7 @@ class Trimming:
         try:
             yield
         except OSError as error:
-            self._log.fail(f"{work} of {self._tp} failed: {error}")
+            self._log.fail(f"{work} of {self.tp} failed: {error}")
             raise PartitionFailed(self._log.failed) from error
 
     def raise_start(self, offset: int) -> None:

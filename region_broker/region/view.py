@@ -3,24 +3,37 @@
 Everything returned is plain JSON: no object of ours leaves here. It is read from memory; only losses, loss statements
 and deletions read the disk.
 
+INV-RVW1  a node that does not speak for its region tells what is recorded and what it holds itself; tidemark, lag and link are not
+          known there, and it waits for nothing: who leads tells them once for the region
+
 Not here: routes and status codes (`http_api`), orders' execution (`failover.operations`).
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
 from geo_replicator.failover import Phase, State
 from idempotency.identity import TIDEMARK_LEDGER, TopicPartition
-from region_broker.controller.cluster_image import NodeImage
-from region_broker.controller.metadata_image import RegionImage
 from region_broker.log.recovery.kept_deletions import KeptDeletions
 from region_broker.region.cluster.cluster_view import ClusterView
+from region_broker.region.cluster.region_places import RegionPlaces
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.operations import FailoverOperations, OperationRefused
 from region_broker.region.ports import RegionLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmongNodes:
+    """What a node is among those of its region. `view`: None where it is alone; `why_silent`: why it does not speak for the region,
+    empty where it does."""
+
+    places: RegionPlaces
+    view: Callable[[], ClusterView | None] = lambda: None
+    why_silent: Callable[[], str] = lambda: ""
 
 
 class RegionService:
@@ -33,12 +46,14 @@ class RegionService:
         kept: KeptDeletions,
         disk_refusal: Callable[[], str | None],
         damage: Callable[[], str | None] = lambda: None,
-        among_nodes: Callable[[], ClusterView | None] = lambda: None,
+        among: AmongNodes | None = None,
     ) -> None:
         """Speak for the region of `driver`; `disk_refusal` says why its disk takes no records of clients, `damage` what
-        of its logs is damaged and not mended, `among_nodes` what this node is among those of its region, None where it is alone.
+        of its logs is damaged and not mended, `among` what this node is among those of its region.
         """
-        self._among_nodes = among_nodes
+        metadata = driver.parts.metadata
+        places = RegionPlaces(operations.region, lambda: metadata.image)
+        self._among = among or AmongNodes(places=places)
         self._disk_refusal = disk_refusal
         self._damage = damage
         self._driver = driver
@@ -65,13 +80,14 @@ class RegionService:
         parts = self._driver.parts
         if failed := self._failed():
             return "; ".join(failed.values())
-        if parts.role.acting or self._driver.state.phase is Phase.MIRRORING or self._follows():
+        mirrors = self._driver.state.phase is Phase.MIRRORING and not self._among.why_silent()
+        if parts.role.acting or mirrors or self._follows():
             return None
         return parts.role.reason_not_acting
 
     def _follows(self) -> bool:
         """Return whether this node follows the one that leads its region (INV-CVW2)."""
-        among_nodes = self._among_nodes()
+        among_nodes = self._among.view()
         return among_nodes is not None and among_nodes.follows
 
     def _failed(self) -> dict[TopicPartition, str]:
@@ -86,30 +102,34 @@ class RegionService:
 
     def remark(self) -> str:
         """Return what is wrong elsewhere although this region is ready: the primary does not answer its mirror."""
-        among_nodes = self._among_nodes()
+        among_nodes = self._among.view()
         own = "" if among_nodes is None else among_nodes.remark()
         return "; ".join(filter(None, (self._driver.parts.role.silence, own)))
 
     def http_address(self, region: str) -> str | None:
         """Return the HTTP base URL of `region`, None if there is no such region."""
-        known = self._driver.parts.metadata.image.regions.get(region)
-        return None if known is None else f"http://{known.http_host}:{known.http_port}"
+        return self._among.places.http_of(region)
+
+    def not_leading(self) -> tuple[str, str | None] | None:
+        """Return why this node takes no orders of its region, and the HTTP base URL of who does, where one leads; None: it does."""
+        if not (why := self._among.why_silent()):
+            return None
+        return why, self._among.places.leader_http(but=self._driver.parts.role.node_id)
 
     def describe(self) -> Mapping[str, object]:
         """Return role, epochs, tidemark, lag, peers and topics."""
         parts, state = self._driver.parts, self._driver.state
         image = parts.metadata.image
         domain = image.domains[parts.domain]
-        lag = dict(parts.tidemarks.lag())
-        outlook = self._driver.outlook
-        aside = outlook.lives.aside()
+        leadership = image.leadership
         return {
             "region": self.region,
             "domain": parts.domain,
             "cluster_id": image.cluster_id,
             "node_id": parts.role.node_id,
             "kafka": f"{parts.role.kafka_host}:{parts.role.kafka_port}",
-            "role": "follower" if self._follows() else _role_of(state.phase),
+            "role": "follower" if self._among.why_silent() else _role_of(state.phase),
+            "leader_epoch": None if leadership is None else leadership.leader_epoch,
             "phase": state.phase.value,
             "acting": parts.role.acting,
             "reason_not_acting": parts.role.reason_not_acting,
@@ -122,28 +142,9 @@ class RegionService:
                 "region_epoch": state.promise.region_epoch,
                 "region": state.promise.candidate,
             },
-            "tidemark": self._tidemark(),
-            "waits_for": "other_start" if aside else _waits_for(state, lag, outlook.nobody_acts),
-            "stands_aside": aside,
-            "runs_twice": self._driver.runs_twice(),
+            **(_NOT_KNOWN_HERE if self._among.why_silent() else self._heard()),
             "diverged_records": parts.quarantine.diverged_records,
-            "lag": lag,
-            "link": {
-                "running": parts.role.mirrors,
-                "last_heard_ms": parts.tidemarks.last_heard_ms(),
-                "state": lag.get("state") if parts.role.mirrors else None,
-                "age_ms": lag.get("link_age_ms") if parts.role.mirrors else None,
-            },
-            "peers": [
-                {
-                    "region": region.name,
-                    "kafka": f"{met.kafka_host}:{met.kafka_port}",
-                    "http": f"http://{met.http_host}:{met.http_port}",
-                    "acts": region.name == domain.acting_region,
-                }
-                for region in image.regions.values()
-                for met in (self._met_at(region),)
-            ],
+            "peers": self._among.places.rows(domain.acting_region),
             "lineage": [
                 {
                     "region_epoch": entry.region_epoch,
@@ -157,13 +158,24 @@ class RegionService:
             "topics": _topics(parts.role.logs()),
         }
 
-    def _met_at(self, region: RegionImage) -> RegionImage | NodeImage:
-        """Return where a region is met: this one at the node that leads it, where one does."""
-        image = self._driver.parts.metadata.image
-        leadership = image.leadership
-        if region.name != self.region or leadership is None or leadership.leader is None:
-            return region
-        return image.node_of(leadership.leader) or region
+    def _heard(self) -> Mapping[str, object]:
+        """Return what only who speaks for the region knows: its tidemark, and what the others say."""
+        parts, outlook = self._driver.parts, self._driver.outlook
+        lag, aside = dict(parts.tidemarks.lag()), outlook.lives.aside()
+        waits_for = _waits_for(self._driver.state, lag, outlook.nobody_acts)
+        return {
+            "tidemark": self._tidemark(),
+            "waits_for": "other_start" if aside else waits_for,
+            "stands_aside": aside,
+            "runs_twice": self._driver.runs_twice(),
+            "lag": lag,
+            "link": {
+                "running": parts.role.mirrors,
+                "last_heard_ms": parts.tidemarks.last_heard_ms(),
+                "state": lag.get("state") if parts.role.mirrors else None,
+                "age_ms": lag.get("link_age_ms") if parts.role.mirrors else None,
+            },
+        }
 
     def _tidemark(self) -> Mapping[str, int]:
         claim = self._driver.outlook.known_claim()
@@ -221,6 +233,17 @@ class RegionService:
     async def losses(self) -> Sequence[Mapping[str, Any]]:
         """Return what each takeover lost, as far as this region's quarantine knows."""
         return [_plain(losses) for losses in await self._operations.losses()]
+
+
+_NOT_KNOWN_HERE: Final[Mapping[str, object]] = {
+    "tidemark": {"region_epoch": None, "number": None, "published_wall_ms": None, "age_ms": -1},
+    "waits_for": "",
+    "stands_aside": "",
+    "runs_twice": {},
+    "lag": {},
+    "link": {"running": False, "last_heard_ms": -1, "state": None, "age_ms": None},
+}
+"""INV-RVW1"""
 
 
 def _plain(value: msgspec.Struct) -> Mapping[str, Any]:

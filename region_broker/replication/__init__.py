@@ -15,7 +15,8 @@ What a driver owes the cores, and the metadata owe the driver:
 3. A member leads under a leader epoch once: a process that has started again leads only under a leader epoch that is newer than
    the metadata had at its start. 1. The leader of epoch 5 writes x, which a follower copies. 2. It crashes before its own sync,
    and goes on in epoch 5 with y at that offset. 3. The follower's history agrees with it, and the logs differ for good.
-   Where the leader cuts a log a new core goes on in that leader epoch (`LeadingCore.anew`), with new sessions only.
+   Where the leader cuts a log, or its start goes back, a new core goes on in that leader epoch (`LeadingCore.anew`), with new
+   sessions only.
    One that is deposed forgets, in each log, a leader epoch of which that log has no record (INV-E3): what it copies next may be older.
 4. Who sent a report or an answer is said by its connection, never by what it says; what it says is checked where it is decoded (no
    negative offset, no leader epoch above the one asked for). `session` numbers connections, and grows.

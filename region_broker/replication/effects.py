@@ -23,6 +23,14 @@ class HighWatermark:
 
 
 @dataclass(frozen=True, slots=True)
+class LowWatermark:
+    """All that may lead next have the log start at `offset`, or above, durably: an order to delete up to there is answered."""
+
+    key: LogKey
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeInSync:
     """Have the metadata take `members` as the in-sync set, if leader epoch and version are still these (AlterPartition, KIP-497).
 
@@ -64,7 +72,9 @@ class Deposed:
     leader_epoch: LeaderEpoch
 
 
-LeaderEffect: TypeAlias = HighWatermark | ProposeInSync | NotEnough | Enough | WentBack | Deposed
+LeaderEffect: TypeAlias = (
+    HighWatermark | LowWatermark | ProposeInSync | NotEnough | Enough | WentBack | Deposed
+)
 
 
 # -- of a follower --------------------------------------------------------------------------------
@@ -105,7 +115,9 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Give up all records of the log and go on, empty, where the leader's log starts: it has deleted what this one lacks."""
+    """Give up all records of the log and go on, empty, where the leader's log starts: it has deleted what this one lacks.
+
+    `LogsStartAt` follows."""
 
     key: LogKey
     offset: int
@@ -132,7 +144,8 @@ class AppendSlices:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """The leader's log starts at `offset` now: what lies below may go; where this log starts above, that was ordered in vain (T14)."""
+    """The leader's log starts at `offset` now: what lies below may go; where this log starts above, that was ordered in vain (T14).
+    `LogsStartAt` follows."""
 
     key: LogKey
     offset: int
@@ -141,20 +154,23 @@ class LogStart:
 @dataclass(frozen=True, slots=True)
 class SendFetch:
     """Ask for what is new in all logs of the session (KIP-227): `positions` are of those that are new in it, and `forgotten` are no
-    more. `durable_ends`: as in `SendReport`."""
+    more. `durable_ends`, `log_starts`: as in `SendReport`."""
 
     session: int
     positions: Mapping[LogKey, int]
     forgotten: tuple[LogKey, ...]
     durable_ends: Mapping[LogKey, int]
+    log_starts: Mapping[LogKey, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
-    """Tell the leader how far logs are durable that have moved, where all fetches are under way. No answer is awaited."""
+    """Tell the leader how far logs are durable that have moved, and where they start, where all fetches are under way. No answer is
+    awaited."""
 
     session: int
     durable_ends: Mapping[LogKey, int]
+    log_starts: Mapping[LogKey, int]
 
 
 FollowerEffect: TypeAlias = (

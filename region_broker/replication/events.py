@@ -33,7 +33,8 @@ class LogOpened:
     """A log of the group takes writes here, for as long as this leader epoch goes on.
 
     `epoch_start_offset` is its log end when this leader epoch began; `high_watermark` what was known of it here before;
-    `min_in_sync` its `min.insync.replicas`, not more than the members that the group is to have.
+    `min_in_sync` its `min.insync.replicas`, not more than the members that the group is to have; `log_start_offset` where it starts,
+    durably; `low_watermark` up to where orders to delete were answered in this leader epoch, before it began anew.
     """
 
     key: LogKey
@@ -41,6 +42,8 @@ class LogOpened:
     epoch_start_offset: int
     high_watermark: int
     min_in_sync: int
+    log_start_offset: int = 0
+    low_watermark: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,14 @@ class MinInSyncChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """An order to delete is durable here: the log starts at `log_start_offset` now."""
+
+    key: LogKey
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class FollowerConnected:
     """A member asks to follow, under `leader_epoch`; all that it said in older sessions is void."""
 
@@ -71,13 +82,15 @@ class FollowerConnected:
 class FollowerReport:
     """So far these logs are durable at a follower; others have not moved. The first of a session names all that it has checked.
 
-    An empty one says that nothing has moved.
+    An empty one says that nothing has moved. `log_starts`: where they start there, durably, in the same way; None from a version that
+    does not tell.
     """
 
     member: Member
     session: int
     leader_epoch: LeaderEpoch
     durable_ends: Mapping[LogKey, int]
+    log_starts: Mapping[LogKey, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +142,7 @@ class LeaderEpochSeen:
 
 
 LeaderEvent: TypeAlias = (
-    LogsDurable | Ticked | LogOpened | LogClosed | MinInSyncChanged | FollowerConnected | FollowerReport | FollowerLost
+    LogsDurable | Ticked | LogOpened | LogClosed | MinInSyncChanged | LogStartMoved | FollowerConnected | FollowerReport | FollowerLost
     | LogsStopped | MembersFenced | InSyncChanged | ProposalEnded | LeaderEpochSeen
 )  # fmt: skip
 
@@ -200,6 +213,13 @@ class LogRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsStartAt:
+    """These logs start here now, durably: what the `LogStart` and `StartAt` of a step came to, in those that run."""
+
+    log_starts: Mapping[LogKey, int]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochsChecked:
     """The leader's answer to `CheckEpochs`; None for a log that it does not have (yet)."""
 
@@ -223,5 +243,5 @@ class ConnectionBroken:
 
 
 FollowerEvent: TypeAlias = (
-    LogsDurable | Ticked | FollowLeader | Connected | LogAdded | LogRemoved | EpochsChecked | Fetched | ConnectionBroken
+    LogsDurable | Ticked | FollowLeader | Connected | LogAdded | LogRemoved | LogsStartAt | EpochsChecked | Fetched | ConnectionBroken
 )  # fmt: skip

@@ -8,6 +8,10 @@ INV-RPF4  what is reported is durable here, of the log as it is after it was cut
 INV-RPF5  a leader epoch that is not newer than the one followed changes nothing (R4)
 INV-RPF6  at most `FETCHES_IN_FLIGHT` fetches are under way, and `URGENT_FETCHES_MAX` where logs are new; answers are taken in their order
 INV-RPF7  HW of a log here is at most what is durable here, and never goes down
+INV-RPF8  a log start is reported once it is durable here, and as what a start that the leader said in this session came to, never as
+          it was before: this log may start above the leader's, and go back there
+          1. B alone has an order up to 6 of a leader that is lost. 2. A leads, and starts at 0. 3. B says 6, goes back to 0, as A has
+          told it, and A answers an order up to 4. 4. A is lost, and B leads with records that were deleted.
 
 A log goes: *asked* about its history, perhaps several times; *copied*; or *absent*, where the leader does not have it yet and is asked
 again later; or *stopped*, until a session begins with it again. So a log that is made, or is new to the leader, holds up no other.
@@ -49,6 +53,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogsStartAt,
     Slice,
     Ticked,
 )
@@ -82,6 +87,8 @@ class _Log:
     leaders_high_watermark: int
     log_start_offset: int
     """What the leader has said of it in this session, -1 before that: it may lie below this log's, where an order is void (T14)."""
+    told_start: int = 0
+    """What the leader was told of where this log starts, in this session."""
     stage: Stage = Stage.ASKED
 
     @classmethod
@@ -117,6 +124,7 @@ class FollowingCore:
         self._added: dict[LogKey, int] = {}
         self._forgotten: list[LogKey] = []
         self._to_report: dict[LogKey, int] = {}
+        self._starts_to_report: dict[LogKey, int] = {}
         self._effects: list[FollowerEffect] = []
 
     @property
@@ -136,11 +144,10 @@ class FollowingCore:
                 self._durable(durable_ends)
             case FollowLeader():
                 self._follow(event)
-            case LogAdded(key, log):
-                if self._is_connected:
-                    self._ask({key: _Log.found(log)})
-            case LogRemoved(key):
-                self._remove(key)
+            case LogsStartAt(log_starts):
+                self._start_at(log_starts)
+            case LogAdded() | LogRemoved():
+                self._log_event(event)
             case Ticked():
                 self._ticked(now_ms)
             case Connected() | EpochsChecked() | Fetched() | ConnectionBroken():
@@ -151,6 +158,16 @@ class FollowingCore:
         self._send()
         effects, self._effects = self._effects, []
         return effects
+
+    def _log_event(self, event: LogAdded | LogRemoved) -> None:
+        match event:
+            case LogAdded(key, log):
+                if self._is_connected:
+                    self._ask({key: _Log.found(log)})
+            case LogRemoved(key):
+                self._remove(key)
+            case _:
+                assert_never(event)
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -195,6 +212,7 @@ class FollowingCore:
         self._added.clear()
         self._forgotten.clear()
         self._to_report.clear()
+        self._starts_to_report.clear()
 
     def _pause(self, now_ms: int) -> None:
         self._forget_session()
@@ -292,6 +310,12 @@ class FollowingCore:
                 self._to_report[key] = durable_end
                 self._show(key, log)
 
+    def _start_at(self, log_starts: Mapping[LogKey, int]) -> None:
+        for key, log_start_offset in log_starts.items():
+            log = self._copied(key)
+            if log is not None and log_start_offset != log.told_start:
+                self._starts_to_report[key] = log.told_start = log_start_offset
+
     def _show(self, key: LogKey, log: _Log) -> None:
         """Move HW to the leader's, as far as it is durable here (INV-RPF7)."""
         high_watermark = min(log.leaders_high_watermark, log.durable_end)
@@ -302,6 +326,7 @@ class FollowingCore:
     def _remove(self, key: LogKey) -> None:
         log = self._logs.pop(key, None)
         self._added.pop(key, None)
+        self._starts_to_report.pop(key, None)
         if log is not None and log.stage is Stage.COPIED:
             self._forgotten.append(key)
 
@@ -311,14 +336,17 @@ class FollowingCore:
             return
         is_urgent = bool(self._added or self._forgotten)
         while self._in_flight < (URGENT_FETCHES_MAX if is_urgent else FETCHES_IN_FLIGHT):
-            fetch = SendFetch(self._session, self._added, tuple(self._forgotten), self._to_report)
-            self._effects.append(fetch)
+            self._effects.append(
+                SendFetch(
+                    self._session, self._added, tuple(self._forgotten), self._to_report, self._starts_to_report
+                )
+            )  # fmt: skip
             self._in_flight += 1
-            self._added, self._forgotten, self._to_report = {}, [], {}
+            self._added, self._forgotten, self._to_report, self._starts_to_report = {}, [], {}, {}
             is_urgent = False
-        if self._to_report:
-            self._effects.append(SendReport(self._session, self._to_report))
-            self._to_report = {}
+        if self._to_report or self._starts_to_report:
+            self._effects.append(SendReport(self._session, self._to_report, self._starts_to_report))
+            self._to_report, self._starts_to_report = {}, {}
 
     def _waits_for_histories(self) -> bool:
         """Return whether the first answer about histories is still to come: the first fetch says all that is durable here."""

@@ -12,9 +12,12 @@ INV-RPL7  one proposal at a time, each of the newest version known
 INV-RPL8  a member is in sync for all logs of the group, or for none
 INV-RPL9  while a log of the group has stopped at the leader nobody is taken in but who was in sync when it did: of others it
           cannot be told whether they have all that was committed in it
-INV-RPL10 where a log was cut a core takes the place of the one before, in the same leader epoch (`anew`): nothing that followers
-          said counts in it, but whoever is in a proposal whose end is not known does, and who went back, is lost, or was in sync when
-          a log stopped is so still
+INV-RPL10 where a log was cut, or its start went back, a core takes the place of the one before, in the same leader epoch (`anew`):
+          nothing that followers said counts in it, but whoever is in a proposal whose end is not known does, and who went back, is lost,
+          or was in sync when a log stopped is so still
+INV-RPL11 the low watermark of a log is the least log start of the same members, each durable: an order to delete up to there is
+          acknowledged, and whoever leads next begins no lower. Whoever is taken in has the leader's log start, too. It goes down in a
+          leader epoch only where that log was cut, or its start went back (INV-RPL10)
 
 Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata have then. They have what this leader knew to be
 committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
@@ -39,6 +42,7 @@ from region_broker.replication.effects import (
     Enough,
     HighWatermark,
     LeaderEffect,
+    LowWatermark,
     NotEnough,
     ProposeInSync,
     WentBack,
@@ -54,6 +58,7 @@ from region_broker.replication.events import (
     LogOpened,
     LogsDurable,
     LogsStopped,
+    LogStartMoved,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
@@ -92,6 +97,8 @@ class LeadingCore:
         self._logs: dict[LogKey, LeaderLogState] = {}
         self._uncommitted: dict[LogKey, None] = {}
         """The logs whose HW is below what is durable here: where it may move."""
+        self._starting: dict[LogKey, None] = {}
+        """The logs whose low watermark is below their log start here: where it may move."""
         self._thresholds: Counter[int] = Counter()
         self._followers: dict[Member, FollowerProgress] = {}
         self._fenced: frozenset[Member] = frozenset()
@@ -151,6 +158,10 @@ class LeadingCore:
         """Return whether acks=all is taken: else NOT_ENOUGH_REPLICAS, before anything is appended (R1)."""
         return len(self._in_sync.members) >= self._logs[key].min_in_sync
 
+    def low_watermark(self, key: LogKey) -> int:
+        """Return up to where orders to delete are answered (INV-RPL11)."""
+        return self._logs[key].low_watermark
+
     def knows_latest(self, key: LogKey) -> bool:
         """Return whether HW covers all that older leader epochs acknowledged: until then OFFSET_NOT_AVAILABLE (R6)."""
         log = self._logs[key]
@@ -181,7 +192,7 @@ class LeadingCore:
                 self._follower(event, now_ms)
             case LogsDurable(durable_ends):
                 self._durable(durable_ends, now_ms)
-            case LogOpened() | LogClosed() | MinInSyncChanged():
+            case LogOpened() | LogClosed() | MinInSyncChanged() | LogStartMoved():
                 self._log_changed(event, now_ms)
             case LogsStopped(keys):
                 known, in_sync = self._stopped, self._in_sync.members
@@ -218,28 +229,18 @@ class LeadingCore:
 
     # -- logs ------------------------------------------------------------------------------------
 
-    def _log_changed(self, event: LogOpened | LogClosed | MinInSyncChanged, now_ms: int) -> None:
+    def _log_changed(
+        self, event: LogOpened | LogClosed | MinInSyncChanged | LogStartMoved, now_ms: int
+    ) -> None:
         match event:
             case LogOpened():
-                assert event.key not in self._logs, event
-                assert event.high_watermark <= event.durable_end, event
-                log = LeaderLogState(
-                    event.durable_end,
-                    event.epoch_start_offset,
-                    event.high_watermark,
-                    event.min_in_sync,
-                )
-                self._logs[event.key] = log
-                self._thresholds[log.min_in_sync] += 1
-                for follower in self._followers.values():
-                    follower.threshold_moved(event.key, log)
-                    follower.leader_moved([event.key], self._logs, now_ms)
-                self._advance(event.key, log)
+                self._open(event, now_ms)
             case LogClosed(key):
                 gone = self._logs.pop(key, None)
                 if gone is not None:
                     self._forget_threshold(gone)
                 self._uncommitted.pop(key, None)
+                self._starting.pop(key, None)
                 for follower in self._followers.values():
                     follower.forget(key)
             case MinInSyncChanged(key, min_in_sync):
@@ -248,8 +249,32 @@ class LeadingCore:
                 log.min_in_sync = min_in_sync
                 self._thresholds[min_in_sync] += 1
                 self._advance(key, log)
+            case LogStartMoved(key, log_start_offset):
+                self._start_moved(key, log_start_offset, now_ms)
             case _:
                 assert_never(event)
+
+    def _open(self, event: LogOpened, now_ms: int) -> None:
+        key = event.key
+        assert key not in self._logs, event
+        assert event.high_watermark <= event.durable_end, event
+        log = self._logs[key] = LeaderLogState(event)
+        self._thresholds[log.min_in_sync] += 1
+        for follower in self._followers.values():
+            follower.threshold_moved(key, log)
+            follower.leader_moved([key], self._logs, now_ms)
+            follower.start_moved(key, log, now_ms)
+        self._advance(key, log)
+        self._advance_start(key, log)
+
+    def _start_moved(self, key: LogKey, log_start_offset: int, now_ms: int) -> None:
+        log = self._logs.get(key)
+        if log is None or log_start_offset <= log.log_start_offset:
+            return
+        log.log_start_offset = log_start_offset
+        for follower in self._followers.values():
+            follower.start_moved(key, log, now_ms)
+        self._advance_start(key, log)
 
     def _forget_threshold(self, log: LeaderLogState) -> None:
         self._thresholds[log.min_in_sync] -= 1
@@ -283,6 +308,26 @@ class LeadingCore:
         else:
             self._uncommitted.pop(key, None)
 
+    def _advance_start(self, key: LogKey, log: LeaderLogState) -> None:
+        """Move the low watermark as far as the maximal in-sync set allows (INV-RPL11)."""
+        start = log.log_start_offset
+        for follower in self._counted:
+            start = follower.start_of(key, start)
+        if start > log.low_watermark:
+            log.low_watermark = start
+            self._effects.append(LowWatermark(key, start))
+        if log.low_watermark < log.log_start_offset:
+            self._starting[key] = None
+        else:
+            self._starting.pop(key, None)
+
+    def _advance_all(self) -> None:
+        """Look at each log whose marks may move: others are counted now."""
+        for key in list(self._uncommitted):
+            self._advance(key, self._logs[key])
+        for key in list(self._starting):
+            self._advance_start(key, self._logs[key])
+
     # -- followers -------------------------------------------------------------------------------
 
     def _follower(
@@ -313,6 +358,8 @@ class LeadingCore:
             self._effects.append(WentBack(event.member, tuple(fewer)))
         for key in moved:
             self._advance(key, self._logs[key])
+        for key in follower.report_starts(event.log_starts, self._logs):
+            self._advance_start(key, self._logs[key])
 
     # -- the in-sync set -------------------------------------------------------------------------
 
@@ -331,8 +378,7 @@ class LeadingCore:
                 self._effects.append(NotEnough(min_in_sync))
             elif before < min_in_sync <= after:
                 self._effects.append(Enough(min_in_sync))
-        for key in list(self._uncommitted):
-            self._advance(key, self._logs[key])
+        self._advance_all()
 
     def _count_anew(self, now_ms: int) -> None:
         """Count the maximal set; whoever is new in it without having been heard has the time that a lagging one has."""
@@ -381,5 +427,4 @@ class LeadingCore:
             self._doubtful |= pending.members
         self._not_before_ms = now_ms + self._settings.proposal_pause_ms
         self._count_anew(now_ms)
-        for key in list(self._uncommitted):
-            self._advance(key, self._logs[key])
+        self._advance_all()

@@ -8,28 +8,33 @@ some moment, of the logs in which the follower was behind then. Once all of them
 and the next mark is set. Each entry of a mark is paid for by the report that reaches it.
 
 It is measured against what is durable at the leader, not against its log end: a leader whose own disk is slow blames nobody.
+A log start that the leader has and the follower has not is another thing that it may be late with.
 Not here: what follows from it (`leading`).
 """
 
 from collections.abc import Mapping
 
 from idempotency.identity import LogKey, Member
+from region_broker.replication.events import LogOpened
 from region_broker.replication.facts import FollowerStanding
 
 
 class LeaderLogState:
     """One log at its leader."""
 
-    __slots__ = ("durable_end", "epoch_start_offset", "high_watermark", "min_in_sync")
+    __slots__ = (
+        "durable_end", "epoch_start_offset", "high_watermark", "log_start_offset", "low_watermark", "min_in_sync",
+    )  # fmt: skip
 
-    def __init__(
-        self, durable_end: int, epoch_start_offset: int, high_watermark: int, min_in_sync: int
-    ) -> None:
-        """See `events.LogOpened`."""
-        self.durable_end = durable_end
-        self.epoch_start_offset = epoch_start_offset
-        self.high_watermark = high_watermark
-        self.min_in_sync = min_in_sync
+    def __init__(self, opened: LogOpened) -> None:
+        """Begin as it was opened."""
+        self.durable_end = opened.durable_end
+        self.epoch_start_offset = opened.epoch_start_offset
+        self.high_watermark = opened.high_watermark
+        self.min_in_sync = opened.min_in_sync
+        self.log_start_offset = opened.log_start_offset
+        self.low_watermark = opened.low_watermark
+        """The least log start of all that may lead next, as far as is known."""
 
     @property
     def joins_at(self) -> int:
@@ -44,8 +49,8 @@ class FollowerProgress:
     """One member other than the leader, from its first session, or its place in the in-sync set, on."""
 
     __slots__ = (
-        "_behind", "_former_ends", "_mark", "_mark_ms", "_short", "caught_up_ms", "durable_ends", "has_reported", "is_lost", "member",
-        "session", "went_back",
+        "_behind", "_former_ends", "_late_starts", "_mark", "_mark_ms", "_short", "_tells_starts", "caught_up_ms", "durable_ends",
+        "has_reported", "is_lost", "log_starts", "member", "session", "went_back",
     )  # fmt: skip
 
     def __init__(self, member: Member, caught_up_ms: int | None) -> None:
@@ -61,6 +66,12 @@ class FollowerProgress:
         self.caught_up_ms = caught_up_ms
         self.durable_ends: dict[LogKey, int] = {}
         """What it has, of this session; a log that is not in here may be empty there, or not be there."""
+        self.log_starts: dict[LogKey, int] = {}
+        """Where its logs start, of this session; 0 for a log that is not in here."""
+        self._tells_starts = True
+        """False of a version that does not tell."""
+        self._late_starts: dict[LogKey, int] = {}
+        """The logs that start below the leader's log start there, and since when that is so, the oldest first."""
         self._former_ends: dict[LogKey, int] = {}
         self._behind: set[LogKey] = set()
         self._short: set[LogKey] = set()
@@ -74,6 +85,8 @@ class FollowerProgress:
         self.session = session
         self.is_lost = self.has_reported = False
         self._former_ends, self.durable_ends = self.durable_ends, {}
+        self.log_starts, self._tells_starts = {}, True
+        self._late_starts = {key: now_ms for key, log in logs.items() if log.log_start_offset > 0}
         self._behind = {key for key, log in logs.items() if log.durable_end > 0}
         self._short = {key for key, log in logs.items() if log.joins_at > 0}
         self._set_mark(logs, now_ms)
@@ -110,6 +123,23 @@ class FollowerProgress:
         self._look_at_mark(logs, now_ms)
         return moved, fewer
 
+    def report_starts(self, log_starts: Mapping[LogKey, int] | None, logs: Logs) -> list[LogKey]:
+        """Take in where logs start there; return those in which that has moved."""
+        if log_starts is None:
+            moved = list(self._late_starts) if self._tells_starts else []
+            self._tells_starts, self._late_starts = False, {}
+            return moved
+        moved = []
+        for key, start in log_starts.items():
+            log = logs.get(key)
+            if log is None or start <= self.log_starts.get(key, 0):
+                continue
+            self.log_starts[key] = start
+            moved.append(key)
+            if start >= log.log_start_offset:
+                self._late_starts.pop(key, None)
+        return moved
+
     def _look_at_mark(self, logs: Logs, now_ms: int) -> None:
         if not self._behind:
             self.caught_up_ms = now_ms
@@ -138,8 +168,18 @@ class FollowerProgress:
         if self.session is not None and self.durable_ends.get(key, 0) < log.joins_at:
             self._short.add(key)
 
+    def start_moved(self, key: LogKey, log: LeaderLogState, now_ms: int) -> None:
+        """Note that a log starts at the leader where it may not start here yet."""
+        if (
+            self.session is not None
+            and self.start_of(key, log.log_start_offset) < log.log_start_offset
+        ):
+            self._late_starts.setdefault(key, now_ms)
+
     def forget(self, key: LogKey) -> None:
         """Forget a log that is closed."""
+        self.log_starts.pop(key, None)
+        self._late_starts.pop(key, None)
         self.durable_ends.pop(key, None)
         self._former_ends.pop(key, None)
         self._behind.discard(key)
@@ -147,6 +187,10 @@ class FollowerProgress:
         self._mark.pop(key, None)
 
     # -- what is known ---------------------------------------------------------------------------
+
+    def start_of(self, key: LogKey, at_most: int) -> int:
+        """Return where a log starts there, `at_most` if it starts further or if its version does not tell."""
+        return min(self.log_starts.get(key, 0), at_most) if self._tells_starts else at_most
 
     @property
     def is_heard(self) -> bool:
@@ -164,11 +208,13 @@ class FollowerProgress:
 
     @property
     def has_enough(self) -> bool:
-        """Whether it has what R3 asks for, in all logs, and has said so in this session."""
-        return self.is_heard and not self._short
+        """Whether it has what R3 asks for, in all logs, and their log starts, and has said so in this session."""
+        return self.is_heard and not self._short and not self._late_starts
 
     def lags(self, now_ms: int, lag_ms_max: int) -> bool:
-        """Return whether the moment as of which it is caught up is too long ago."""
+        """Return whether the moment as of which it is caught up is too long ago, or a log start is due for so long."""
+        if now_ms - next(iter(self._late_starts.values()), now_ms) > lag_ms_max:
+            return True
         if self.is_heard and not self._behind:
             return False
         return self.caught_up_ms is None or now_ms - self.caught_up_ms > lag_ms_max

@@ -22,9 +22,10 @@ class BadUrl(Exception):
 class ApiError(Exception):
     """A node answered with a problem (RFC 9457)."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
-        """Keep status and code beside the text."""
+    def __init__(self, status: int, code: str, detail: str, url: str = "") -> None:
+        """Keep status and code beside the text; `url`: where the answer says to go instead."""
         super().__init__(detail)
+        self.url = url
         self.status = status
         self.code = code
 
@@ -100,5 +101,5 @@ def _decode(url: str, status: int, data: bytes) -> Any:
     if status >= _REDIRECT:
         body = decoded if isinstance(decoded, dict) else {}
         detail = str(body.get("detail", f"{url} answered {status}"))
-        raise ApiError(status, str(body.get("code", "")), detail)
+        raise ApiError(status, str(body.get("code", "")), detail, str(body.get("url", "")))
     return decoded

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from region_broker.controller.cluster_commands import DrainNode
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from tests.simulation.kafka_client import Connection, batch_of, patiently
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
@@ -23,6 +24,7 @@ from tests.simulation.test_region_of_three import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
+NONE, NOT_LEADER, TIMED_OUT = 0, 6, 7
 CALM = {"tidemark_interval_ms": 100, "retention_check_interval_ms": 200}
 
 
@@ -102,27 +104,98 @@ async def test_a_follower_forgets_what_its_leader_forgets(tmp_path: Path) -> Non
         assert set(left.values()) == {0}, left
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="DeleteRecords is answered before the members that may lead next have the log start (Kafka waits for all replicas)",
-)
-async def test_records_whose_deletion_was_acknowledged_do_not_come_back_with_the_next_leader(
+async def delete_below(
+    connection: Connection, offset: int, timeout_ms: int = 5_000
+) -> tuple[int, int]:
+    """Return error and low watermark of DeleteRecords."""
+    row = {"partition_index": 0, "offset": offset}
+    answer = await connection.call(
+        21, 2, {"topics": [{"name": TOPIC, "partitions": [row]}], "timeout": timeout_ms}
+    )
+    found = answer.topics[0].partitions[0]
+    return int(found.error_code), int(found.low_watermark)
+
+
+async def test_INV_HDR2_records_whose_deletion_was_acknowledged_do_not_come_back_with_the_next_leader(
     tmp_path: Path,
 ) -> None:
     async with region_cluster(tmp_path, 33, **CALM) as cluster:
         first = await all_in_sync(cluster)
         await first.node.topics.create_topic(TOPIC, 1, {})
-        await write(await connected(cluster, first), [b"1", b"2", b"3"])
+        connection = await connected(cluster, first)
+        await write(connection, [b"1", b"2", b"3"])
         await everything_equal(cluster)
         for node in others_of(cluster, first):
             loop().pause(node.name)
-        deleting = first.as_process(first.partition(TOPIC, 0).retention.delete_records(2))
+        deleting = loop().create_task(delete_below(connection, 2))
+        await cluster.until(lambda: first.partition(TOPIC, 0).log_start_offset == 2, "begun")
         done, _ = await asyncio.wait([deleting], timeout=0.2)
+        assert not done, "nobody else has it"
         await first.kill()
         for node in others_of(cluster, first):
             loop().resume(node.name)
         second = await cluster.until_led(but=first)
-        assert not done or second.partition(TOPIC, 0).log_start_offset == 2
+        assert second.partition(TOPIC, 0).log_start_offset == 0
+        await asyncio.wait([deleting])
+        assert deleting.exception() is not None
+        again = await connected(cluster, second)
+        assert await patiently(lambda: delete_below(again, 2)) == (NONE, 2)
+        [third] = [node for node in others_of(cluster, second) if node is not first]
+        assert third.partition(TOPIC, 0).log_start_offset == 2
+        await first.start()
+        await all_in_sync(cluster)
+        await second.kill(power=random.Random(1))
+        last = await cluster.until_led(but=second)
+        assert last.partition(TOPIC, 0).log_start_offset == 2
+        await second.start()
+        await all_in_sync(cluster)
+        await everything_equal(cluster)
+        assert {n.partition(TOPIC, 0).log_start_offset for n in cluster.nodes.values()} == {2}
+
+
+async def test_INV_HDR2_an_order_to_delete_that_a_member_does_not_get_in_time_is_timed_out(
+    tmp_path: Path,
+) -> None:
+    """1. A member in sync stands still. 2. The order is late, and counts. 3. That member is out of sync: the order repeated is answered.
+    4. It is back, and is taken in with the log start.
+    """
+    async with region_cluster(tmp_path, 41, **CALM) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 1, {})
+        connection = await connected(cluster, leader)
+        await write(connection, [b"1", b"2", b"3"])
+        await everything_equal(cluster)
+        slow = others_of(cluster, leader)[0]
+        loop().pause(slow.name)
+        assert await delete_below(connection, 2, timeout_ms=100) == (TIMED_OUT, 0)
+        assert leader.partition(TOPIC, 0).log_start_offset == 2
+        assert await delete_below(connection, 1, timeout_ms=100) == (TIMED_OUT, 0)
+        assert await delete_below(connection, 1, timeout_ms=5_000) == (NONE, 2)
+        loop().resume(slow.name)
+        await all_in_sync(cluster)
+        assert slow.partition(TOPIC, 0).log_start_offset == 2
+        await everything_equal(cluster)
+
+
+async def test_INV_HDR2_an_order_to_delete_whose_leader_is_deposed_is_not_leader(
+    tmp_path: Path,
+) -> None:
+    async with region_cluster(tmp_path, 42, **CALM) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 1, {})
+        connection = await connected(cluster, leader)
+        await write(connection, [b"1", b"2", b"3"])
+        await everything_equal(cluster)
+        slow = others_of(cluster, leader)[0]
+        loop().pause(slow.name)
+        deleting = loop().create_task(delete_below(connection, 2))
+        await cluster.until(lambda: leader.partition(TOPIC, 0).log_start_offset == 2, "begun")
+        metadata = leader.node.storage.metadata
+        own = metadata.image.nodes[leader.node_id]
+        draining = leader.as_process(metadata.apply(DrainNode(own.member.node_id, own.life)))
+        assert await deleting == (NOT_LEADER, -1)
+        await draining
+        loop().resume(slow.name)
 
 
 async def test_INV_NRP2_a_leader_with_a_ledger_that_its_disk_has_stopped_lets_another_one_lead(

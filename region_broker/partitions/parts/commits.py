@@ -1,7 +1,8 @@
 """Who waits for what is appended to one log: until it is durable here, or on all in-sync members of the region (HW).
 
 INV-PTD1 who waits for this node alone (`acks=1`) hears when it is durable here; everybody else when it is below HW
-Where no other node copies the log the two are one.
+INV-PTD2 who waits for an order to delete hears when all that may lead next have the log start, durably: the low watermark (KIP-107)
+Where no other node copies the log each is what this node has.
 Not here: what is waited for by a request (`handlers.produce.wait`), who moves HW (`region.cluster`).
 """
 
@@ -14,7 +15,7 @@ from region_broker.partitions.commit_waiters import CommitFuture, CommitListener
 class Commits:
     """Of one log; belongs to the event loop."""
 
-    __slots__ = ("_at_hw", "_content", "_durability", "_here")
+    __slots__ = ("_agreed_start", "_at_hw", "_at_start", "_content", "_durability", "_here")
 
     def __init__(self, content: LogContent, durability: LogDurability) -> None:
         """Nobody waits."""
@@ -22,6 +23,9 @@ class Commits:
         self._durability = durability
         self._at_hw = CommitWaiters()
         self._here = CommitWaiters()
+        self._at_start = CommitWaiters()
+        self._agreed_start: int | None = None
+        """The least log start of the in-sync members; None where nobody else in the region has this log."""
 
     @property
     def high_watermark(self) -> int:
@@ -32,6 +36,30 @@ class Commits:
     def durable_end(self) -> int:
         """The end of what is durable on this node."""
         return self._durability.durable_offset
+
+    def low_watermark(self, log_start_offset: int) -> int:
+        """Return the least log start of all that may lead next, of a log that starts at `log_start_offset` here."""
+        agreed = self._agreed_start
+        return log_start_offset if agreed is None else min(agreed, log_start_offset)
+
+    @property
+    def agreed_start(self) -> int:
+        """Where all that may lead next are known to start, or above; 0: nobody knows."""
+        return self._agreed_start or 0
+
+    def agree_on_start(self, offset: int) -> None:
+        """All that may lead next start at `offset` or above; 0: nobody knows yet."""
+        self._agreed_start = offset
+        self._at_start.reached(offset)
+
+    def doubt_start(self) -> None:
+        """Forget where others start, where others have the log: it was cut here, or its start went back, and theirs will be."""
+        if self._agreed_start is not None:
+            self._agreed_start = 0
+
+    def notify_deleted(self, low_watermark: int, offset: int, listener: CommitListener) -> None:
+        """Notify `listener` once all that may lead next start at `offset`, as `notify` does (INV-PTD2); they start at `low_watermark`."""
+        self._notify(self._at_start, low_watermark, offset, listener)
 
     def notify(self, offset: int, listener: CommitListener) -> None:
         """Notify `listener` once HW >= `offset`, perhaps at once; or of PartitionFailed or NotLeader."""
@@ -71,3 +99,4 @@ class Commits:
         """End all waits with `error`."""
         self._here.fail(error)
         self._at_hw.fail(error)
+        self._at_start.fail(error)

@@ -1,4 +1,4 @@
-"""Whom a log tells that other nodes of its region copy it: what was written, what is durable here, and that it was cut.
+"""Whom a log tells that other nodes of its region copy it: what is written, durable here, deleted by order, or cut.
 
 INV-PTC1 while nobody asks for it an append costs nothing more
 Not here: what is made of it (`region.cluster`), who waits for a commit (`commit_waiters`).
@@ -13,7 +13,7 @@ from region_broker.log.log_setup import LogListener
 class Copies:
     """Of one log. What is told must be cheap: it runs within the change."""
 
-    __slots__ = ("_listener", "_mark_dirty", "on_cut", "on_durable")
+    __slots__ = ("_listener", "_mark_dirty", "on_cut", "on_durable", "on_order")
 
     def __init__(self, listener: LogListener) -> None:
         """Tell nobody."""
@@ -22,11 +22,14 @@ class Copies:
         self.on_durable: Callable[[], None] = _nobody
         """Called when more is durable here, or the log failed."""
         self.on_cut: Callable[[], None] = _nobody
-        """Called when the log's end was moved by a cut, or its records were given up, before anybody else hears of it."""
+        """Called when the log's end was moved by a cut, its records were given up, or its start went back, before anybody else hears of it."""
+        self.on_order: Callable[[], None] = _nobody
+        """Called when an order to delete is durable here."""
 
     def tell_durable(self, on_durable: Callable[[], None] | None) -> None:
-        """Let `on_durable` be told, in place of whoever was; None: nobody."""
+        """Let `on_durable` be told, in place of whoever was; None: nobody, nor of orders."""
         self.on_durable = _nobody if on_durable is None else on_durable
+        self.on_order = _nobody
 
     def tell_cut(self, on_cut: Callable[[], None] | None) -> None:
         """Let `on_cut` be told, in place of whoever was; None: nobody."""

@@ -4,9 +4,11 @@ Not here: the two ends of the log (`trimming`), which time it is.
 """
 
 from idempotency.decision import ROUND_NUMBER_MAX, round_of
-from idempotency.identity import TopicPartition
 from region_broker.log.failures import NotLeader, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
+from region_broker.partitions.commit_waiters import CommitFuture
+from region_broker.partitions.parts.commits import Commits
+from region_broker.partitions.parts.copies import Copies
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.readable_watchers import ReadableWatchers
 from region_broker.partitions.trimming import Hold, Trimming
@@ -17,23 +19,31 @@ class Retention:
 
     def __init__(
         self,
-        tp: TopicPartition,
         log: PartitionLog,
         sight: Sight,
         trimming: Trimming,
         watchers: ReadableWatchers,
+        copies: Copies,
+        commits: Commits,
     ) -> None:
-        """Delete from `log` of `tp`."""
-        self._tp = tp
+        """Delete from `log`."""
+        self._tp = trimming.tp
         self._log = log
         self._sight = sight
         self._trimming = trimming
         self._watchers = watchers
+        self._copies = copies
+        self._commits = commits
+
+    @property
+    def low_watermark(self) -> int:
+        """The least log start of all members that may lead next, as far as is known here (INV-PTD2)."""
+        return self._commits.low_watermark(self._sight.log_start_offset)
 
     async def delete_records(self, offset: int) -> int:
-        """Delete all below `offset`, durably; return the log start. What mirrors still copy stays on disk a while.
+        """Delete all below `offset`, durably here; return the log start. What mirrors still copy stays on disk a while.
 
-        Raises OffsetOutOfRange for an offset beyond HW, NotLeader, PartitionFailed.
+        It is acknowledged after `wait_deleted`. Raises OffsetOutOfRange for an offset beyond HW, NotLeader, PartitionFailed.
         """
         sight = self._sight
         self._log.check_running()
@@ -45,7 +55,19 @@ class Retention:
             if not await self._trimming.raise_start_in_thread(offset):
                 raise NotLeader(f"{self._tp} was cut while its records below {offset} were deleted")
             self._watchers.notify()
+        self._copies.on_order()
         return sight.log_start_offset
+
+    async def wait_deleted(self, offset: int) -> None:
+        """Return once all that may lead next start at `offset`, to which `delete_records` has deleted.
+
+        Raises NotLeader or PartitionFailed: the outcome is unknown then.
+        """
+        if not self._sight.is_leader:
+            raise NotLeader(f"{self._tp} is a mirror here now; the outcome is unknown")
+        waiting = CommitFuture()
+        self._commits.notify_deleted(self.low_watermark, offset, waiting)
+        await waiting.future
 
     def forget_below(self, offset: int) -> None:
         """Follow the primary's log start on a mirror, durably; whole segments below it go (T14). Raises
@@ -57,8 +79,15 @@ class Retention:
 
     def take_back_start(self, offset: int) -> None:
         """Start at `offset` again, as far as bytes reach: the primary has no order to delete them (T14). Raises
-        PartitionFailed."""
+        PartitionFailed.
+
+        Those who copy from here are told as of a cut: what they said of their starts is void.
+        """
+        before = self._sight.log_start_offset
         self._trimming.take_back_start(offset)
+        if self._sight.log_start_offset < before:
+            self._commits.doubt_start()
+            self._copies.on_cut()
         self._watchers.notify()
 
     def confirm_start(self) -> None:

@@ -56,6 +56,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogsStartAt,
     Slice,
     Ticked,
 )
@@ -107,6 +108,8 @@ class ReplicaFollowing:
         self._is_stepping = False
         self._logs: dict[LogKey, Partition] = {}
         self._moved: dict[LogKey, Partition] = {}
+        self._started: dict[LogKey, int] = {}
+        """Where the logs start now that a step of the core has moved."""
         self._behind: dict[LogKey, Behind] = {}
         self._cuts = ReplicaCuts(parts.line.clock, self.logs_changed)
         self._line: ReplicaLine | None = None
@@ -144,6 +147,7 @@ class ReplicaFollowing:
             partition.copies.tell_durable(None)
         self._logs.clear()
         self._moved.clear()
+        self._started.clear()
         self._behind.clear()
         self._events.clear()
         self._core = FollowingCore()
@@ -207,6 +211,9 @@ class ReplicaFollowing:
                 event = self._events.popleft()
                 for effect in self._core.step(event, self._parts.line.clock.monotonic_ms()):
                     self._perform(effect)
+                if self._started:
+                    self._events.append(LogsStartAt(self._started))
+                    self._started = {}
         finally:
             self._is_stepping = False
 
@@ -265,10 +272,8 @@ class ReplicaFollowing:
                     )
                     partition.start_at(offset)
                     partition.commit_up_to(offset)
-                case LogStart(_, offset) if offset < partition.log_start_offset:
-                    partition.retention.take_back_start(offset)
                 case LogStart(_, offset):
-                    partition.retention.forget_below(offset)
+                    _start_as_the_leader(partition, offset)
                 case DivergedBelowHighWatermark(_, meets_at, high_watermark):
                     self._diverged(partition, meets_at, high_watermark)
                 case _:
@@ -280,6 +285,8 @@ class ReplicaFollowing:
                 _log.warning("%s keeps what the leader has deleted: %s", partition.tp, error)
         if partition.failed is not None:
             self._give_up(effect.key)
+        elif isinstance(effect, LogStart | StartAt):
+            self._started[effect.key] = partition.log_start_offset
 
     def _diverged(self, partition: Partition, meets_at: int, high_watermark: int) -> None:
         cut = self._parts.cut_below()
@@ -321,9 +328,9 @@ class ReplicaFollowing:
             case SendFetch():
                 if line is not None and line.is_let_in:
                     line.fetch(effect)
-            case SendReport(_, durable_ends):
+            case SendReport():
                 if line is not None and line.is_let_in:
-                    line.report(durable_ends)
+                    line.report(effect)
             case _:
                 assert_never(effect)
 
@@ -349,6 +356,9 @@ class ReplicaFollowing:
         """See `Driver`."""
         if line is self._line:
             self._last_reason = ""
+            for partition in self._logs.values():
+                # An order may have deleted more than was known to be committed: the core counts on that, and says no more of it.
+                partition.commit_up_to(noted_high_watermark(partition))
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 
@@ -438,3 +448,11 @@ class ReplicaFollowing:
             "bytes_behind": size_bytes if connected else None,
             "last_error": self._last_reason,
         }
+
+
+def _start_as_the_leader(partition: Partition, offset: int) -> None:
+    """Delete what the leader has deleted, or void what it has not (T14); raises LogError."""
+    if offset < partition.log_start_offset:
+        partition.retention.take_back_start(offset)
+    else:
+        partition.retention.forget_below(offset)

@@ -46,6 +46,7 @@ from region_broker.region.cluster.replica_messages import (
     FoundLog,
     ReplicaFetch,
     offsets_of,
+    starts_of,
 )
 from region_broker.region.cluster.replica_sending import FetchSession
 from region_broker.region.cluster.replica_term import LeaderTerm, TermParts
@@ -118,8 +119,8 @@ class ReplicaLeading:
     def begin(self, leadership: Leadership) -> None:
         """Lead all logs of the table under a leader epoch in which this process leads, and whose writes may begin now.
 
-        The table's logs take HW from this from now on (`Partition.commit_up_to`). Again in one leader epoch where the region's role
-        has changed: what the term before had proposed counts on (INV-RPL10).
+        The table's logs take HW and low watermark from this from now on (`Partition.commit_up_to`, `Commits.agree_on_start`). Again in
+        one leader epoch where the region's role has changed: what the term before had proposed counts on (INV-RPL10).
         """
         former = self._term
         self.end()
@@ -347,7 +348,7 @@ class ReplicaLeading:
             following.forget(LogKey(topic_id, number))
         for place in message.positions:
             following.begin(place.key, place.offset)
-        term.report(session, offsets_of(message.durable_ends))
+        term.report(session, offsets_of(message.durable_ends), starts_of(message))
         reply = await following.answer(message)
         self._admit(session, message.leader_epoch)
         return reply
@@ -357,7 +358,7 @@ class ReplicaLeading:
     ) -> None:
         term = self._present()
         if term is not None and message.leader_epoch == term.leader_epoch and term.has(session):
-            term.report(session, offsets_of(message.durable_ends))
+            term.report(session, offsets_of(message.durable_ends), starts_of(message))
 
 
 def _found(term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:

@@ -29,7 +29,7 @@ from region_broker.region.cluster.standing import StandingTowards
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.node_protocol import REPLICA
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
-from region_broker.replication.effects import CheckEpochs, SendFetch
+from region_broker.replication.effects import CheckEpochs, SendFetch, SendReport
 from region_broker.replication.events import LeaderLog
 from region_broker.replication.facts import EpochEnd
 
@@ -181,15 +181,20 @@ class ReplicaLine:
             positions=places_of(effect.positions),
             forgotten=tuple((key.topic_id, key.partition) for key in effect.forgotten),
             durable_ends=places_of(effect.durable_ends),
+            log_starts=places_of(effect.log_starts),
             bytes_max=FETCH_BYTES_MAX,
             wait_ms_max=FETCH_WAIT_MS,
         )
         self._fetches.put_nowait(client.begin(message, ReplicaFetched))
 
-    def report(self, durable_ends: Mapping[LogKey, int]) -> None:
-        """Say how far logs are durable; nothing once the connection has ended."""
+    def report(self, effect: SendReport) -> None:
+        """Say how far logs are durable, and where they start; nothing once the connection has ended."""
         self._open_client().notify(
-            DurableReport(leader_epoch=self._leader_epoch, durable_ends=places_of(durable_ends))
+            DurableReport(
+                leader_epoch=self._leader_epoch,
+                durable_ends=places_of(effect.durable_ends),
+                log_starts=places_of(effect.log_starts),
+            )
         )
 
     def _open_client(self) -> NodeClient:

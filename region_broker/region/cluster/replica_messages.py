@@ -5,7 +5,8 @@ INV-RMS1 what is given to a core has numbers in range (0 up to `NUMBERS_END`), a
 INV-RMS2 each message names the leader epoch that it was said under: one of another is refused, or changes nothing
 
 A follower asks (`CheckReplicaLogs`, with no log: may it follow at all), fetches (`ReplicaFetch`, several at a time, answered in
-order), and says in between how far it is durable (`DurableReport`, a notice). Who it is, its handshake said.
+order), and says in between how far it is durable (`DurableReport`, a notice). Who it is, its handshake said. A field with a default is
+newer than its message: a version without it does not say it, and passes over it.
 Not here: what they mean (`replication`), who answers (`replica_leading`), who asks (`replica_link`).
 """
 
@@ -65,7 +66,7 @@ class FoundLog(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogPlace(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a log: from where to send, or up to where it is durable."""
+    """An offset in a log: from where to send, up to where it is durable, or where it starts."""
 
     topic_id: UUID
     partition: Partition
@@ -103,13 +104,14 @@ class CheckedReplicaLogs(PeerMessage, frozen=True, kw_only=True):
 class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     """Ask for what is new: `positions` are set, `forgotten` removed, the rest goes on where it was sent to (KIP-227).
 
-    `durable_ends`: as in `DurableReport`. Answered at once when anything is there, else after `wait_ms_max`.
+    `durable_ends`, `log_starts`: as in `DurableReport`. Answered at once when anything is there, else after `wait_ms_max`.
     """
 
     leader_epoch: Epoch
     positions: Places = ()
     forgotten: Names = ()
     durable_ends: Places = ()
+    log_starts: Places | None = None
     bytes_max: Offset
     wait_ms_max: Offset
 
@@ -145,10 +147,14 @@ class ReplicaFetched(PeerMessage, frozen=True, kw_only=True):
 
 
 class DurableReport(PeerMessage, frozen=True, kw_only=True):
-    """A notice: so far these logs are durable at the follower; others have not moved."""
+    """A notice: so far these logs are durable at the follower; others have not moved.
+
+    `log_starts`: where logs start there, durably, as far as that has moved; None from a version that does not tell.
+    """
 
     leader_epoch: Epoch
     durable_ends: Places
+    log_starts: Places | None = None
 
 
 def places_of(offsets: Mapping[LogKey, int]) -> tuple[LogPlace, ...]:
@@ -159,3 +165,8 @@ def places_of(offsets: Mapping[LogKey, int]) -> tuple[LogPlace, ...]:
 def offsets_of(places: Places) -> dict[LogKey, int]:
     """Return what `places_of` was given."""
     return {place.key: place.offset for place in places}
+
+
+def starts_of(message: ReplicaFetch | DurableReport) -> dict[LogKey, int] | None:
+    """Return where logs start at the follower; None from a version that does not tell."""
+    return None if message.log_starts is None else offsets_of(message.log_starts)

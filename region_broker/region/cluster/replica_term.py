@@ -1,10 +1,11 @@
 """One leader epoch of this node: the core of the leader, the logs that it leads, and the followers that came in.
 
 INV-RTM1 the core is told one thing after the other, and what it asks for is done before the next one is told (`replication`, 1)
-INV-RTM2 once this is over no HW moves, whoever still reports
+INV-RTM2 once this is over no HW moves, and no low watermark, whoever still reports
 INV-RTM3 only a log that runs is led: one that stops, or is dropped, is closed for the core, and does not come back
-INV-RTM4 where a log that is led is cut, whatever the reason, this ends in that step, and another one goes on under the same leader
-         epoch (`anew`): followers compare their logs again before they copy on, and what they had reported counts no more
+INV-RTM4 where a log that is led is cut, whatever the reason, or its start goes back (T14), this ends in that step, and another one goes
+         on under the same leader epoch (`anew`): followers compare their logs again before they copy on, and what they had reported
+         counts no more; what was agreed on of the other logs' starts stays (INV-RPL11)
          1. A follower has a log up to 100. 2. The leader cuts it to 80, and appends up to 120. 3. The follower asks for what follows
          100, and gets it: its log differs for good.
 
@@ -33,6 +34,7 @@ from region_broker.replication.effects import (
     Enough,
     HighWatermark,
     LeaderEffect,
+    LowWatermark,
     NotEnough,
     ProposeInSync,
     WentBack,
@@ -48,6 +50,7 @@ from region_broker.replication.events import (
     LogOpened,
     LogsDurable,
     LogsStopped,
+    LogStartMoved,
     MembersFenced,
     MinInSyncChanged,
 )
@@ -86,6 +89,7 @@ class LeaderTerm:
         self.logs: dict[LogKey, Partition] = {}
         self.copying = Copying()
         self._parts = parts
+        self._goes_on = core is not None
         self.core = core or LeadingCore(
             parts.me,
             leadership.leader_epoch,
@@ -134,6 +138,9 @@ class LeaderTerm:
         match effect:
             case HighWatermark(key, offset):
                 self._show(key, offset)
+            case LowWatermark(key, offset):
+                if not self._is_over and key in self.logs:
+                    self.logs[key].commits.agree_on_start(offset)
             case ProposeInSync():
                 self._parts.propose(self, effect)
             case NotEnough(min_in_sync):
@@ -194,9 +201,15 @@ class LeaderTerm:
         self._min_in_sync[key] = self._parts.min_in_sync_of(partition)
         partition.copies.tell_durable(partial(self._on_durable, partition))
         partition.copies.tell_cut(self._on_cut)
+        partition.copies.on_order = partial(self._on_order, partition)
+        agreed_start = partition.commits.agreed_start if self._goes_on else 0
+        partition.commits.agree_on_start(agreed_start)
         known = noted_high_watermark(partition)
         self.tell(
-            LogOpened(key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key])
+            LogOpened(
+                key, partition.commits.durable_end, partition.log_end_offset, known, self._min_in_sync[key], partition.log_start_offset,
+                agreed_start,
+            )
         )  # fmt: skip
         if key in self.logs and not self.core.is_deposed:
             partition.commit_up_to(self.core.high_watermark(key))
@@ -224,6 +237,9 @@ class LeaderTerm:
         if not self._moved:
             asyncio.get_running_loop().call_soon(self._tell_durable)
         self._moved[partition.key] = partition
+
+    def _on_order(self, partition: Partition) -> None:
+        self.tell(LogStartMoved(partition.key, partition.log_start_offset))
 
     def _tell_durable(self) -> None:
         moved, self._moved = self._moved, {}
@@ -279,10 +295,17 @@ class LeaderTerm:
         """Return whether a connection follows under this leader epoch."""
         return session in self._followers
 
-    def report(self, session: NodeSession, durable_ends: dict[LogKey, int]) -> None:
-        """Take in how far a follower is durable."""
+    def report(
+        self,
+        session: NodeSession,
+        durable_ends: dict[LogKey, int],
+        log_starts: dict[LogKey, int] | None,
+    ) -> None:
+        """Take in how far a follower is durable, and where its logs start."""
         self.tell(
-            FollowerReport(session.member, session.session_id, self.leader_epoch, durable_ends)
+            FollowerReport(
+                session.member, session.session_id, self.leader_epoch, durable_ends, log_starts
+            )
         )
 
     def _lost(self, session: NodeSession) -> None:

@@ -4,8 +4,8 @@ At most one operation runs; a second one is refused with the id of the first. An
 here, or when it is certain that they will not by it. Nothing is taken over without the operator's word, unless the old
 region was drained (T24). The loss statement is durable before the base is chosen, so before anything is cut.
 
-A takeover that a restart finds half-done goes on by itself (the driver's journal); its operation is shown
-again under its old id.
+A takeover that a restart, or another node of the region that leads next, finds half-done goes on by itself (`failover.record`);
+its operation is shown again under its old id.
 Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 """
 
@@ -92,6 +92,7 @@ class FailoverOperations:
         self._settings = driver.settings
         self._chance = chance
         self._operations: dict[str, Operation] = {}
+        self._cut_off: list[Operation] = []
         self._losses: dict[Hashable, Losses] = {}
 
     @property
@@ -101,17 +102,37 @@ class FailoverOperations:
 
     def operation(self, operation_id: str) -> Operation | None:
         """Return an operation, also one that a restart interrupted and that goes on."""
+        self._go_on()
         known = self._operations.get(operation_id)
         takeover = self._driver.state.takeover
-        if known is None and takeover is not None and takeover.operation_id == operation_id:
+        is_recorded = takeover is not None and takeover.operation_id == operation_id
+        if known is None and takeover is not None and is_recorded and self._driver.running:
             kind = "switch" if takeover.planned else "failover"
             kind = "accept-loss" if takeover.accepts else kind
             known = self._new(kind, operation_id, takeover.old_region)
             known.region_epoch = takeover.region_epoch
-            self._driver.spawn(self._watch(known, takeover), f"operation-{operation_id}")
+            self._watch(known)
         if known is not None and known.status == "running":
             known.phase = self._driver.state.phase.value
         return known
+
+    def _go_on(self) -> None:
+        """Follow again what was cut off as this node began to lead under another leader epoch, as it does in a takeover.
+
+        Of several nodes only; what no takeover was recorded of has ended.
+        """
+        while self._cut_off and self._driver.running:
+            operation = self._cut_off.pop()
+            if operation.region_epoch:
+                self._watch(operation)
+            else:
+                self._fail(
+                    operation, "failed", "it was cut off before it was recorded; order it again"
+                )
+
+    def _watch(self, operation: Operation) -> None:
+        work = self._guard(operation, self._follow(operation))
+        self._driver.spawn(work, f"operation-{operation.operation_id}")
 
     async def statement(self) -> LossStatement:
         """Return what a failover to this region would lose at most if it were begun now."""
@@ -217,6 +238,7 @@ class FailoverOperations:
     def _begin(self, kind: str) -> Operation:
         if not self._driver.running:
             raise OperationRefused("starting", f"region {self.region} is starting; try again")
+        self._go_on()
         self._check_history()
         state = self._driver.state
         running = next((o for o in self._operations.values() if o.status == "running"), None)
@@ -279,10 +301,11 @@ class FailoverOperations:
         except (OperationFailed, PeerRefused, PeerUnreachable, IllegalTransition) as error:
             self._fail(operation, "failed", str(error))
         finally:
-            if operation.status == "running":
-                self._fail(operation, "failed", "the node is stopping; it goes on after a restart")
             operation.phase = self._driver.state.phase.value
-            operation.ended_wall_ms = self._parts.clock.wall_ms()
+            if operation.status == "running":  # cancelled: whoever leads next goes on with it
+                self._cut_off.append(operation)
+            else:
+                operation.ended_wall_ms = self._parts.clock.wall_ms()
 
     def _fail(self, operation: Operation, status: str, reason: str) -> None:
         operation.status = status
@@ -394,25 +417,20 @@ class FailoverOperations:
                 f"region {self.region} learned of a higher region epoch meanwhile, or is taken over"
                 f" already: it is {self._driver.state.phase.value}; see: tidemark region status"
             )
-        await self._follow(operation, takeover)
+        await self._follow(operation)
 
-    async def _watch(self, operation: Operation, takeover: TakeoverBegun) -> None:
-        await self._guard(operation, self._follow(operation, takeover))
-
-    async def _follow(self, operation: Operation, takeover: TakeoverBegun) -> None:
-        state = self._driver.state
-        while not _is_over(state, takeover):
+    async def _follow(self, operation: Operation) -> None:
+        state, wanted = self._driver.state, operation.region_epoch
+        while not _is_over(state, wanted):
             operation.phase = state.phase.value
             if not operation.steps or operation.steps[-1] != state.phase.value:
                 operation.steps.append(state.phase.value)
             state = await self._next_state(state)
         try:
-            operation.statement = self._parts.quarantine.statement(
-                self._parts.domain, takeover.region_epoch
-            )
+            operation.statement = self._parts.quarantine.statement(self._parts.domain, wanted)
         except QuarantineDamaged as error:
             operation.steps.append(f"the loss statement cannot be shown: {error}")
-        if not (state.phase is Phase.ACTING and state.region_epoch == takeover.region_epoch):
+        if not (state.phase is Phase.ACTING and state.region_epoch == wanted):
             raise OperationFailed(
                 f"the takeover was given up: {state.reason}. Region {self.region} is"
                 f" {state.phase.value}; see: tidemark region status"
@@ -473,10 +491,10 @@ class FailoverOperations:
         return self._losses[key]
 
 
-def _is_over(state: State, takeover: TakeoverBegun) -> bool:
+def _is_over(state: State, wanted: RegionEpoch) -> bool:
     if state.phase is Phase.ACTING:
         return True
-    return state.takeover is None or state.takeover.region_epoch != takeover.region_epoch
+    return state.takeover is None or state.takeover.region_epoch != wanted
 
 
 def _given_up(region: str, against: str) -> str:

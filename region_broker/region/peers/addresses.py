@@ -73,6 +73,10 @@ class RegionAddresses:
         first = self._let_in.get(region)
         return sorted(known, key=lambda address: address != first)
 
+    def last_let_in(self, region: str) -> Address | None:
+        """Return which of several nodes of `region` let this one in last, None where none has yet."""
+        return self._let_in.get(region)
+
     def let_in(self, region: str, address: Address) -> None:
         """Note that this node was let in there."""
         self._let_in[region] = address

@@ -7,18 +7,23 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from tests.simulation.cluster_swarm.logs import ClusterGrowth, ClusterTrims
 from tests.simulation.cluster_swarm.stage import Stage
+from tests.simulation.cluster_swarm.topics import TopicsLoad
 from tests.simulation.region_cluster import NAMES, Member
 from tests.simulation.region_pair import Region
 from tests.simulation.swarm.clients import Clients
+from tests.simulation.swarm.plain_writer import PlainWriter
 from tests.simulation.swarm.workloads.groups import ClassicGroupLoad, ModernGroupLoad
-from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
+from tests.simulation.swarm.workloads.setting import Load, Reach, Setting, Visitor, Workload
 
 DOORS: Final = ("one", "two")
 """Names for ways to the same region: each has clients of its own."""
 CALL_S: Final = 2.0
 READ_EVERY_S: Final = 0.2
 ANY_SHARE: Final = 0.05
+TRIMS_SHARE: Final = 0.7
+GROWTH_SHARE: Final = 0.4
 
 
 class Door:
@@ -68,6 +73,13 @@ def clients_of(stage: Stage) -> Clients:
     for name, load in (("classic groups", ClassicGroupLoad), ("modern groups", ModernGroupLoad)):
         if chance.random() < 0.4:
             loads[name] = load(Setting(reach, random.Random(chance.random()), plan.pace_s))
+    chance = plan.stream("topics")
+    settings = [Setting(reach, random.Random(chance.random()), plan.pace_s) for _ in range(3)]
+    loads["made topics"] = TopicsLoad(settings[0], stage)
+    if chance.random() < TRIMS_SHARE:
+        loads["trims"] = ClusterTrims(settings[1])
+    if chance.random() < GROWTH_SHARE:
+        loads["growth"] = ClusterGrowth(settings[2], stage)
     clients.workloads = loads
     return clients
 
@@ -82,3 +94,7 @@ def hasten(clients: Clients) -> None:
         watcher.call_s, watcher.rest_s = CALL_S, READ_EVERY_S
     for processor in clients.processors:
         processor.call_s = CALL_S
+    for workload in clients.workloads.values():
+        for client in workload.clients if isinstance(workload, Load) else ():
+            if isinstance(client, Visitor | PlainWriter):
+                client.call_s = CALL_S

@@ -7,7 +7,7 @@ INV-CSL3  where one fault comes at a time, writes go on within `SINGLE_S`
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -15,11 +15,12 @@ from typing import Any, Final
 from tests.simulation.cluster_swarm import faults
 from tests.simulation.cluster_swarm.clients import DOORS, clients_of, doors, hasten
 from tests.simulation.cluster_swarm.judge import Found, judged
+from tests.simulation.cluster_swarm.logs import ClusterTrims
 from tests.simulation.cluster_swarm.plan import OF_ALL, OF_DISKS, OF_FOLDERS, Fault, Gust, Plan
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cluster_swarm.watch import Watch
 from tests.simulation.kafka_client import CREATE_TOPICS, Connection, Refused
-from tests.simulation.region_cluster import NAMES
+from tests.simulation.region_cluster import NAMES, Member
 from tests.simulation.simulated_loop import run_simulated
 from tests.simulation.swarm.workloads.setting import End, Reach
 from tests.simulation.trace import Trace
@@ -68,7 +69,7 @@ class Life:
         self.stage = Stage(plan, trace, say)
         self.clients = clients_of(self.stage)
         self.counted: Counter[str] = Counter()
-        self._watch = Watch(self.stage)
+        self._watch = Watch(self.stage, self._broken)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timed: list[tuple[str, float, float]] = []
 
@@ -101,6 +102,10 @@ class Life:
 
     def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def _broken(self, may_lead: list[Member]) -> Iterator[str]:
+        trims = self.clients.workloads.get("trims")
+        return trims.broken(may_lead) if isinstance(trims, ClusterTrims) else iter(())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let a client run beside everything."""
@@ -269,6 +274,7 @@ class Life:
             end = End(Reach(stage.fabric, doors(stage)), DOORS[0], found.story)
             for text in await workload.violations(end):
                 stage.blame(f"{name}: {text}")
+            self.counted.update(workload.counts())
         for text in found.wrong:
             stage.blame(text)
         self.counted.update(found.counts)

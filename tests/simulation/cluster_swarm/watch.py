@@ -3,28 +3,40 @@
 INV-CSW1  a leader epoch is led by one life of one node
 INV-CSW3  what was committed once is the same batch wherever it is committed, at every time, also after all nodes lost their power
 INV-CSW2  the high watermark of a log never goes back in one life of a node, but where its log starts anew
+INV-CSW4  a topic that a node has dropped does not come again there, in one life of the node
 """
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Final
 from uuid import UUID
 
 from idempotency.identity import LogKey
+from idempotency.identity import Member as Folder
 from idempotency.record_batch import iter_headers
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cut_judge import whole
+from tests.simulation.region_cluster import Member
 
 LOOK_S: Final = 0.02
+
+
+def _identity(member: Member) -> Folder:
+    return member.member._begun.member
 
 
 class Watch:
     """`run` beside a life."""
 
-    def __init__(self, stage: Stage) -> None:
-        """Nothing was seen yet."""
-        self._stage = stage
+    def __init__(self, stage: Stage, broken: Callable[[list[Member]], Iterator[str]]) -> None:
+        """Nothing was seen yet. `broken` says what is wrong with nodes that may lead, by what clients were answered."""
+        self._stage, self._broken = stage, broken
+        self._newest_epoch = 0
+        self._topics: dict[tuple[str, UUID], tuple[object, frozenset[UUID]]] = {}
+        self._dropped: dict[tuple[str, UUID], frozenset[UUID]] = defaultdict(frozenset)
         self._led: dict[int, tuple[str, UUID]] = {}
         self._seen: dict[Partition, int] = {}
         self._committed: dict[LogKey, dict[int, tuple[int, int]]] = defaultdict(dict)
@@ -48,8 +60,9 @@ class Watch:
             if member.died:
                 continue
             node = member.node
+            here = (member.name, member.member._life)
+            self._look_at_topics(here, node.storage.metadata.image)
             if node.role.acting:
-                here = (member.name, member.member._life)
                 first = self._led.setdefault(node.role.leader_epoch, here)
                 if first != here:
                     stage.blame(
@@ -66,6 +79,34 @@ class Watch:
                 self._seen[partition] = now
                 if now > before and member.name not in stage.disk_failed:
                     self._compare(member.name, partition, before, now)
+        self._look_at_who_may_lead()
+
+    def _look_at_topics(self, here: tuple[str, UUID], image: MetadataImage) -> None:
+        """Rule INV-CSW4."""
+        known, before = self._topics.get(here, (None, frozenset[UUID]()))
+        if known is image.topics:
+            return
+        now = frozenset(topic.topic_id for topic in image.topics.values())
+        self._topics[here] = image.topics, now
+        self._dropped[here] |= before - now
+        for topic_id in sorted(self._dropped[here] & now):
+            self._stage.blame(f"topic {topic_id} is there again at {here[0]}")
+
+    def _look_at_who_may_lead(self) -> None:
+        """Have who leads under the newest leader epoch judged, and whoever is in sync with it."""
+        serving = [member for member in self._stage.serving() if not member.died]
+        for member in serving:
+            leadership = member.node.storage.metadata.image.leadership
+            if leadership is not None:
+                self._newest_epoch = max(self._newest_epoch, leadership.leader_epoch)
+        for member in serving:
+            leadership = member.node.storage.metadata.image.leadership
+            if leadership is None or leadership.leader_epoch < self._newest_epoch:
+                continue
+            if member.node.role.acting and leadership.leader == _identity(member):
+                in_sync = [each for each in serving if _identity(each) in leadership.in_sync]
+                for text in self._broken(in_sync):
+                    self._stage.blame(text)
 
     def _compare(self, name: str, partition: Partition, before: int, now: int) -> None:
         """Rule INV-CSW3."""

@@ -27,6 +27,9 @@ class SimLog:
 
     rows: list[Row | None] = field(default_factory=list)
     start: int = 0
+    """Below it all is deleted, durably; it may lie above what is durable of the rows."""
+    kept: int = 0
+    """The bytes begin there."""
     durable: int = 0
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     high_watermark: int = 0
@@ -46,25 +49,33 @@ class SimLog:
             self.append(row)
 
     def cut(self, end: int) -> None:
-        assert self.start <= end <= self.end, (self.start, end, self.end)
+        assert self.kept <= end <= self.end, (self.kept, end, self.end)
+        self.start = min(self.start, end)
         del self.rows[end:]
         self.epochs.truncate_end(end)
         self.durable = end
 
     def start_at(self, offset: int) -> None:
         self.rows = [None] * offset
-        self.start = self.durable = self.high_watermark = offset
+        self.start = self.kept = self.durable = self.high_watermark = offset
         self.epochs = LeaderEpochs()
 
     def trim(self, offset: int) -> None:
-        self.start = max(self.start, min(offset, self.durable))
-        self.epochs.truncate_start(self.start)
+        self.start = max(self.start, min(offset, self.end))
+        self.kept = max(self.kept, min(self.start, self.durable))
+        self.epochs.truncate_start(self.kept)
+
+    def start_from(self, offset: int) -> None:
+        """Start where the leader does: below, too, as far as there are bytes."""
+        self.start = max(self.kept, min(self.start, offset))
+        self.trim(offset)
 
     def history(self) -> LogHistory:
         entries = tuple(EpochStart(*entry) for entry in self.epochs.entries())
-        return LogHistory(entries, self.start, self.end)
+        return LogHistory(entries, self.kept, self.end)
 
     def local(self) -> LocalLog:
+        self.high_watermark = min(max(self.high_watermark, self.start), self.durable)
         return LocalLog(self.history(), self.durable, self.high_watermark)
 
     def holds(self, rows: list[Row]) -> bool:
@@ -101,5 +112,5 @@ class SimDisk:
 
     def wind_back(self, chance: random.Random) -> None:
         for log in self.logs.values():
-            log.cut(chance.randint(log.start, log.end))
+            log.cut(chance.randint(log.kept, log.end))
             log.high_watermark = min(log.high_watermark, log.end)

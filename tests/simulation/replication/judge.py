@@ -10,6 +10,7 @@ INV-RPJ6  a leader that says it knows the latest offset knows all that older lea
 INV-RPJ7  no log is cut, and none stops, below the HW that its member knew
 INV-RPJ8  once faults have ended all members are in sync, and all that was written is committed and known to be
 INV-RPJ9  in one leader epoch one member leads, once
+INV-RPJ10 where a deletion was acknowledged every member of the in-sync set that has its disk starts, durably
 """
 
 from collections import defaultdict
@@ -35,6 +36,7 @@ class Judge:
     def __init__(self) -> None:
         """Nothing is committed yet."""
         self.committed: dict[LogKey, list[Row]] = defaultdict(list)
+        self.deleted_below: dict[LogKey, int] = defaultdict(int)
         self._high_watermarks: dict[tuple[LeaderEpoch, LogKey], int] = {}
         self._at_election: dict[LeaderEpoch, dict[LogKey, int]] = {}
         self._leaders: dict[LeaderEpoch, Member] = {}
@@ -95,6 +97,12 @@ class Judge:
         if log.rows[log.start : end] != self.committed[key][log.start : end]:
             violated("INV-RPJ3", f"{disk.member} has other rows below {end} than were committed")
 
+    def deleted(self, disk: SimDisk, key: LogKey, low_watermark: int) -> None:
+        """Judge the acknowledgement of a deletion."""
+        if disk.log(key).start < low_watermark:
+            violated("INV-RPJ10", f"its leader starts below {low_watermark}, and acknowledges that")
+        self.deleted_below[key] = max(self.deleted_below[key], low_watermark)
+
     def look_at(self, in_sync: Mapping[Member, SimDisk]) -> None:
         """Judge the disks of the committed in-sync set: those that are still what they were."""
         for member, disk in in_sync.items():
@@ -104,6 +112,9 @@ class Judge:
                         "INV-RPJ1",
                         f"{member} is in sync and lacks what was acknowledged, {len(rows)} rows",
                     )
+            for key, start in self.deleted_below.items():
+                if disk.log(key).start < start:
+                    violated("INV-RPJ10", f"{member} is in sync, and starts below {start}")
 
     def knows_latest(self, leader_epoch: LeaderEpoch, key: LogKey, high_watermark: int) -> None:
         """Judge a leader that answers lookups of the latest offset."""

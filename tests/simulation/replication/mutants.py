@@ -107,10 +107,30 @@ MUTANTS: Final = (
         "taken-in-without-what-is-committed", "R3, INV-RPL4", "INV-RPJ1",
         (
             "progress:FollowerProgress.has_enough",
-            "return self.is_heard and not self._short",
-            "return self.is_heard",
+            "return self.is_heard and not self._short and not self._late_starts",
+            "return self.is_heard and not self._late_starts",
         ),
         ("progress:FollowerProgress.lags", "return self.caught_up_ms is None or", "return self.caught_up_ms is not None and"),
+    ),
+    _mutant(
+        "a-deletion-is-acknowledged-by-the-leader-alone", "INV-RPL11", "INV-RPJ10",
+        ("leading:LeadingCore._advance_start", "start = follower.start_of(key, start)", "pass"),
+    ),
+    _mutant(
+        "taken-in-below-the-log-start-of-the-leader", "INV-RPL11", "INV-RPJ10",
+        (
+            "progress:FollowerProgress.has_enough",
+            "return self.is_heard and not self._short and not self._late_starts",
+            "return self.is_heard and not self._short",
+        ),
+    ),
+    _mutant(
+        "a-log-start-is-reported-before-it-is-durable", "INV-RPF8", "INV-RPJ10",
+        (
+            "following:FollowingCore._fetched",
+            "self._effects.append(LogStart(part.key, part.log_start_offset))",
+            "self._starts_to_report[part.key] = 1 << 40; self._effects.append(LogStart(part.key, part.log_start_offset))",
+        ),
     ),
     _mutant(
         "taken-in-below-the-start-of-the-leader-epoch", "R3, INV-RPL4", "INV-RPJ1",

@@ -20,7 +20,7 @@ EPOCH = LeaderEpoch(1)
 
 
 @pytest.mark.parametrize("first_seed", range(1, 601, SEEDS_A_TEST))
-def test_R2_R3_R4_R5_R6_R8_hold_in_every_life(first_seed: int) -> None:
+def test_R2_R3_R4_R5_R6_R8_INV_RPL11_hold_in_every_life(first_seed: int) -> None:
     committed = 0
     for seed in range(first_seed, first_seed + SEEDS_A_TEST):
         played = play(seed)
@@ -33,7 +33,7 @@ def test_lives_are_rich() -> None:
     """What the rules are for happens, again and again: else nothing that held would mean much."""
     seen = sum((play(seed).seen for seed in range(1, 151)), Counter[str]())
     wanted = (
-        "CutLog", "StartAt", "LogStart", "Deposed", "NotEnough", "Enough", "WentBack", "SendReport",
+        "CutLog", "StartAt", "LogStart", "LowWatermark", "Deposed", "NotEnough", "Enough", "WentBack", "SendReport",
         "from 3 to 2", "from 2 to 1", "from 3 to 1", "from 1 to 2", "from 2 to 3", "carried out late", "refused", "of a deposed leader",
         "doubt", "ghost", "repeat", "crash", "empty", "wind back", "fence", "break", "make", "delete",
     )  # fmt: skip
@@ -108,6 +108,17 @@ def _lacks_it(judge: Judge, disk: SimDisk) -> None:
     judge.look_at({disk.member: SimDisk(2)})
 
 
+def _starts_lower(judge: Judge, disk: SimDisk) -> None:
+    disk.log(KEYS[0]).trim(1)
+    judge.deleted(disk, KEYS[0], 1)
+    disk.log(KEYS[0]).start = 0
+    judge.look_at({disk.member: disk})
+
+
+def _deletes_too_much(judge: Judge, disk: SimDisk) -> None:
+    judge.deleted(disk, KEYS[0], 1)
+
+
 def _knows_too_early(judge: Judge, _disk: SimDisk) -> None:
     judge.elected(LeaderEpoch(2))
     judge.knows_latest(LeaderEpoch(2), KEYS[0], 0)
@@ -123,6 +134,8 @@ def _knows_too_early(judge: Judge, _disk: SimDisk) -> None:
         ("INV-RPJ5", _is_alone),
         ("INV-RPJ6", _knows_too_early),
         ("INV-RPJ9", _leads_again),
+        ("INV-RPJ10", _starts_lower),
+        ("INV-RPJ10", _deletes_too_much),
     ],
 )
 def test_the_judge_sees_what_is_wrong(

@@ -83,6 +83,8 @@ class Node:
         self.epoch_at_start = LeaderEpoch(-1)
         self.logs: tuple[LogKey, ...] = ()
         self.open_logs: list[LogKey] = []
+        self.started: list[LogKey] = []
+        """The logs of which the follower's core is to hear where they start now."""
         self.heard_epoch = LeaderEpoch(-1)
         self.stopped: set[LogKey] = set()
         """Logs that its disk refused while it led, until it is started anew."""
@@ -182,7 +184,9 @@ class Node:
         for key in keys:
             log = self.disk.log(key)
             self.open_logs.append(key)
-            opened = into.LogOpened(key, log.durable, log.end, log.high_watermark, least_of(key))
+            opened = into.LogOpened(
+                key, log.durable, log.end, log.high_watermark, least_of(key), log.start
+            )
             self.lead(opened)
 
     # -- cores -----------------------------------------------------------------------------------
@@ -203,6 +207,8 @@ class Node:
                         self.led_epoch, self.disk, key, offset, in_sync=in_sync, least=least_of(key)
                     )
                     self.disk.log(key).high_watermark = offset
+                case out.LowWatermark(key, offset) if key in self.world.register.logs:
+                    judge.deleted(self.disk, key, offset)
                 case out.ProposeInSync():
                     self.world.proposals.append((self, effect))
                 case _:
@@ -226,11 +232,14 @@ class Node:
                 case (
                     out.CheckEpochs(session, _)
                     | out.SendFetch(session=session)
-                    | out.SendReport(session, _)
+                    | out.SendReport(session=session)
                 ):
                     self.world.send(self, session, effect)
                 case _:
                     self._write(effect, rows or {})
+        started, self.started = self.started, []
+        if started:
+            self.follow(into.LogsStartAt({key: self.disk.log(key).start for key in started}))
 
     def _write(self, effect: out.FollowerEffect, rows: dict[LogKey, list[Row]]) -> None:
         judge, disk = self.world.judge, self.disk
@@ -241,6 +250,7 @@ class Node:
                 disk.log(key).cut(to_offset)
             case out.StartAt(key, offset):
                 disk.log(key).start_at(offset)
+                self.started.append(key)
             case out.DivergedBelowHighWatermark():
                 violated("INV-RPJ7", f"{disk.member}: {effect}")
             case out.AppendSlices(slices):
@@ -250,7 +260,8 @@ class Node:
                 judge.follower_moved(disk, key, offset)
                 disk.log(key).high_watermark = offset
             case out.LogStart(key, offset):
-                disk.log(key).trim(offset)
+                disk.log(key).start_from(offset)
+                self.started.append(key)
             case _:
                 pass
 
@@ -285,6 +296,8 @@ class Node:
         key = self.world.chance.choice(self._runs())
         log = self.disk.log(key)
         log.trim(self.world.chance.randint(log.start, max(log.start, log.high_watermark)))
+        if self.leading is not None:
+            self.lead(into.LogStartMoved(key, log.start))
 
     def tick(self) -> None:
         """Let the cores see the time."""
@@ -318,14 +331,18 @@ class Node:
                     for key, leader_epoch in asked.items()
                 }
                 connection.to_follower.append(answers)
-            case out.SendReport(_, durable_ends):
-                self.lead(into.FollowerReport(member, number, leader_epoch, durable_ends))
-            case out.SendFetch(_, positions, forgotten, durable_ends):
+            case out.SendReport(_, durable_ends, log_starts):
+                self.lead(
+                    into.FollowerReport(member, number, leader_epoch, durable_ends, log_starts)
+                )
+            case out.SendFetch(_, positions, forgotten, durable_ends, log_starts):
                 connection.positions.update(positions)
                 for key in forgotten:
                     connection.positions.pop(key, None)
                 connection.waiting += 1
-                self.lead(into.FollowerReport(member, number, leader_epoch, durable_ends))
+                self.lead(
+                    into.FollowerReport(member, number, leader_epoch, durable_ends, log_starts)
+                )
             case _:
                 pass
 
@@ -343,7 +360,10 @@ class Node:
             marks = log.high_watermark, log.start
             if sent or connection.told.get(key) != marks:
                 rows[key] = [row for row in sent if row is not None]
-                slices.append(into.Slice(key, position, position + len(sent), *marks))
+                end = position + len(sent)
+                # A log never starts beyond its end, as the driver has it.
+                start = min(log.start, end)
+                slices.append(into.Slice(key, position, end, log.high_watermark, start))
                 connection.told[key] = marks
                 connection.positions[key] = position + len(sent)
         connection.waiting -= 1
@@ -454,6 +474,7 @@ class World:
         key = self.chance.choice(self.register.logs)
         self.register.logs = tuple(each for each in self.register.logs if each != key)
         self.judge.committed.pop(key, None)
+        self.judge.deleted_below.pop(key, None)
         return str(key.topic_id.int)
 
     def fence(self, node: Node) -> None:
@@ -555,7 +576,7 @@ class World:
         if node.is_up:
             message = connection.to_leader.popleft()
             if isinstance(message, out.SendFetch | out.SendReport):
-                report = out.SendReport(message.session, message.durable_ends)
+                report = out.SendReport(message.session, message.durable_ends, message.log_starts)
                 self.reported.append((connection, report))
             node.hear(connection, message)
         elif not connection.is_broken:

@@ -69,8 +69,8 @@ class GrowthLoad(Load):
         """Nothing runs before `start`."""
         super().__init__(TopicPlan(name=TOPIC, partitions=1))
         self._setting, self._writers = setting, dict[int, PlainWriter]()
-        self._grower = Grower(setting, self)
-        self.clients.append(self._grower)
+        self.grower = Grower(setting, self)
+        self.clients.append(self.grower)
 
     @override
     def start(self, spawn: Spawn) -> None:
@@ -80,7 +80,7 @@ class GrowthLoad(Load):
 
     def write_to(self, number: int) -> None:
         """Write to a partition from now on."""
-        if number in self._writers or self._grower.closed.is_set():
+        if number in self._writers or self.grower.closed.is_set():
             return
         setting, names = self._setting, list(self._setting.reach.regions)
         writer = self._writers[number] = PlainWriter(
@@ -98,13 +98,17 @@ class GrowthLoad(Load):
         """See `Workload`."""
         errors = {n: each.producer.last_error for n, each in self._writers.items()}
         return {
-            f"producer grown-{n}": f"{e}; grower: {self._grower.last_error}"
+            f"producer grown-{n}": f"{e}; grower: {self.grower.last_error}"
             for n, e in errors.items()
         }
 
     def counts(self) -> Mapping[str, int]:
         """See `Workload`."""
-        return {"growths": len(self._grower.answered)}
+        return {"growths": len(self.grower.answered)}
+
+    def acked(self) -> list[Sighting]:
+        """Return what was acknowledged."""
+        return [said for writer in self._writers.values() for said in writer.acked]
 
     async def violations(self, end: End) -> list[str]:
         """See `Workload`."""
@@ -113,6 +117,5 @@ class GrowthLoad(Load):
             image = region.node.storage.metadata.image
             counts[name] = image.topics[TOPIC].partition_count
             final[name] = await end.places(name, TOPIC, counts[name])
-        acked = [said for writer in self._writers.values() for said in writer.acked]
-        run = Growth(TOPIC, self._grower.asked, self._grower.answered, acked, counts, final)
+        run = Growth(TOPIC, self.grower.asked, self.grower.answered, self.acked(), counts, final)
         return judge_growth(run, end.excuse)

@@ -190,6 +190,7 @@ class Visitor:
     """A client that takes one step after the other through one of its regions, on one connection while that lasts."""
 
     rest_s = 0.3
+    call_s = CALL_S
 
     def __init__(self, reach: Reach, name: str, chance: random.Random) -> None:
         """Nothing is connected before `run`."""
@@ -205,7 +206,7 @@ class Visitor:
         connection: Connection | None = None
         while not self.closed.is_set():
             try:
-                async with asyncio.timeout(CALL_S):
+                async with asyncio.timeout(self.call_s):
                     if connection is None:
                         connection = await self._connect()
                     await self.step(connection)
@@ -223,7 +224,7 @@ class Visitor:
         """End what a transactional id of this name has left open: it would hold the LSO until its time-out."""
         while True:
             try:
-                async with asyncio.timeout(CALL_S):
+                async with asyncio.timeout(self.call_s):
                     connection = await self._connect()
                     await connection.init_producer_id(self.name)
                     return connection.close()

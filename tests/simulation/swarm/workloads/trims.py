@@ -31,24 +31,29 @@ class Trimmer(Visitor):
     """Deletes a part of what there is, again and again."""
 
     rest_s = 1.0
+    timeout_ms = 10_000
 
     def __init__(self, setting: Setting) -> None:
         """Go through any region."""
         super().__init__(setting.reach, "trimmer", setting.drawn())
         self.deletions: list[Deletion] = []
 
+    def drawn_offset(self, end: int) -> int:
+        """Return below what all is to be deleted of a log that ends there."""
+        return self.chance.randint(0, end)
+
     @override
     async def step(self, connection: Connection) -> None:
         ends = await connection.ends(TOPIC, PARTITIONS)
         number = self.chance.randrange(PARTITIONS)
-        offset = self.chance.randint(0, ends[number])
+        offset = self.drawn_offset(ends[number])
         asked = Deletion(self.region, number, offset, now_s())
         self.deletions.append(asked)
         at = len(self.deletions) - 1
         answer = await connection.call(
             DELETE_RECORDS, 1,
             {"topics": [{"name": TOPIC, "partitions": [{"partition_index": number, "offset": offset}]}],
-             "timeout": 10_000},
+             "timeout": self.timeout_ms},
         )  # fmt: skip
         [row] = answer.topics[0].partitions
         if row.error_code.value:
@@ -123,7 +128,7 @@ class TrimsLoad(Load):
         """Nothing runs before `start`."""
         super().__init__(TopicPlan(name=TOPIC, partitions=PARTITIONS))
         names = list(setting.reach.regions)
-        self._trimmer = Trimmer(setting)
+        self.trimmer = self.opened(setting)
         self._readers = [TrimmedReader(setting, name) for name in names]
         self._writers = [
             PlainWriter(
@@ -132,7 +137,11 @@ class TrimsLoad(Load):
             )
             for number in range(PARTITIONS)
         ]  # fmt: skip
-        self.clients += [self._trimmer, *self._readers, *self._writers]
+        self.clients += [self.trimmer, *self._readers, *self._writers]
+
+    def opened(self, setting: Setting) -> Trimmer:
+        """Return who deletes."""
+        return Trimmer(setting)
 
     def progress(self) -> Mapping[str, int]:
         """See `Workload`."""
@@ -142,7 +151,7 @@ class TrimsLoad(Load):
 
     def last_errors(self) -> Mapping[str, str]:
         """See `Workload`."""
-        return {"deletions of records": self._trimmer.last_error} | {
+        return {"deletions of records": self.trimmer.last_error} | {
             f"producer trimmed-{n}": each.producer.last_error
             for n, each in enumerate(self._writers)
         }
@@ -155,18 +164,20 @@ class TrimsLoad(Load):
         }
 
     def _answered(self) -> int:
-        return sum(each.log_start is not None for each in self._trimmer.deletions)
+        return sum(each.log_start is not None for each in self.trimmer.deletions)
 
     async def violations(self, end: End) -> list[str]:
         """See `Workload`."""
+        return judge_trims(await self.run_of(end, undisturbed=end.undisturbed), end.excuse)
+
+    async def run_of(self, end: End, *, undisturbed: bool) -> Trims:
+        """Return what the judge is given."""
         starts: dict[str, Sequence[int]] = {}
         final = {}
         for name in end.reach.regions:
             starts[name] = await end.starts(name, TOPIC, PARTITIONS)
             final[name] = await end.places(name, TOPIC, PARTITIONS, starts[name])
-        run = Trims(
-            TOPIC, self._trimmer.deletions, [r for each in self._readers for r in each.readings],
-            [said for writer in self._writers for said in writer.acked], starts, final,
-            end.undisturbed,
+        return Trims(
+            TOPIC, self.trimmer.deletions, [r for each in self._readers for r in each.readings],
+            [said for writer in self._writers for said in writer.acked], starts, final, undisturbed,
         )  # fmt: skip
-        return judge_trims(run, end.excuse)

@@ -21,6 +21,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.cli import region as commands
 from region_broker.cli.region import _print_losses
 from region_broker.cli.region_client import Cluster
+from region_broker.workbench import leading_node
 from tests.fixtures.kernel_batches import data
 
 
@@ -80,7 +81,7 @@ def test_what_another_mirror_alone_had_beyond_a_cut_is_listed_too(
         return {name: {} for name in of}
 
     monkeypatch.setattr(Cluster, "views", views)
-    monkeypatch.setattr(commands, "request", lambda name, *_: {"losses": [of[name]]})
+    monkeypatch.setattr(leading_node, "request", lambda name, *_: {"losses": [of[name]]})
     printed = CliRunner().invoke(commands.region, ["losses"]).output
     assert "began, found in region ap" in printed
     assert ("began, found in region eu" in printed) is told

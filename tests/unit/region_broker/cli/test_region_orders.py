@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from region_broker.cli import region as commands
-from region_broker.cli import region_client
+from region_broker.cli import region_client, region_orders
 from region_broker.cli.region_client import Cluster
+from region_broker.cli.region_orders import RegionOrders
+from region_broker.workbench import leading_node
 from region_broker.workbench.node_http import ApiError
 
 EU, US = "http://eu:9093", "http://us:9093"
@@ -33,7 +35,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise AssertionError
 
     monkeypatch.setattr(Cluster, "views", views)
-    monkeypatch.setattr(commands, "request", request)
+    monkeypatch.setattr(leading_node, "request", request)
     return asked
 
 
@@ -79,8 +81,9 @@ def test_an_order_that_has_not_begun_when_the_wait_ends_is_told_without_a_phase(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operation = {"operation_id": "x", "kind": "switch", "status": "running", "phase": ""}
+    monkeypatch.setattr(Cluster, "nodes_of", lambda *_: [EU])
     with pytest.raises(SystemExit, match="5"):
-        commands._follow(EU, operation, -1, quiet=True)
+        RegionOrders(Cluster([]), "eu", -1, quiet=True).follow(operation)
     assert "it goes on" in (told := capsys.readouterr().err)
     assert "()" not in told
 
@@ -121,13 +124,13 @@ def test_a_region_that_is_coming_back_is_waited_for(monkeypatch: pytest.MonkeyPa
         return answer
 
     monkeypatch.setattr(Cluster, "views", views)
-    monkeypatch.setattr(commands, "request", request)
-    monkeypatch.setattr(commands, "POLL_S", 0)
+    monkeypatch.setattr(leading_node, "request", request)
+    monkeypatch.setattr(region_orders, "POLL_S", 0)
     result = run("switch", "--to", "us")
     assert (result.exit_code, answers) == (0, [])
     assert "region us acts under region epoch 17; writes paused for 3 ms" in result.output
     monkeypatch.setattr(
-        commands, "request", lambda *_: (_ for _ in ()).throw(ApiError(409, "disputed", "no"))
+        leading_node, "request", lambda *_: (_ for _ in ()).throw(ApiError(409, "disputed", "no"))
     )
     assert run("switch", "--to", "us").exit_code == 1
 
@@ -148,7 +151,7 @@ def test_losses_of_a_switch_in_peace_say_that_nothing_was_lost(
         return {"eu": {}}
 
     monkeypatch.setattr(Cluster, "views", views)
-    monkeypatch.setattr(commands, "request", lambda *_: {"losses": [lost]})
+    monkeypatch.setattr(leading_node, "request", lambda *_: {"losses": [lost]})
     assert "found in region eu: nothing was lost" in run("losses").output
     lost["statement"] = {"accepted": True, "from_region": "eu", "to_region": "eu",
                          "open_bound": "all records of orders-2 (it goes on at 3789)"}  # fmt: skip
@@ -262,7 +265,7 @@ def test_losses_are_told_in_the_order_of_takeovers_and_a_reader_may_stop_early(
         return {"losses": [{"lineage_epoch": epoch, "region": name} for epoch in of[name]]}
 
     monkeypatch.setattr(Cluster, "views", views)
-    monkeypatch.setattr(commands, "request", request)
+    monkeypatch.setattr(leading_node, "request", request)
     told = json.loads(run("losses", "-o", "json").output)["losses"]
     assert [lost["lineage_epoch"] for lost in told] == [17, 24, 33]
 

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import pytest
+
 from region_broker.http_api.region_metrics import LINK_STATES, WAITS, RegionCollector
 
 MIRROR = {
@@ -44,3 +46,17 @@ def test_one_reason_and_one_state_are_1_and_all_others_0() -> None:
     values = offered()
     assert values["tidemark_region_waits"] == [reason == "dispute" for reason in WAITS]
     assert values["tidemark_region_link_state"] == [state == "streaming" for state in LINK_STATES]
+
+
+def test_a_follower_knows_no_tidemark_and_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"tidemark": {"number": None, "age_ms": -1}, "lag": {}, "waits_for": ""}
+    link = {"link": {"state": None, "age_ms": None}}
+    monkeypatch.setitem(globals(), "VIEW", VIEW | known | link)
+    values = offered()
+    unknown = {name for name, samples in values.items() if any(map(math.isnan, samples))}
+    assert unknown == {
+        f"tidemark_region_{name}"
+        for name in ("tidemark_number", "tidemark_age_ms", "lag_records", "lag_bytes", "lag_ms", "link_age_ms")
+    }  # fmt: skip
+    assert values["tidemark_region_primary_silent_ms"] == [0]
+    assert not any(values["tidemark_region_waits"])

@@ -147,3 +147,58 @@ async def test_who_waits_at_a_leader_hears_that_it_follows_now() -> None:
     some.partition.commit_up_to(3)
     with pytest.raises(NotLeader, match="the outcome is unknown"):
         await waiting
+
+
+def deleted(partition: Partition, offset: int) -> Waiting:
+    """Wait for an order to delete below `offset`."""
+    waiting = Waiting(partition)
+    partition.commits.notify_deleted(
+        partition.retention.low_watermark, offset, _Told(waiting, offset)
+    )
+    return waiting
+
+
+async def test_INV_PTD2_an_order_to_delete_is_there_once_all_that_may_lead_next_have_it() -> None:
+    some = copied()
+    some.partition.commit_up_to(3)
+    some.partition.commits.agree_on_start(0)
+    told: list[int] = []
+    some.partition.copies.on_order = lambda: told.append(some.partition.log_start_offset)
+    assert await some.partition.retention.delete_records(2) == 2
+    assert told == [2]
+    assert some.partition.retention.low_watermark == 0
+    waiting = deleted(some.partition, 2)
+    some.partition.commits.agree_on_start(1)
+    assert (waiting.reached, some.partition.retention.low_watermark) == ([], 1)
+    some.partition.commits.agree_on_start(2)
+    assert (waiting.reached, some.partition.retention.low_watermark) == ([2], 2)
+    assert deleted(some.partition, 1).reached == [1]
+
+
+async def test_INV_PTD2_where_nobody_else_has_the_log_its_own_start_is_enough() -> None:
+    some = fixture()
+    some.partition.writer.append(batch())
+    some.sync()
+    await some.partition.retention.delete_records(1)
+    await some.partition.retention.wait_deleted(1)
+    assert some.partition.retention.low_watermark == 1
+
+
+async def test_INV_PTD2_who_waits_for_an_order_hears_that_its_log_is_led_elsewhere_or_has_stopped() -> (
+    None
+):
+    some = copied()
+    some.partition.commit_up_to(3)
+    some.partition.commits.agree_on_start(0)
+    await some.partition.retention.delete_records(2)
+    waiting = deleted(some.partition, 2)
+    some.partition.become_mirror()
+    assert isinstance(waiting.failed[0], NotLeader)
+    with pytest.raises(NotLeader):
+        await some.partition.retention.wait_deleted(2)
+    some.partition.become_leader(LEADER_EPOCH)
+    waiting = deleted(some.partition, 2)
+    some.partition.stop("its disk has failed")
+    assert isinstance(waiting.failed[0], PartitionFailed)
+    with pytest.raises(PartitionFailed):
+        await some.partition.retention.wait_deleted(2)

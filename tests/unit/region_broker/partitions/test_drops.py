@@ -1,6 +1,7 @@
 """Topics and partitions that are dropped, made again, or dropped in part only."""
 
 import errno
+import random
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -269,3 +270,30 @@ def test_INV_T7_a_partition_that_grows_again_in_the_same_life_is_not_missed() ->
     assert not some.table.lost()
     some.kill_and_reopen()
     assert not some.table.lost()
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power"])
+@pytest.mark.parametrize(
+    "operation", ["make_dirs", "make_dir", "open", "fsync_dir", "write_file_atomic", "pwrite", "fdatasync"]
+)  # fmt: skip
+def test_INV_T8_a_partition_whose_making_failed_is_not_missed(
+    operation: str, *, power: bool
+) -> None:
+    """A region whose disk was bad for a moment would stand still for logs that never were."""
+    some = fixture()
+    made = Topic(topic_id=OTHER, name="late", partition_count=2)
+    folder = DATA_DIR / OTHER.hex
+
+    def fail(name: str, path: Path) -> None:
+        if name == operation and path.is_relative_to(folder):
+            raise OSError(errno.EIO, "the disk fails", str(path))
+
+    some.disk.fault = fail
+    some.table.open_topic(made)
+    some.disk.fault = None
+    if power:
+        some.disk.power_loss(random.Random(1))
+    some.topic = made
+    some.kill_and_reopen()
+    assert [each.failed for each in some.partitions] == [None, None]
+    assert some.table.lost() == []

@@ -31,6 +31,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogsStartAt,
     Slice,
     Ticked,
 )
@@ -105,8 +106,8 @@ def test_R5_INV_RPF1_histories_are_compared_before_anything_is_copied_or_said() 
     assert effects == [CheckEpochs(1, {X: E3, Y: NONE})]
     assert follower.step(LogsDurable({X: 6})) == []
     assert follower.checked((X, answer(E3, E3, 8)), (Y, answer(NONE, NONE, 0))) == [
-        SendFetch(1, {X: 6, Y: 0}, (), {X: 6, Y: 0}),
-        SendFetch(1, {}, (), {}),
+        SendFetch(1, {X: 6, Y: 0}, (), {X: 6, Y: 0}, {}),
+        SendFetch(1, {}, (), {}, {}),
     ]
 
 
@@ -127,7 +128,7 @@ def test_R5_a_log_is_cut_to_where_the_histories_meet(
     follower = Follower()
     follower.connected(x=local((E1, 0), (E3, 4), end=6))
     effects = follower.checked((X, answer(E3, found, end)))
-    assert effects[:2] == [CutLog(X, cut), SendFetch(1, {X: cut}, (), {X: cut})]
+    assert effects[:2] == [CutLog(X, cut), SendFetch(1, {X: cut}, (), {X: cut}, {})]
 
 
 def test_R8_what_a_cut_leaves_is_durable() -> None:
@@ -135,13 +136,13 @@ def test_R8_what_a_cut_leaves_is_durable() -> None:
     follower = Follower()
     follower.connected(x=local((E1, 0), end=6, durable=2))
     effects = follower.checked((X, answer(E1, E1, 4)))
-    assert effects[:2] == [CutLog(X, 4), SendFetch(1, {X: 4}, (), {X: 4})]
+    assert effects[:2] == [CutLog(X, 4), SendFetch(1, {X: 4}, (), {X: 4}, {})]
 
 
 def test_R5_a_log_that_the_leader_has_whole_is_not_cut() -> None:
     follower = Follower()
     follower.connected(x=local((E1, 0), end=6))
-    assert follower.checked((X, answer(E1, E1, 6)))[0] == SendFetch(1, {X: 6}, (), {X: 6})
+    assert follower.checked((X, answer(E1, E1, 6)))[0] == SendFetch(1, {X: 6}, (), {X: 6}, {})
 
 
 def test_R5_histories_are_asked_about_until_they_meet() -> None:
@@ -161,14 +162,14 @@ def test_INV_RPF2_no_log_is_cut_below_its_hw(end: int, hw: int, stops: bool) -> 
     assert (effects[0] == CutLog(X, end)) != stops
     assert follower.core.stage(X) is (Stage.STOPPED if stops else Stage.COPIED)
     if stops:
-        assert effects[1:] == [SendFetch(1, {}, (), {})] * 2
+        assert effects[1:] == [SendFetch(1, {}, (), {}, {})] * 2
 
 
 def test_an_emptied_folder_copies_everything_from_where_the_leaders_log_starts() -> None:
     follower = Follower()
     assert follower.connected(x=local(end=0)) == [CheckEpochs(1, {X: NONE})]
     effects = follower.checked((X, answer(NONE, NONE, 7, start=7)))
-    assert effects[:2] == [StartAt(X, 7), SendFetch(1, {X: 7}, (), {X: 7})]
+    assert effects[:2] == [StartAt(X, 7), SendFetch(1, {X: 7}, (), {X: 7}, {})]
 
 
 def test_a_log_that_the_leaders_retention_has_passed_starts_again() -> None:
@@ -180,7 +181,7 @@ def test_a_log_that_the_leaders_retention_has_passed_starts_again() -> None:
 def test_a_folder_that_was_wound_back_is_copied_on_from_its_end() -> None:
     follower = Follower()
     follower.connected(x=local((E1, 0), end=2, hw=2))
-    assert follower.checked((X, answer(E1, E1, 8)))[0] == SendFetch(1, {X: 2}, (), {X: 2})
+    assert follower.checked((X, answer(E1, E1, 8)))[0] == SendFetch(1, {X: 2}, (), {X: 2}, {})
 
 
 def test_an_answer_to_an_older_question_is_left() -> None:
@@ -199,23 +200,23 @@ def test_a_log_that_the_leader_does_not_have_yet_is_asked_for_again_and_holds_up
     follower = Follower()
     follower.connected(x=local((E1, 0), end=3), y=local(end=0))
     effects = follower.checked((X, answer(E1, E1, 3)), (Y, None))
-    assert effects[0] == SendFetch(1, {X: 3}, (), {X: 3})
+    assert effects[0] == SendFetch(1, {X: 3}, (), {X: 3}, {})
     follower.now_ms = ASK_AGAIN_MS - 1
     assert follower.step(Ticked()) == []
     follower.now_ms = ASK_AGAIN_MS
     assert follower.step(Ticked()) == [CheckEpochs(1, {Y: NONE})]
-    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0})]
+    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0}, {})]
 
 
 def test_a_log_made_meanwhile_is_compared_and_then_copied() -> None:
     follower = copying()
     assert follower.step(LogAdded(Y, local(end=0))) == [CheckEpochs(1, {Y: NONE})]
-    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0})]
+    assert follower.checked((Y, answer(NONE, NONE, 0))) == [SendFetch(1, {Y: 0}, (), {Y: 0}, {})]
 
 
 def test_a_log_that_is_gone_is_forgotten_and_what_comes_of_it_left() -> None:
     follower = copying()
-    assert follower.step(LogRemoved(X)) == [SendFetch(1, {}, (X,), {})]
+    assert follower.step(LogRemoved(X)) == [SendFetch(1, {}, (X,), {}, {})]
     assert follower.fetched(Slice(X, 3, 5, 5, 0)) == []
     assert follower.step(LogsDurable({X: 5})) == []
 
@@ -246,12 +247,12 @@ def test_INV_RPF6_many_new_logs_do_not_make_many_fetches() -> None:
 def test_R8_INV_RPF4_what_is_reported_is_durable_and_only_what_has_moved() -> None:
     follower = copying(end=3, durable=2)
     part = Slice(X, 3, 5, 0, 0)
-    sent = [AppendSlices((part,)), LogStart(X, 0), SendFetch(1, {}, (), {})]
+    sent = [AppendSlices((part,)), LogStart(X, 0), SendFetch(1, {}, (), {}, {})]
     assert follower.fetched(part) == sent
-    assert follower.step(LogsDurable({X: 4})) == [SendReport(1, {X: 4})]
+    assert follower.step(LogsDurable({X: 4})) == [SendReport(1, {X: 4}, {})]
     assert follower.step(LogsDurable({X: 4})) == []
     follower.step(LogsDurable({X: 5}))
-    assert follower.fetched() == [SendFetch(1, {}, (), {})]
+    assert follower.fetched() == [SendFetch(1, {}, (), {}, {})]
 
 
 def test_INV_RPF6_what_is_durable_goes_with_the_next_fetch_where_one_may_go() -> None:
@@ -259,16 +260,18 @@ def test_INV_RPF6_what_is_durable_goes_with_the_next_fetch_where_one_may_go() ->
     follower.connected(x=local((E1, 0), end=3, durable=1))
     follower.step(LogsDurable({X: 2}))
     effects = follower.checked((X, answer(E1, E1, 3)))
-    assert effects[0] == SendFetch(1, {X: 3}, (), {X: 2})
+    assert effects[0] == SendFetch(1, {X: 3}, (), {X: 2}, {})
 
 
 def test_INV_RPF7_hw_is_what_the_leader_says_as_far_as_it_is_durable_here() -> None:
     follower = copying(end=3, durable=2, hw=1)
     part = Slice(X, 3, 6, 5, 0)
     assert HighWatermark(X, 2) in follower.fetched(part)
-    assert follower.step(LogsDurable({X: 4})) == [HighWatermark(X, 4), SendReport(1, {X: 4})]
+    assert follower.step(LogsDurable({X: 4})) == [HighWatermark(X, 4), SendReport(1, {X: 4}, {})]
     assert HighWatermark(X, 5) in follower.step(LogsDurable({X: 6}))
-    assert follower.fetched(Slice(X, 6, 6, 3, 0)) == [SendFetch(1, {}, (), {})]  # a new leader's
+    assert follower.fetched(Slice(X, 6, 6, 3, 0)) == [
+        SendFetch(1, {}, (), {}, {})
+    ]  # a new leader's
 
 
 def test_where_the_leaders_log_starts_is_learned() -> None:
@@ -307,7 +310,7 @@ def test_R4_INV_RPF3_what_comes_of_a_former_session_changes_nothing(late: Follow
     follower.step(Connected(2, {X: local((E1, 0), end=3)}))
     assert follower.step(late) == []
     assert follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))[0] == SendFetch(
-        2, {X: 3}, (), {X: 3}
+        2, {X: 3}, (), {X: 3}, {}
     )
 
 
@@ -359,11 +362,81 @@ def test_a_new_session_begins_with_what_is_there_now() -> None:
         CheckEpochs(2, {X: E5})
     ]
     assert follower.step(EpochsChecked(2, {X: answer(E5, E5, 5)}))[0] == SendFetch(
-        2, {X: 5}, (), {X: 3}
+        2, {X: 5}, (), {X: 3}, {}
     )
 
 
 def test_a_group_without_logs_is_followed_all_the_same() -> None:
     """Whoever has all logs of none is caught up, and the leader hears it."""
     follower = Follower()
-    assert follower.connected() == [SendFetch(1, {}, (), {})] * 2
+    assert follower.connected() == [SendFetch(1, {}, (), {}, {})] * 2
+
+
+# -- log starts -----------------------------------------------------------------------------------
+
+
+def test_INV_RPF8_a_start_is_reported_once_the_driver_says_that_it_is_durable() -> None:
+    follower = copying()
+    assert follower.fetched(Slice(X, 3, 3, 3, 2)) == [
+        HighWatermark(X, 3), LogStart(X, 2), SendFetch(1, {}, (), {}, {}),
+    ]  # fmt: skip
+    assert follower.step(LogsStartAt({X: 2})) == [SendReport(1, {}, {X: 2})]
+    assert follower.step(LogsDurable({})) == [], "once"
+    assert follower.step(LogsStartAt({X: 2})) == [], "and not again"
+    follower.fetched(Slice(X, 3, 3, 3, 3))
+    follower.fetched()
+    assert follower.step(LogsStartAt({X: 3})) == [SendReport(1, {}, {X: 3})]
+
+
+def test_INV_RPF8_a_log_that_starts_above_the_leaders_is_reported_as_the_leader_has_it() -> None:
+    """It goes back there: the leader would answer orders to delete that this log is to have, and gives up."""
+    follower = Follower()
+    follower.connected(x=local((E1, 4), end=6, start=4, hw=4))
+    effects = follower.checked((X, answer(E1, E1, 6)))
+    assert effects[0] == SendFetch(1, {X: 6}, (), {X: 6}, {})
+    assert LogStart(X, 1) in follower.fetched(Slice(X, 6, 6, 6, 1))
+    assert follower.step(LogsStartAt({X: 4})) == [SendReport(1, {}, {X: 4})], "no byte is below"
+
+
+def test_INV_RPF8_each_session_begins_with_what_the_leader_says_of_the_start() -> None:
+    follower = copying()
+    follower.fetched(Slice(X, 3, 3, 3, 2))
+    follower.step(LogsStartAt({X: 2}))
+    follower.step(ConnectionBroken(1))
+    follower.now_ms = BACKOFF_MS_MIN
+    follower.step(Ticked())
+    follower.step(Connected(2, {X: local((E1, 0), end=3, hw=3)}))
+    follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))
+    assert LogStart(X, 2) in follower.step(Fetched(2, (Slice(X, 3, 3, 3, 2),)))
+    assert follower.step(LogsStartAt({X: 2})) == [SendReport(2, {}, {X: 2})]
+
+
+def test_INV_RPF8_a_start_that_was_not_reported_yet_is_not_when_the_log_is_gone() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=3), y=local((E1, 0), end=3))
+    follower.checked((X, answer(E1, E1, 9)))
+    follower.fetched(Slice(X, 3, 3, 3, 2))
+    follower.step(LogRemoved(X))
+    assert follower.step(LogsStartAt({X: 2})) == []
+
+
+def test_INV_RPF8_the_start_of_a_log_that_begins_anew_is_reported_after_that() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=2))
+    effects = follower.checked((X, answer(E1, E1, 9, start=7)))
+    assert effects[:2] == [StartAt(X, 7), SendFetch(1, {X: 7}, (), {X: 7}, {})]
+    assert follower.step(LogsStartAt({X: 7})) == [SendReport(1, {}, {X: 7})]
+
+
+def test_INV_RPF3_the_start_of_a_log_that_is_not_copied_is_not_said() -> None:
+    follower = copying()
+    assert follower.step(LogsStartAt({Y: 2})) == []
+    follower.step(ConnectionBroken(1))
+    assert follower.step(LogsStartAt({X: 2})) == []
+    follower.now_ms = BACKOFF_MS_MIN
+    follower.step(Ticked())
+    follower.step(Connected(2, {X: local((E1, 0), end=3)}))
+    assert follower.step(LogsStartAt({X: 2})) == []
+    assert follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))[0] == SendFetch(
+        2, {X: 3}, (), {X: 3}, {}
+    )

@@ -11,6 +11,7 @@ from region_broker.replication.effects import (
     Enough,
     HighWatermark,
     LeaderEffect,
+    LowWatermark,
     NotEnough,
     ProposeInSync,
     WentBack,
@@ -26,6 +27,7 @@ from region_broker.replication.events import (
     LogOpened,
     LogsDurable,
     LogsStopped,
+    LogStartMoved,
     MembersFenced,
     MinInSyncChanged,
     ProposalEnded,
@@ -67,6 +69,12 @@ class Group:
 
     def report(self, member: Member, session: int = 1, **ends: int) -> list[LeaderEffect]:
         return self.step(FollowerReport(member, session, EPOCH, _named(ends)))
+
+    def starts(
+        self, member: Member, session: int = 1, ends: Mapping[str, int] | None = None, **starts: int
+    ) -> list[LeaderEffect]:
+        """Let a member say where its logs start."""
+        return self.step(FollowerReport(member, session, EPOCH, _named(ends or {}), _named(starts)))
 
     def changed(self, version: int, *in_sync: Member) -> list[LeaderEffect]:
         return self.step(InSyncChanged(EPOCH, InSync(frozenset(in_sync), version)))
@@ -499,3 +507,138 @@ def test_INV_RPL10_INV_RPL9_who_was_in_sync_when_a_log_stopped_is_remembered_ove
     group.report(B, 1, x=0)
     group.connect(C, 2)
     assert group.report(C, 2, x=0) == []
+
+
+# -- log starts -----------------------------------------------------------------------------------
+
+
+def ordered(*in_sync: Member, start: int = 2, end: int = 3) -> Group:
+    """Return a group in which all have all of X, and an order to delete below `start` is durable at the leader."""
+    group = Group(*in_sync, end=end)
+    for member in sorted({*in_sync} - {A}):
+        group.connect(member)
+        group.starts(member, ends={"x": end})
+    assert LowWatermark(X, start) not in group.step(LogStartMoved(X, start)) or {*in_sync} == {A}
+    return group
+
+
+def test_INV_RPL11_an_order_to_delete_waits_for_all_that_may_lead_next() -> None:
+    group = ordered(A, B, C)
+    assert group.core.low_watermark(X) == 0
+    assert group.starts(B, x=2) == []
+    assert group.starts(C, x=1) == [LowWatermark(X, 1)]
+    assert group.starts(C, x=5) == [LowWatermark(X, 2)], "the leader counts, too"
+    assert group.starts(B, x=4) == []
+    assert group.step(LogStartMoved(X, 1)) == [], "it does not go down"
+
+
+def test_INV_RPL11_a_region_of_one_needs_its_own_disk_alone() -> None:
+    group = Group(A, end=3)
+    assert group.step(LogStartMoved(X, 2)) == [LowWatermark(X, 2)]
+    assert group.step(LogStartMoved(Y, 2)) == [], "a log that is not led"
+    assert group.step(LogOpened(Y, 3, 0, 3, 1, 2)) == [LowWatermark(Y, 2)]
+
+
+def test_INV_RPL11_whoever_is_in_a_proposal_counts_until_it_has_ended() -> None:
+    group = Group(A, end=3)
+    group.connect(B)
+    asked = proposal(group.starts(B, ends={"x": 3}))
+    assert group.step(LogStartMoved(X, 2)) == []
+    assert group.step(ProposalEnded(asked.number, is_refused=False)) == []
+    assert group.changed(2, A) == [LowWatermark(X, 2)]
+
+
+def test_INV_RPL11_whoever_leaves_counts_until_the_metadata_say_so() -> None:
+    group = ordered(A, B)
+    asked = proposal(group.step(FollowerLost(B, 1)))
+    assert asked.members == {A}
+    assert LowWatermark(X, 2) in group.changed(2, A)
+
+
+def test_INV_RPL11_nobody_is_taken_in_below_the_leaders_start() -> None:
+    group = Group(A, end=3)
+    group.step(LogStartMoved(X, 2))
+    group.connect(B)
+    assert group.starts(B, ends={"x": 3}) == []
+    assert group.starts(B, x=1) == []
+    assert proposal(group.starts(B, x=2)).members == {A, B}
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_INV_RPL11_who_leads_anew_takes_in_nobody_below_the_start_that_it_began_with(
+    *, is_connected: bool
+) -> None:
+    group = Group(A, end=3)
+    if is_connected:
+        group.connect(B)
+    group.step(LogOpened(Y, 3, 0, 3, 1, 2))
+    if not is_connected:
+        group.connect(B)
+    assert group.starts(B, ends={"x": 3, "y": 3}) == []
+    closed = group.step(LogClosed(Y))
+    assert proposal(closed).members == {A, B}, "a log that is gone keeps nobody"
+
+
+def test_INV_RPL11_what_was_said_in_another_session_counts_for_nothing() -> None:
+    group = ordered(A, B)
+    group.connect(B, 2)
+    assert group.starts(B, 1, x=2) == []
+    assert group.starts(B, 2, x=3) == [LowWatermark(X, 2)]
+    group.connect(B, 3)
+    assert group.step(LogStartMoved(X, 3)) == []
+    assert group.starts(B, 3) == [], "not even the start that it had said"
+    assert group.core.low_watermark(X) == 2
+
+
+def test_INV_RPL11_INV_RPL10_no_start_that_was_said_before_a_cut_counts_after_it() -> None:
+    group = ordered(A, B)
+    group.starts(B, x=2)
+    group.cut(1, A, B)
+    assert group.step(LogOpened(X, 3, 3, 3, 1, 2)) == []
+    assert group.core.low_watermark(X) == 0
+    assert group.starts(B, 1, x=2) == [], "of a session before the cut"
+    group.connect(B, 2)
+    assert group.starts(B, 2, ends={"x": 3}) == []
+    assert group.starts(B, 2, x=2) == [LowWatermark(X, 2)]
+
+
+def test_INV_RPL11_what_was_answered_stands_when_another_log_was_cut() -> None:
+    group = ordered(A, B)
+    group.starts(B, x=2)
+    group.cut(1, A, B)
+    assert group.step(LogOpened(X, 3, 3, 3, 1, 2, 2)) == []
+    assert group.core.low_watermark(X) == 2
+    group.connect(B, 2)
+    assert group.starts(B, 2, ends={"x": 3}, x=1) == [], "it does not go down"
+    assert group.core.low_watermark(X) == 2
+    assert group.step(LogStartMoved(X, 3)) == []
+    assert group.starts(B, 2, x=3) == [LowWatermark(X, 3)]
+
+
+def test_INV_RPL11_a_start_that_went_back_keeps_nobody_out() -> None:
+    group = Group(A, end=3)
+    group.step(LogStartMoved(X, 2))
+    group.cut(1, A)
+    assert group.step(LogOpened(X, 3, 3, 3, 1, 0)) == []
+    group.connect(B)
+    assert proposal(group.starts(B, ends={"x": 3})).members == {A, B}
+    assert group.step(LogStartMoved(X, 1)) == [], "the next order waits for it, too"
+    assert group.starts(B, x=1) == [LowWatermark(X, 1)]
+
+
+def test_INV_RPL11_who_cannot_follow_the_start_leaves_after_the_lag_time() -> None:
+    """Its log has stopped, and nobody writes: it lacks nothing else, and would hold the answer up for ever."""
+    group = ordered(A, B)
+    group.at(LAG_MS)
+    assert group.starts(B) == []
+    group.now_ms = LAG_MS + 1
+    assert proposal(group.starts(B)).members == {A}
+
+
+def test_a_follower_of_a_version_that_does_not_tell_its_starts_holds_nothing_up() -> None:
+    group = ordered(A, B, C)
+    assert group.step(FollowerReport(B, 1, EPOCH, {})) == []
+    assert group.starts(C, x=2) == [LowWatermark(X, 2)]
+    assert group.step(LogStartMoved(X, 3)) == []
+    assert group.starts(C, x=3) == [LowWatermark(X, 3)]
+    assert proposal(group.changed(2, A, C)).members == {A, B, C}

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import msgspec
 import pytest
 
-from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey
 from region_broker.region.cluster.replica_messages import (
     LOGS_MAX,
     NOT_LEADING,
@@ -22,6 +23,7 @@ from region_broker.region.cluster.replica_messages import (
     LogPlace,
     ReplicaFetch,
     ReplicaFetched,
+    starts_of,
 )
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.node_protocol import REPLICA
@@ -203,3 +205,18 @@ def test_who_names_logs_and_goes_leaves_nothing_behind() -> None:
             assert len(sessions) == 1
 
     run_simulated(main(), 1)
+
+
+def test_a_version_that_does_not_tell_where_its_logs_start_is_understood_both_ways() -> None:
+    class OldReport(PeerMessage, frozen=True, kw_only=True):
+        leader_epoch: LeaderEpoch
+        durable_ends: tuple[LogPlace, ...]
+
+    place = (LogPlace(TOPIC_ID, 0, 7),)
+    old = OldReport(leader_epoch=LeaderEpoch(1), durable_ends=place)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=DurableReport)
+    assert read == DurableReport(leader_epoch=LeaderEpoch(1), durable_ends=place)
+    assert starts_of(read) is None
+    new = msgspec.structs.replace(read, log_starts=place)
+    assert starts_of(new) == {LogKey(TOPIC_ID, 0): 7}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=OldReport) == old

@@ -25,7 +25,7 @@ from region_broker.records.batches import Origin
 from region_broker.region.failover.quarantine_store import QuarantineDamaged, ReadBatches
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import Topic, append_marker, batch
-from tests.fixtures.replica_nodes import ReplicaNode, ReplicaRegion, bytes_of, state_of
+from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
 from tests.simulation.simulated_loop import run_simulated
 
 Life: TypeAlias = Callable[[ReplicaRegion], Awaitable[None]]
@@ -391,6 +391,126 @@ def test_log_starts_that_move_at_the_leader_of_a_mirror_move_at_followers_back_t
         await region.until(lambda: two.partition().log_start_offset == 0, "and that it is void")
         await three.start()
         await region.until(lambda: three.partition().log_start_offset == 0, "in a new session, too")
+
+    live(life)
+
+
+def _starts(region: ReplicaRegion) -> list[int]:
+    return [each.partition().log_start_offset for each in region.nodes.values() if each.runs]
+
+
+def test_INV_RTM4_INV_RPL11_a_start_that_followers_had_before_it_went_back_answers_no_order() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        one, *_ = await region.start()
+        mirror(one)
+        for _ in range(5):
+            link(one, 2)
+        await all_have(region, 10)
+        one.partition().retention.forget_below(6)
+        await region.until(lambda: _starts(region) == [6, 6, 6], "the start is told")
+        await region.clock.sleep_ms(50)
+        one.partition().retention.take_back_start(0)
+        await region.until(lambda: _starts(region) == [0, 0, 0], "and that it is void")
+        region.mirrors = False
+        one.partition().become_leader(NEXT_PRIMARY)
+        await one.partition().retention.delete_records(4)
+        assert one.partition().retention.low_watermark == 0
+        await one.partition().retention.wait_deleted(4)
+        assert _starts(region) == [4, 4, 4]
+
+    live(life)
+
+
+def test_INV_RTM4_INV_RPL11_a_start_that_went_back_keeps_nobody_out_of_sync() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        one.append(batch(10))
+        await all_have(region, 10)
+        await one.partition().retention.delete_records(6)
+        await one.partition().retention.wait_deleted(6)
+        region.elect(2)
+        mirror(two)
+        await region.clock.sleep_ms(100)
+        two.partition().retention.take_back_start(0)
+        await region.until(lambda: _starts(region) == [0, 0, 0], "it went back")
+        await region.clock.sleep_ms(3 * LAG_MS)
+        assert region.in_sync() == {1, 2, 3}
+        await three.kill()
+        await region.until(lambda: region.in_sync() == {1, 2}, "it is out")
+        await three.start()
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "and comes in again")
+
+    live(life)
+
+
+def test_INV_RTM4_a_start_that_does_not_go_back_ends_no_term() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, *_ = await region.start()
+        mirror(one)
+        link(one, 10)
+        await all_have(region, 10)
+        one.partition().retention.forget_below(6)
+        term = one.leading._present()
+        one.partition().retention.take_back_start(6)
+        one.partition().retention.take_back_start(8)
+        assert one.leading._present() is term
+
+    live(life)
+
+
+def test_INV_RPL11_what_was_answered_of_a_log_stands_where_another_one_is_cut() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for number in (0, 1):
+            one.append(batch(7), number)
+            one.append(batch(3), number)
+        for number in (0, 1):
+            await all_have(region, 10, number)
+            await one.partition(number).retention.delete_records(6)
+            await one.partition(number).retention.wait_deleted(6)
+        region.answer_proposal = _unsure
+        for node in (two, three):
+            await node.kill()
+        await one.partition().retention.delete_records(8)
+        waiting = region.tasks.create_task(one.partition().retention.wait_deleted(8))
+        one.partition(1).truncate_to(7)
+        await region.clock.sleep_ms(10)
+        lows = [one.partition(number).retention.low_watermark for number in (0, 1)]
+        assert lows == [6, 0]
+        region.answer_proposal = lambda _: None
+        for node in (two, three):
+            await node.start()
+        await waiting
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "all are in sync")
+        assert _starts(region) == [8, 8, 8]
+
+    live(life, partitions=2)
+
+
+@pytest.mark.parametrize("after_ms", range(1, 16))
+def test_INV_RPF8_INV_RPL11_an_order_that_one_follower_alone_has_answers_none_of_the_next_leader(
+    after_ms: int,
+) -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        one.append(batch(10))
+        await all_have(region, 10)
+        two.partition().retention.forget_below(6)  # of a leader that is lost
+        await one.kill()
+        region.fence(1)
+        region.elect(3)
+        await region.clock.sleep_ms(after_ms)
+        await three.partition().retention.delete_records(4)
+        waiting = region.tasks.create_task(three.partition().retention.wait_deleted(4))
+        least = 4
+        while least >= 4:
+            least = min(_starts(region)) if waiting.done() else 4
+            await region.clock.sleep_ms(1)
+            if waiting.done() and _starts(region) == [4, 4]:
+                break
+        assert least == 4
 
     live(life)
 

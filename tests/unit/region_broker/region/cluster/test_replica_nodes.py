@@ -1,7 +1,10 @@
 """One leader and its followers: real logs, group commits and peer ports on a simulated loop, network and disk."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeAlias
 from uuid import UUID
 
@@ -13,6 +16,7 @@ from idempotency.record_batch import ControlType
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
+from region_broker.log.indexes.log_start import LOG_START_NAME
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin
@@ -289,6 +293,53 @@ def test_a_log_that_the_leader_deletes_from_its_beginning_starts_there_on_follow
         assert three.partition().kept_from == one.partition().kept_from
         assert three.partition().log_start_offset == 70
         assert bytes_of(three.partition()) == bytes_of(one.partition())
+
+    live(life)
+
+
+async def acknowledged(node: ReplicaNode, offset: int) -> None:
+    await node.partition().retention.delete_records(offset)
+    await node.partition().retention.wait_deleted(offset)
+
+
+def test_INV_RPL11_an_order_to_delete_is_acknowledged_once_all_in_sync_have_it() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for _ in range(3):
+            await one.produce(batch())
+        await acknowledged(one, 2)
+        starts = {node.partition().log_start_offset for node in (one, two, three)}
+        assert starts == {2}
+        assert one.partition().retention.low_watermark == 2
+        await acknowledged(one, 1)
+        await three.kill(power=True)
+        await acknowledged(one, 3)
+        await three.start()
+        await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is in sync")
+        assert three.partition().log_start_offset == 3
+
+    live(life)
+
+
+def test_INV_RPL11_INV_RPF8_a_disk_that_refuses_a_log_start_is_waited_for_until_its_node_is_out_of_sync() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        for _ in range(3):
+            await one.produce(batch())
+
+        def refuse(operation: str, path: Path) -> None:
+            if path.name == LOG_START_NAME and operation == "write_file_atomic":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        two.disk.fault = refuse
+        begun_ms = region.clock.monotonic_ms()
+        await acknowledged(one, 2)
+        assert region.clock.monotonic_ms() - begun_ms >= LAG_MS
+        assert region.in_sync() == {1, 3}
+        assert three.partition().log_start_offset == 2
+        assert two.partition().failed is not None
 
     live(life)
 

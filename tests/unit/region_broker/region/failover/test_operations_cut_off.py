@@ -1,0 +1,98 @@
+"""An operation whose node stops leading before it has ended: as it is asked for where the region is led next."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from geo_replicator.failover import Phase
+from region_broker.region.failover.operations import FailoverOperations
+from region_broker.region.failover.steps.effects import FailoverSteps
+from tests.fixtures.failover_regions import Pair
+from tests.fixtures.waiting import until
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Pair(tmp_path) as regions:
+        await regions.eu.write("first")
+        await regions.reached("first")
+        yield regions
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let no log be cut before this is set."""
+    goes_on, cut = asyncio.Event(), FailoverSteps.cut
+
+    async def late(*arguments: object) -> object:
+        await goes_on.wait()
+        return await cut(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FailoverSteps, "cut", late)
+    return goes_on
+
+
+async def cut_off_while_cutting(pair: Pair) -> str:
+    """Begin a failover to us, and end its driver with what is recorded; return the operation's id."""
+    await pair.eu.kill()
+    operation = pair.us.operations.begin_failover(confirmed=True)
+    await pair.us.until(Phase.CUTTING)
+    await lead_anew(pair)
+    return operation.operation_id
+
+
+async def lead_anew(pair: Pair) -> None:
+    driver = pair.us.driver
+    (task,) = [each for each in asyncio.all_tasks() if each.get_coro().__qualname__ == "FailoverDriver.run"]  # type: ignore[union-attr]  # fmt: skip
+    running, driver_run = task, driver.run
+    running.cancel()
+    await asyncio.wait({running})
+    assert not driver.running
+    pair.us._spawn(driver_run())
+    await until(lambda: driver.running, "it leads again")
+
+
+async def test_it_goes_on_at_the_node_that_leads_again(pair: Pair, held: asyncio.Event) -> None:
+    operation_id = await cut_off_while_cutting(pair)
+    operation = pair.us.operations.operation(operation_id)
+    assert operation is not None
+    assert (operation.status, operation.phase) == ("running", "cutting")
+    held.set()
+    await pair.us.ended(operation)
+    assert (operation.status, operation.error) == ("succeeded", "")
+    assert operation.ended_wall_ms > 0
+
+
+async def test_it_is_shown_as_done_where_it_ended_before_anybody_asked(
+    pair: Pair, held: asyncio.Event
+) -> None:
+    operation_id = await cut_off_while_cutting(pair)
+    held.set()
+    await pair.us.until(Phase.ACTING)
+    operation = pair.us.operations.operation(operation_id)
+    assert operation is not None
+    assert (await pair.us.ended(operation)).status == "succeeded"
+
+
+async def test_it_is_found_at_another_node_by_what_is_recorded(
+    pair: Pair, held: asyncio.Event
+) -> None:
+    operation_id = await cut_off_while_cutting(pair)
+    elsewhere = FailoverOperations(pair.us.driver, pair.us.operations._chance)
+    assert elsewhere.operation("another") is None
+    operation = elsewhere.operation(operation_id)
+    assert operation is not None
+    assert (operation.kind, operation.status, operation.region_epoch) == ("failover", "running", 17)
+    held.set()
+    assert (await pair.us.ended(operation)).status == "succeeded"
+
+
+async def test_one_that_was_not_recorded_has_ended(pair: Pair) -> None:
+    operations = pair.us.operations
+    operation = operations._new("switch", "x", "eu")
+    operations._cut_off.append(operation)
+    assert operations.operation("x") is operation
+    assert operation.status == "failed"
+    assert "order it again" in operation.error
