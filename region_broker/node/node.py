@@ -129,7 +129,7 @@ class Node:
         self.configs.follow(self._effects.take)
         if cluster is not None:
             assert self.leading is not None, "of several nodes"
-            work = RegionWork(self.leading.begin, self.leading.lead)
+            work = RegionWork(self._begin_region, self.leading.lead)
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
@@ -251,6 +251,13 @@ class Node:
 
     def _leads_under(self) -> LeaderEpoch | None:
         return None if self._replication is None else self._replication.leadership.leads
+
+    async def _begin_region(self) -> None:
+        """Return once the metadata have what the region knows of itself, and this node is to lead it."""
+        assert self._replication is not None, "of several nodes"
+        assert self.leading is not None, "of several nodes"
+        await self._replication.let_another_lead()
+        await self.leading.begin()
 
     def _tidemark_parts(self) -> TidemarkParts:
         storage, ports = self.storage, self._ports
