@@ -26,6 +26,7 @@ Not here: when it is asked (`node`), what is shown (`geo_replicator.link.reachin
 
 import logging
 from collections.abc import Iterator
+from functools import cache
 from typing import Final, NamedTuple
 
 from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
@@ -103,7 +104,9 @@ class _Logs:
     def __init__(self, partitions: PartitionTable, image: MetadataImage, lineage: Lineage) -> None:
         self._partitions = partitions
         self._image = image
-        self._lineage = lineage
+        # Asked for each log of each tidemark: neither changes with the tidemark.
+        self._held_of = cache(lineage.held_of)
+        self._held_to: dict[LogKey, int] = {}
 
     def lacks(self, key: LogKey, position: int) -> bool:
         """Return whether this log keeps a tidemark from being reached that names `position` of it (INV-TKO2)."""
@@ -115,7 +118,9 @@ class _Logs:
             return True
         if position < partition.log.cleaning.holes_below:
             return True
-        return position > min(partition.high_watermark, *self._held_ends(partition))
+        if key not in self._held_to:
+            self._held_to[key] = min(partition.high_watermark, *self._held_ends(partition))
+        return position > self._held_to[key]
 
     def lacks_below_base(self, key: LogKey, position: int) -> bool:
         """Return the same up to the base that the region was cut to: what it has deleted is not missed there (INV-FR8)."""
@@ -129,7 +134,7 @@ class _Logs:
         end = partition.log_end_offset
         yield end
         for leader_epoch, start in reversed(partition.log.epochs.entries()):
-            held = self._lineage.held_of(region_epoch_of(leader_epoch))
+            held = self._held_of(region_epoch_of(leader_epoch))
             if held is not None and held.position_of(partition.key) < end:
                 yield max(held.position_of(partition.key), start)
             end = start
