@@ -124,7 +124,12 @@ class Node:
         self._compose_servers()
         self.configs.follow(self._effects.take)
         if cluster is not None:
-            work = RegionWork(self._begin_region, self._lead_region)
+
+            async def begin_region() -> None:
+                assert self._region_record is not None, "of several nodes"
+                await self._region_record.begin(self._state_before)
+
+            work = RegionWork(begin_region, self._lead_region)
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, work, self.tidemarks.notice_topics
             )  # fmt: skip
@@ -261,13 +266,6 @@ class Node:
         assert self._region_record is not None, "of several nodes"
         if not self.failover.running:
             self.failover.show(self._region_record.recover().state)
-
-    async def _begin_region(self) -> None:
-        """Return once the metadata have what the region knows of itself, and this node is to lead it."""
-        assert self._region_record is not None, "of several nodes"
-        assert self._replication is not None, "of several nodes"
-        await self._replication.let_another_lead()
-        await self._region_record.begin(self._state_before)
 
     async def _lead_region(self) -> None:
         """Go on with what the region is about, from what is recorded (INV-FA3)."""

@@ -75,6 +75,7 @@ class Replication:
     ) -> None:  # fmt: skip
         """Join them."""
         self._cluster = cluster
+        self._region_work = region_work
         self._storage = storage
         self._clock = clock
         self._region = role.region
@@ -120,7 +121,7 @@ class Replication:
                 leading=self.leading,
                 following=self.following,
                 lead=region_work.lead,
-                begin_region=region_work.begin,
+                begin_region=self._begin_region,
                 cut_logs=self._cuts.run,
             )
         )
@@ -174,7 +175,11 @@ class Replication:
                     "%d logs that were lost here were copied again: %s", len(lost), lost[:NAMED_MAX]
                 )
 
-    async def let_another_lead(self) -> None:
+    async def _begin_region(self) -> None:
+        await self._let_another_lead()
+        await self._region_work.begin()
+
+    async def _let_another_lead(self) -> None:
         """Return if this node may lead; where its disk has lost a log, another one in sync is to, and is waited for (INV-NRP3)."""
         told = False
         while self._storage.partitions.lost() and (others := self._others_in_sync()):
