@@ -204,7 +204,7 @@ class MirrorTopics(Protocol):
         """Create the topic with the primary's id and open its logs as mirrors; raises `LinkFailed`."""
         ...
 
-    def open_logs(self, topic: MirrorTopic) -> None:
+    async def open_logs(self, topic: MirrorTopic) -> None:
         """Open all logs of `topic` as mirrors, also those that it has not yet here; raises `LinkFailed`."""
         ...
 

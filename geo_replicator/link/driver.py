@@ -300,7 +300,7 @@ class Link:
             await self._ports.topics.create(topic)
         for topic in (*effect.created, *effect.grown):
             with self._halting(topic.logs()):
-                self._ports.topics.open_logs(topic)
+                await self._ports.topics.open_logs(topic)
         self.reaching.topics.growing = effect.grown
         self.reaching.look_again()
         for topic in effect.reconfigured:

@@ -1,7 +1,7 @@
 """`tidemark cluster`: the nodes of a region, who leads its logs, its quorum, and orders to them.
 
-Any node's HTTP address will do. An order goes to the node that leads the quorum, and ends with exit code 0 only when it was carried
-out; while the quorum elects somebody it is given again.
+Any node's HTTP address will do; of several regions one is meant (INV-CCL2). An order goes to the node that leads the quorum, and ends
+with exit code 0 only when it was carried out; while the quorum elects somebody it is given again.
 
 Not here: HTTP (`cluster_client`), regions (`region`).
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from region_broker.cli.cluster_client import RegionOfNodes
+from region_broker.cli.cluster_client import RegionOfNodes, on_region
 from region_broker.cli.output import (
     EXIT_FAILED,
     fail,
@@ -20,7 +20,6 @@ from region_broker.cli.output import (
     print_pairs,
     print_table,
 )
-from region_broker.cli.region_client import parse_urls, reports_errors, url_option
 
 JSON: Final = "json"
 _NODE: Final = click.IntRange(0)
@@ -47,12 +46,11 @@ def cluster() -> None:
 
 
 @cluster.command(epilog="Example: tidemark cluster status --url http://127.0.0.1:9093 -o json")
-@url_option
+@on_region
 @output_option
-@reports_errors
-def status(url: str | None, output: str) -> None:
+def status(region: RegionOfNodes, output: str) -> None:
     """Show who leads the logs, who is in sync, who leads the quorum, and every node."""
-    view = RegionOfNodes(parse_urls(url)).view()
+    view = region.view()
     if output == JSON:
         print_json(view)
         return
@@ -86,15 +84,14 @@ def status(url: str | None, output: str) -> None:
 
 
 @cluster.command(epilog="Example: tidemark cluster quorum -o json")
-@url_option
+@on_region
 @output_option
-@reports_errors
-def quorum(url: str | None, output: str) -> None:
+def quorum(region: RegionOfNodes, output: str) -> None:
     """Show the quorum of the metadata: who leads, who votes, how far each one is.
 
     Only its leader knows how far the others are: it is asked, where it answers.
     """
-    view = RegionOfNodes(parse_urls(url)).leading_view()
+    view = region.leading_view()
     found = view["quorum"]
     if output == JSON:
         print_json(found)
@@ -127,12 +124,11 @@ def node() -> None:
 
 
 @node.command("list", epilog="Example: tidemark cluster node list -o json")
-@url_option
+@on_region
 @output_option
-@reports_errors
-def node_list(url: str | None, output: str) -> None:
+def node_list(region: RegionOfNodes, output: str) -> None:
     """Show each node: addresses, whether it is heard, in sync, and what it lacks."""
-    view = RegionOfNodes(parse_urls(url)).view()
+    view = region.view()
     if output == JSON:
         print_json(view["nodes"])
         return
@@ -142,12 +138,10 @@ def node_list(url: str | None, output: str) -> None:
 @cluster.command(epilog="Example: tidemark cluster partitions --topic orders --node 2")
 @click.option("--topic", help="Only of this topic.")
 @click.option("--node", "node_id", type=_NODE, help="As this node has them; else as the one that leads.")  # fmt: skip
-@url_option
+@on_region
 @output_option
-@reports_errors
-def partitions(topic: str | None, node_id: int | None, url: str | None, output: str) -> None:
+def partitions(topic: str | None, node_id: int | None, region: RegionOfNodes, output: str) -> None:
     """Show each log of a node: who leads it, who is in sync, its high watermark and its end."""
-    region = RegionOfNodes(parse_urls(url))
     rows = region.partitions(node_id, topic)
     if output == JSON:
         print_json(rows)
@@ -169,7 +163,7 @@ def partitions(topic: str | None, node_id: int | None, url: str | None, output: 
 
 
 def _order_options(command: Callable[..., None]) -> Callable[..., None]:
-    for add in (reports_errors, output_option, url_option, timeout_option, dry_run_option):
+    for add in (on_region, output_option, timeout_option, dry_run_option):
         command = add(command)
     return command
 
@@ -177,24 +171,26 @@ def _order_options(command: Callable[..., None]) -> Callable[..., None]:
 @cluster.command(epilog="Example: tidemark cluster drain 1 --dry-run")
 @click.argument("node_id", type=_NODE, metavar="NODE")
 @_order_options
-def drain(node_id: int, *, dry_run: bool, timeout_s: float, url: str | None, output: str) -> None:
+def drain(
+    node_id: int, *, dry_run: bool, timeout_s: float, region: RegionOfNodes, output: str
+) -> None:
     """Have a node lead nothing and take nothing on, until it is started anew: before it is stopped.
 
     Nothing is lost. A stop by SIGTERM does this by itself.
     """
     order = {"node_id": node_id, "dry_run": dry_run}
-    _tell(RegionOfNodes(parse_urls(url)).order("drain", order, timeout_s), output)
+    _tell(region.order("drain", order, timeout_s), output)
 
 
 @cluster.command(epilog="Example: tidemark cluster move --to 2")
 @click.option("--to", "node_id", type=_NODE, metavar="NODE", help="Which node; else the best one in sync.")  # fmt: skip
 @_order_options
 def move(
-    node_id: int | None, *, dry_run: bool, timeout_s: float, url: str | None, output: str
+    node_id: int | None, *, dry_run: bool, timeout_s: float, region: RegionOfNodes, output: str
 ) -> None:
     """Let a node that is in sync lead all logs of the region. Nothing is lost; writes pause for a moment."""
     order = {"node_id": node_id, "dry_run": dry_run}
-    _tell(RegionOfNodes(parse_urls(url)).order("elect", order, timeout_s), output)
+    _tell(region.order("elect", order, timeout_s), output)
 
 
 @cluster.command(
@@ -208,13 +204,18 @@ Examples:
 @click.option("--confirm", is_flag=True, help="Accept that records which were acknowledged may be lost.")  # fmt: skip
 @_order_options
 def unclean_elect(
-    node_id: int, *, confirm: bool, dry_run: bool, timeout_s: float, url: str | None, output: str
+    node_id: int,
+    *,
+    confirm: bool,
+    dry_run: bool,
+    timeout_s: float,
+    region: RegionOfNodes,
+    output: str,
 ) -> None:
     """Let a node lead that is not in sync, where those that are will never come back: it may LOSE records.
 
     docs/runbooks/nobody_leads.md says what to try first, and which node to choose.
     """
-    region = RegionOfNodes(parse_urls(url))
     order = {"node_id": node_id, "dry_run": True}
     planned = region.order("unclean-election", order, timeout_s)
     if dry_run:
@@ -230,22 +231,21 @@ def unclean_elect(
 @click.argument("node_id", type=_NODE, metavar="NODE")
 @_order_options
 def node_remove(
-    node_id: int, *, dry_run: bool, timeout_s: float, url: str | None, output: str
+    node_id: int, *, dry_run: bool, timeout_s: float, region: RegionOfNodes, output: str
 ) -> None:
     """Forget a node that is gone for good, and have the quorum go on without it.
 
     One that comes back with an empty folder under its old number needs no removal: it takes its own place.
     """
     order = {"node_id": node_id, "dry_run": dry_run}
-    _tell(RegionOfNodes(parse_urls(url)).order("remove", order, timeout_s), output)
+    _tell(region.order("remove", order, timeout_s), output)
 
 
 @cluster.command(epilog="Example: tidemark cluster rebalance")
-@url_option
-@reports_errors
-def rebalance(url: str | None) -> None:
+@on_region
+def rebalance(region: RegionOfNodes) -> None:
     """Say why there is nothing to spread: one node leads all logs of a region."""
-    view = RegionOfNodes(parse_urls(url)).view()
+    view = region.view()
     click.echo(
         f"node {view['leadership']['leader']} leads all logs of region {view['region']}: in this stage the logs of a region are led"
         " together (docs/adr/0047-one-node-leads-a-region.md), so there is nothing to rebalance. To let another node lead them:"

@@ -2,15 +2,25 @@
 
 INV-CCL1  an order is sent only to an address that the cluster itself named, or that was given; again only where it is known to have
           changed nothing
+INV-CCL2  one region is looked at, and ordered: the one that was asked for, else the one that has the node that is meant
 Not here: one request (`workbench.node_http`), what is printed (`cluster`).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any, Final
 
+import click
+
 from region_broker.cli.output import EXIT_NOT_FOUND, Progress, fail
-from region_broker.cli.region_client import NoNode
+from region_broker.cli.region_client import (
+    Cluster,
+    NoNode,
+    parse_urls,
+    reports_errors,
+    url_option,
+)
 from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, BadUrl, request
 
 _AGAIN: Final = frozenset({"no-quorum", "other-node"})
@@ -18,21 +28,71 @@ _AGAIN_S: Final = 0.1
 _NOT_FOUND: Final = 404
 
 
+Views = dict[str, dict[str, Any]]
+
+
+def on_region(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--url`` and ``--region``; they arrive as `region`, the nodes behind them. Errors become an exit code."""
+
+    @wraps(command)
+    def run(*args: Any, url: str | None, region_name: str, **more: Any) -> None:
+        command(*args, region=RegionOfNodes(parse_urls(url), region_name), **more)
+
+    option = click.option(
+        "--region", "region_name", metavar="REGION", default="",
+        help="Which region, where there are several. Default: that of the node that is named, else that of the first --url that answers.",
+    )  # fmt: skip
+    return url_option(option(reports_errors(run)))
+
+
 class RegionOfNodes:
     """Asks each node once."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
-        """Look behind `urls`; nothing is asked yet."""
+    def __init__(self, urls: Sequence[str], region: str = "") -> None:
+        """Look behind `urls` for `region`; nothing is asked yet. Empty: the one that is found first."""
         self._urls = list(urls)
+        self._region = region
         self.dead: dict[str, str] = {}
+        self._of_one_node: list[str] = []
 
-    def views(self) -> dict[str, dict[str, Any]]:
-        """Return `GET /v1/cluster` of each node that answers, by address; those that are named are asked, too.
+    def views(self, node_id: int | None = None) -> Views:
+        """Return `GET /v1/cluster` of each node of the region that answers, by address; those that are named are asked, too.
 
-        Raises `NoNode`; ends the command where a region has one node.
+        `node_id`: its region is meant, where none was asked for. Raises `NoNode`, `UnknownRegion`; ends the command where the region has
+        one node.
         """
-        found: dict[str, dict[str, Any]] = {}
-        waiting, asked = list(self._urls), set[str]()
+        found = self._all(self._urls)
+        names = {str(view["region"]) for view in found.values()}
+        if self._region and self._region not in names:
+            found |= self._all(Cluster(self._urls).nodes_of(self._region))
+        elif node_id is not None and not any(map(partial(_has, node_id), found.values())):
+            found |= self._all(self._everywhere())
+        if not found:
+            self._fail()
+        region = self._region or _region_of(found, node_id)
+        return {
+            url: view for url, view in found.items() if view["region"] == region
+        } or self._fail()
+
+    def _everywhere(self) -> list[str]:
+        cluster = Cluster(self._urls)
+        return [url for region in cluster.views() for url in cluster.nodes_of(region)]
+
+    def _fail(self) -> Views:
+        if self._of_one_node:
+            fail(
+                f"the region at {self._of_one_node[0]} has one node: there is no cluster of nodes to look at. See tidemark region status;"
+                " docs/deploy/README.md says how to grow it to three",
+                EXIT_NOT_FOUND,
+            )
+        tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
+        raise NoNode(
+            f"no node answers ({tried}). Give the HTTP address of any live node with --url, several with commas."
+        )
+
+    def _all(self, urls: Sequence[str]) -> Views:
+        found: Views = {}
+        waiting, asked = list(urls), set[str]()
         while waiting:
             url = waiting.pop(0)
             if url in asked:
@@ -42,11 +102,6 @@ class RegionOfNodes:
             if view is not None:
                 found[url] = view
                 waiting += [str(node["http"]) for node in view["nodes"]]
-        if not found:
-            tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
-            raise NoNode(
-                f"no node answers ({tried}). Give the HTTP address of any live node with --url, several with commas."
-            )
         return found
 
     def _ask(self, url: str) -> dict[str, Any] | None:
@@ -54,12 +109,9 @@ class RegionOfNodes:
             view: dict[str, Any] = request(url, "GET", "/v1/cluster", timeout_s=CONNECT_TIMEOUT_S)
         except ApiError as error:
             if error.status == _NOT_FOUND:
-                fail(
-                    f"the region at {url} has one node: there is no cluster of nodes to look at. See tidemark region status;"
-                    " docs/deploy/README.md says how to grow it to three",
-                    EXIT_NOT_FOUND,
-                )
-            self.dead[url] = str(error)
+                self._of_one_node.append(url)
+            else:
+                self.dead[url] = str(error)
         except (OSError, BadUrl) as error:
             self.dead[url] = str(error) or type(error).__name__
         else:
@@ -71,9 +123,9 @@ class RegionOfNodes:
         views = list(self.views().values())
         return max(views, key=lambda view: (view["here"]["leads"], view["quorum"]["commit_index"]))
 
-    def leading_view(self) -> dict[str, Any]:
+    def leading_view(self, node_id: int | None = None) -> dict[str, Any]:
         """Return the view of the node that leads the quorum, else the newest one; raises `NoNode`."""
-        views = list(self.views().values())
+        views = list(self.views(node_id).values())
         return max(
             views,
             key=lambda view: (
@@ -83,10 +135,9 @@ class RegionOfNodes:
 
     def partitions(self, node_id: int | None, topic: str | None) -> list[dict[str, Any]]:
         """Return the logs of a node, of the one that leads where None; raises `NoNode`."""
-        views = self.views()
         if node_id is None:
-            view = self.view()
-            node_id = view["node_id"]
+            node_id = self.view()["node_id"]
+        views = self.views(node_id)
         url = next((url for url, view in views.items() if view["node_id"] == node_id), None)
         if url is None:
             fail(f"node {node_id} does not answer", EXIT_NOT_FOUND)
@@ -97,8 +148,8 @@ class RegionOfNodes:
         """Give an order to the node that leads the quorum (INV-CCL1); raises `ApiError`, `NoNode`."""
         progress = Progress()
         while True:
-            view = self.leading_view()
-            url = view["quorum"]["http"] or next(iter(self._urls))
+            view = self.leading_view(body["node_id"])
+            url = view["quorum"]["http"] or _own_http(view)
             try:
                 done: Mapping[str, Any] = request(url, "POST", f"/v1/cluster/{kind}", body)
             except ApiError as error:
@@ -112,3 +163,20 @@ class RegionOfNodes:
                 time.sleep(_AGAIN_S)
             else:
                 return done
+
+
+def _has(node_id: int, view: Mapping[str, Any]) -> bool:
+    return any(node["node_id"] == node_id for node in view["nodes"])
+
+
+def _own_http(view: Mapping[str, Any]) -> str:
+    (own,) = [node["http"] for node in view["nodes"] if node["node_id"] == view["node_id"]]
+    return str(own)
+
+
+def _region_of(found: Views, node_id: int | None) -> str:
+    """Return the region that has the node, else the first one: ids are unique over all regions."""
+    for view in found.values():
+        if node_id is not None and _has(node_id, view):
+            return str(view["region"])
+    return str(next(iter(found.values()))["region"])

@@ -27,14 +27,15 @@ _WATCH_INTERVAL_S = 0.2
 Examples:
   tidemark dev                              two regions, eu at 127.0.0.1:9092, us at 127.0.0.1:9102
   tidemark dev --regions 1 --port 19092     one region
-  tidemark dev --nodes 3 --regions 1        one region of three nodes: any one of them may go
+  tidemark dev --nodes 3                    two regions of three nodes: any one of each may go
+  tidemark dev --nodes 3 --regions 1        one region of three nodes
   tidemark dev --data-dir ./cluster         the same cluster again, with everything in it
 """
 )
 @click.option("--regions", "region_count", default=2, show_default=True, type=click.IntRange(1, 8),
               help="How many regions.")  # fmt: skip
 @click.option("--nodes", "node_count", default=1, show_default=True, type=click.IntRange(1, NODE_COUNT_MAX),
-              help="How many nodes in each region; several only with --regions 1, for now.")  # fmt: skip
+              help="How many nodes in each region.")  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65_535),
     help="Kafka port of the first node (HTTP is the next one, each further node is ten further); 0: free ports."

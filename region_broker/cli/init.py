@@ -16,11 +16,12 @@ Examples:
   tidemark init --config eu.toml --dry-run                ask the other regions, write nothing
   tidemark init --config eu.toml                          the other regions' nodes run, and wait for the birth
   tidemark init --config eu.toml --no-history-elsewhere   they do not run yet, and the cluster is new
+  tidemark init --config us1.toml                         at one node of another region of several: its quorum begins
 """
 )
 @click.option(
     "--config", "config_path", required=True, type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration of the primary region's node, or of one of its nodes, which must not be running.",
+    help="The configuration of the primary region's node, or of one node of a region of several; that one must not be running.",
 )  # fmt: skip
 @click.option("--no-history-elsewhere", is_flag=True,
               help="Nodes that cannot be asked hold no data of this cluster: you know it.")  # fmt: skip

@@ -1,5 +1,6 @@
 """Commands that change the metadata image, and the one pure function that applies them.
 
+INV-M17 a topic's `copied_count` is 0, or beyond its partition count
 INV-M4  a domain's region epoch never goes down, and no two lineage entries share one (rule T19)
 `apply` is deterministic and total: a command that must not take effect raises `CommandRefused` and leaves the image as
 it was; nothing else is raised.
@@ -83,6 +84,17 @@ class ResizeTopic(msgspec.Struct, frozen=True, tag=True):
     expected: int
 
 
+class CopyPartitions(msgspec.Struct, frozen=True, tag=True):
+    """Let all nodes of a region that mirrors copy so many partitions of a topic, before its readers know of them (T15); 0: no more.
+
+    Refused if these were not `expected` any more.
+    """
+
+    topic_id: UUID
+    copied_count: int
+    expected: int
+
+
 class RenameTopic(msgspec.Struct, frozen=True, tag=True):
     """Give a topic another name; refused if that is taken. For a mirror only, where a topic waits for its name."""
 
@@ -130,6 +142,7 @@ Command = (
     | SetTopicConfigs
     | SetNodeConfigs
     | ResizeTopic
+    | CopyPartitions
     | RenameTopic
     | PutRegion
     | PutDomain
@@ -156,7 +169,7 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _rename_topic(image, topic_id, name)
         case DeleteTopic():
             return _delete_topic(image, command)
-        case CreateTopic() | SetTopicConfigs() | ResizeTopic():
+        case CreateTopic() | SetTopicConfigs() | ResizeTopic() | CopyPartitions():
             return msgspec.structs.replace(image, topics=_changed_topics(image, command))
         case SetNodeConfigs():
             return _set_node_configs(image, command)
@@ -214,7 +227,7 @@ def _take_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> Metad
 
 
 def _changed_topics(
-    image: MetadataImage, command: CreateTopic | SetTopicConfigs | ResizeTopic
+    image: MetadataImage, command: CreateTopic | SetTopicConfigs | ResizeTopic | CopyPartitions
 ) -> dict[str, TopicImage]:
     match command:
         case CreateTopic(topic=topic):
@@ -223,6 +236,8 @@ def _changed_topics(
             topic = _reconfigured(image, command)
         case ResizeTopic():
             topic = _resized(image, command)
+        case CopyPartitions():
+            topic = _copied(image, command)
         case _:
             assert_never(command)
     return {**image.topics, topic.name: topic}
@@ -257,6 +272,7 @@ def _delete_topic(image: MetadataImage, command: DeleteTopic) -> MetadataImage:
     if topic.internal:
         raise CommandRefused("internal-topic", f"topic {topic.name} is a ledger and stays")
     remembered = list(image.deleted.items())[-(DELETED_MAX - 1) :]
+    topic = msgspec.structs.replace(topic, copied_count=0)
     deleted = DeletedTopic(
         topic=topic, metadata_version=image.version + 1, deleted_wall_ms=command.wall_ms
     )
@@ -297,7 +313,22 @@ def _resized(image: MetadataImage, command: ResizeTopic) -> TopicImage:
         raise CommandRefused(
             "topic-resized", f"topic {topic.name} has {topic.partition_count} partitions by now"
         )
-    return msgspec.structs.replace(topic, partition_count=command.partition_count)
+    count = command.partition_count
+    still_copied = topic.partition_count <= count < topic.copied_count
+    return msgspec.structs.replace(
+        topic, partition_count=count, copied_count=topic.copied_count if still_copied else 0
+    )
+
+
+def _copied(image: MetadataImage, command: CopyPartitions) -> TopicImage:
+    topic = _topic(image, command.topic_id)
+    if topic.copied_count != command.expected:
+        raise CommandRefused(
+            "topic-copies-changed",
+            f"{topic.copied_count} partitions of topic {topic.name} are copied by now",
+        )
+    is_more = command.copied_count > topic.partition_count  # INV-M17
+    return msgspec.structs.replace(topic, copied_count=command.copied_count if is_more else 0)
 
 
 def _put_region(image: MetadataImage, region: RegionImage) -> MetadataImage:

@@ -45,7 +45,11 @@ LEDGER_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic: fixed id, name, partition count and domain; `configs` holds only what was set."""
+    """One topic: fixed id, name, partition count and domain; `configs` holds only what was set.
+
+    `copied_count`: how many partitions all nodes of a region copy that mirrors, where its readers do not know of all of them
+    yet (T15); 0 where they do.
+    """
 
     topic_id: UUID
     name: str
@@ -53,6 +57,13 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = DEFAULT_DOMAIN
     internal: bool = False
     configs: dict[str, str] = {}
+    copied_count: int = 0
+
+    @property
+    def as_kept(self) -> "TopicImage":
+        """Return it with all partitions that a node of its region has a log of."""
+        count = max(self.partition_count, self.copied_count)
+        return msgspec.structs.replace(self, partition_count=count, copied_count=0)
 
 
 class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):

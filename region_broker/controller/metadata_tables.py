@@ -35,7 +35,7 @@ from region_broker.controller.metadata_image import (
 from region_broker.controller.raft.entries import LogIndex, Member, Term
 from region_broker.controller.region_folder import RegionFolder
 
-SCHEMA_REVISION: Final = "0007"
+SCHEMA_REVISION: Final = "0008"
 
 _Rows = dict[Any, dict[str, Any]]
 """Rows by their primary key."""
@@ -58,6 +58,7 @@ topics = Table(
     Column("domain", String, nullable=False),
     Column("internal", Integer, nullable=False),
     Column("configs", LargeBinary, nullable=False),
+    Column("copied_count", Integer, nullable=False, server_default="0"),
 )
 regions = Table(
     "regions",
@@ -331,6 +332,7 @@ def _topic_row(topic: TopicImage) -> dict[str, Any]:
         "domain": topic.domain,
         "internal": int(topic.internal),
         "configs": msgspec.json.encode(topic.configs),
+        "copied_count": topic.copied_count,
     }
 
 
@@ -343,7 +345,10 @@ def _topic(row: Mapping[str, Any]) -> TopicImage:
 
 def _deleted_row(deleted: DeletedTopic) -> dict[str, Any]:
     row = _topic_row(deleted.topic)
-    del row["internal"]  # a ledger is never deleted
+    del (
+        row["internal"],
+        row["copied_count"],
+    )  # a ledger is never deleted, and nobody copies what is gone
     return {
         **row,
         "metadata_version": deleted.metadata_version,

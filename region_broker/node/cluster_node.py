@@ -270,7 +270,8 @@ class ClusterNode:
         self._waiting.stage = OPENS
         storage = Storage.finish(begun, config, self._ports)
         node = Node(config, self._ports, storage, self._parts_of(storage))
-        node.recover_among_nodes()
+        assert node.leading is not None, "of several nodes"
+        node.leading.recover()
         await storage.folder.note_whole()
         self.on_node(node)
         return node

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
-from geo_replicator.failover import Phase, State
+from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut, Lineage
 from idempotency.identity import LeaderEpoch
 from region_broker.config.node_config import NodeConfig
@@ -43,6 +43,7 @@ from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
+from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.replication import RegionWork, Replication
@@ -51,6 +52,7 @@ from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import no_bound
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -62,7 +64,7 @@ from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
 from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
-from region_broker.region.failover.record import JournalRecord, RegionRecord
+from region_broker.region.failover.record import JournalRecord, PatientMetadata, RegionRecord
 from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.region.mending.shared_logs import SharedLogs
@@ -75,7 +77,7 @@ from region_broker.region.peers.forwarder import (
     this_node_leads,
     under_none,
 )
-from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, Hello, PeerRefused
+from region_broker.region.peers.protocol import Hello
 from region_broker.region.peers.server import PeerServer, PeerSettings
 from region_broker.region.ports import RoleServices, Term
 from region_broker.region.role import NodeIdentity, RegionRole
@@ -97,6 +99,9 @@ _LOOK_AGAIN_MS: Final = 1_000
 class Node:
     """`open`, then `run` until `stop` is called."""
 
+    leading: LeadingRegion | None = None
+    """What this node does for its region while it leads it; None for the only node of one."""
+
     def __init__(
         self, config: NodeConfig, ports: Ports, storage: Storage, cluster: ClusterParts | None = None
     ) -> None:  # fmt: skip
@@ -116,7 +121,6 @@ class Node:
         self._handshake = Handshake() if cluster is None else cluster.handshake
         self._region_record: RegionRecord | None = None
         """Where a region of several nodes keeps what it knows of itself."""
-        self._state_before: State | None = None
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
         self._compose_coordinators()
@@ -124,17 +128,13 @@ class Node:
         self._compose_servers()
         self.configs.follow(self._effects.take)
         if cluster is not None:
-
-            async def begin_region() -> None:
-                assert self._region_record is not None, "of several nodes"
-                await self._region_record.begin(self._state_before)
-
-            work = RegionWork(begin_region, self._lead_region)
+            assert self.leading is not None, "of several nodes"
+            work = RegionWork(self._begin_region, self.leading.lead)
             self._replication = Replication(
-                cluster, storage, self.role, ports.clock, work, self.tidemarks.notice_topics
+                cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
-            storage.metadata.follow(lambda _image: self._show_recorded())
-            self._handshake.refused = self._why_silent
+            storage.metadata.follow(self.leading.show_recorded)
+            self._handshake.refused = self.leading.why_silent
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -194,7 +194,7 @@ class Node:
             NodeIdentity(config.cluster_id, config.region, own.node_id, *split(own.kafka)),
             RoleServices(
                 logs=lambda: storage.partitions,
-                settle_logs=lambda: settle_partitions(storage.metadata, storage.partitions),
+                settle_logs=self._settle_logs,
                 transactions=TransactionRole(self.transactions),
                 groups=GroupRole(self.groups),
                 open_cut_leader=self.tidemarks.open_cut_leader,
@@ -211,7 +211,9 @@ class Node:
         parts = FailoverParts(
             domain=DEFAULT_DOMAIN,
             clock=ports.clock,
-            metadata=storage.metadata,
+            metadata=storage.metadata
+            if self._cluster is None
+            else PatientMetadata(storage.metadata, ports.clock),
             role=self.role,
             tidemarks=self.tidemarks,
             quarantine=storage.quarantine,
@@ -222,6 +224,11 @@ class Node:
         record = self._region_record or JournalRecord(storage.journal)
         self.failover = FailoverDriver(parts, record, FailoverSettings())
         self._handshake.driver = self.failover
+        if self._region_record is not None:
+            self.leading = LeadingRegion(
+                config, storage, self._region_record,
+                LedWith(self.failover, self.tidemarks, self._source), self._leads_under,
+            )  # fmt: skip
         self._failover_answers = FailoverAnswers(self.failover)
         self._source.on_refuted = self.failover.refuted
         self._source.cut_is_owed = self.failover.cut_is_owed
@@ -232,53 +239,25 @@ class Node:
     def _leads(self, term: Term) -> bool:
         return self._replication is None or self._replication.leadership.leads == term.leader_epoch
 
+    async def _settle_logs(self) -> None:
+        await settle_partitions(self.storage.metadata, self.storage.partitions)
+        self._logs_changed()
+
     async def _settle_commits(self, term: Term) -> None:
         if self._replication is not None:
             is_written = term.primary_region == self.config.region and not term.from_donor
             epoch = term.leader_epoch if is_written else None
             await self._replication.leadership.settle_commits(epoch)
 
-    # -- what the node does that leads a region of several --------------------------------------
-
     def _leads_under(self) -> LeaderEpoch | None:
         return None if self._replication is None else self._replication.leadership.leads
 
-    def _why_silent(self) -> PeerRefused | None:
-        """Return why this node does not speak for its region, None where it does."""
-        if self._leads_under() is None:
-            leadership = self.storage.metadata.image.leadership
-            leader = None if leadership is None else leadership.leader
-            who = "no node does now" if leader is None else f"node {leader.node_id} does"
-            return PeerRefused(
-                NOT_LEADING,
-                f"node {self.config.own_node.node_id} does not lead region {self.config.region}: {who}",
-            )
-        if not self.failover.running:
-            return PeerRefused(NOT_ACTING, "this node begins to lead its region")
-        return None
-
-    def recover_among_nodes(self) -> None:
-        """Read what this folder knows from a time when its node was the region's only one; raises `JournalDamaged`, OSError."""
-        self._state_before = JournalRecord(self.storage.journal).recover().state
-
-    def _show_recorded(self) -> None:
-        """Let operators see at each node what the one that leads has recorded."""
-        assert self._region_record is not None, "of several nodes"
-        if not self.failover.running:
-            self.failover.show(self._region_record.recover().state)
-
-    async def _lead_region(self) -> None:
-        """Go on with what the region is about, from what is recorded (INV-FA3)."""
-        record = self._region_record
-        assert record is not None, "of several nodes"
-        self._source.begin_anew()
-        self.storage.hold.begin_anew(record.identity.met)
-        await self.tidemarks.take_over_reached()
-        await self.failover.recover()
-        try:
-            await self.failover.run()
-        finally:
-            self._show_recorded()
+    async def _begin_region(self) -> None:
+        """Return once the metadata have what the region knows of itself, and this node is to lead it."""
+        assert self._replication is not None, "of several nodes"
+        assert self.leading is not None, "of several nodes"
+        await self._replication.let_another_lead()
+        await self.leading.begin()
 
     def _tidemark_parts(self) -> TidemarkParts:
         storage, ports = self.storage, self._ports
@@ -447,6 +426,9 @@ class Node:
 
     def _notice_topics(self) -> None:
         self.tidemarks.notice_topics()
+        self._logs_changed()
+
+    def _logs_changed(self) -> None:
         if self._replication is not None:
             self._replication.logs_changed()
 
@@ -547,7 +529,7 @@ class Node:
         return term.leader_epoch if term is not None and self._leads(term) else None
 
     def _why_silent_text(self) -> str:
-        return "" if self._cluster is None else str(self._why_silent() or "")
+        return "" if self.leading is None else str(self.leading.why_silent() or "")
 
     def _start_check(self) -> str | None:
         """Say why this region stands aside; who does not speak for it has not asked the others (T36)."""
@@ -703,13 +685,15 @@ class Node:
 
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
-        leads = self._replication is None or self.failover.running
+        replication = self._replication
+        leads = replication is None or self.failover.running
         if leads:
             await self.storage.hold.look(self._hold_parts)
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
-        if leads or (self._replication is not None and self._replication.leadership.follows):
-            self.storage.partitions.maintain(self.storage.hold.of)
+        if leads or (replication is not None and replication.leadership.follows):
+            reached_of = no_bound if replication is None else replication.reached_of()
+            self.storage.partitions.maintain(self.storage.hold.of, reached_of)
         await self.storage.partitions.purge()
 
 

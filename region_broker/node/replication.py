@@ -27,6 +27,7 @@ from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import no_bound
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
@@ -37,8 +38,11 @@ from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageC
 from region_broker.region.failover.log_surgery import CutReason, cut_copy
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps.effects import as_entry
+from region_broker.region.mirror.mirror_topics import BY_TIDEMARK
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
+from region_broker.region.tidemarks.service import TidemarkService
+from region_broker.region.topics import BY_ORDER
 from region_broker.replication.leading import LeadingSettings
 
 LAG_MS_MAX: Final = 5_000
@@ -71,15 +75,15 @@ class Replication:
 
     def __init__(
         self, cluster: ClusterParts, storage: Storage, role: RegionRole, clock: Clock,
-        region_work: RegionWork, topics_changed: Callable[[], None],
+        region_work: RegionWork, tidemarks: TidemarkService,
     ) -> None:  # fmt: skip
         """Join them."""
         self._cluster = cluster
-        self._region_work = region_work
         self._storage = storage
         self._clock = clock
-        self._region = role.region
-        self._topics_changed = topics_changed
+        self._role = role
+        self._tidemarks = tidemarks
+        tidemarks.on_logs_changed = self.logs_changed
         metadata, partitions = storage.metadata, storage.partitions
         for partition in partitions:
             partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
@@ -121,7 +125,7 @@ class Replication:
                 leading=self.leading,
                 following=self.following,
                 lead=region_work.lead,
-                begin_region=self._begin_region,
+                begin_region=region_work.begin,
                 cut_logs=self._cuts.run,
             )
         )
@@ -134,7 +138,7 @@ class Replication:
             )
         )
         self._statements.serve_on(cluster.door.handlers_for(STATEMENTS))
-        self._registry = RegistryFollowing(partitions, self._opened)
+        self._registry = RegistryFollowing(partitions, self._opened, self._why_deleted)
         metadata.on_foreign = self._changed_by_others
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
@@ -154,11 +158,23 @@ class Replication:
 
     def _cut_below(self) -> CutBelow | None:
         """Return how a log is cut below HW, while another region acts (INV-RFN5)."""
-        domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
-        if domain is None or domain.acting_region == self._region:
+        domain = self._mirrored()
+        if domain is None:
             return None
-        reason = CutReason.divergence(domain, self._region, self._clock.wall_ms())
+        reason = CutReason.divergence(domain, self._role.region, self._clock.wall_ms())
         return partial(_cut_copy, reason, self._storage.quarantine)
+
+    def _mirrored(self) -> metadata_image.DomainImage | None:
+        """Return the domain while another region acts in it."""
+        domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
+        return None if domain is None or domain.acting_region == self._role.region else domain
+
+    def reached_of(self) -> Callable[[Partition], int | None]:
+        """Return what says how far the region has reached a log, where this node follows and the region mirrors (INV-TKO5)."""
+        if not self.leadership.follows or self._mirrored() is None:
+            return no_bound
+        cut = self._tidemarks.held_cut()
+        return lambda partition: cut.position_of(partition.key)
 
     def _look_for_copied(self, image: MetadataImage) -> None:
         """Take note where all that this disk had lost was copied again: a leader has taken this node in (INV-NRP3, INV-RPL4)."""
@@ -175,11 +191,7 @@ class Replication:
                     "%d logs that were lost here were copied again: %s", len(lost), lost[:NAMED_MAX]
                 )
 
-    async def _begin_region(self) -> None:
-        await self._let_another_lead()
-        await self._region_work.begin()
-
-    async def _let_another_lead(self) -> None:
+    async def let_another_lead(self) -> None:
         """Return if this node may lead; where its disk has lost a log, another one in sync is to, and is waited for (INV-NRP3)."""
         told = False
         while self._storage.partitions.lost() and (others := self._others_in_sync()):
@@ -207,15 +219,25 @@ class Replication:
         self.following.logs_changed()
 
     def _opened(self, partition: Partition) -> None:
-        """Lead it where this node leads, or is about to: then the other logs lead already, and nobody looks again."""
-        if self.leadership.leads is not None:
+        """Lead it where this node leads, or is about to: then the other logs lead already, and nobody looks again.
+
+        In a region that mirrors its link takes it on; one that is still to begin takes on what is there.
+        """
+        if self.leadership.leads is None:
+            return
+        if self._mirrored() is None:
             partition.become_leader(self.leadership.leads)
+        elif self._role.mirrors and self._tidemarks.copies is not None:
+            self._tidemarks.copies.opened_by_others(partition)
+
+    def _why_deleted(self) -> str:
+        return BY_ORDER if self._mirrored() is None else BY_TIDEMARK
 
     def _changed_by_others(self, old: MetadataImage, new: MetadataImage) -> None:
         self._registry.take(old, new)
         if old.topics is not new.topics:
             self.logs_changed()
-            self._topics_changed()
+            self._tidemarks.notice_topics()
 
     async def run(self) -> None:
         """Lead and follow until cancelled."""

@@ -197,7 +197,7 @@ class Storage:
             ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
         )
         for topic in metadata.image.topics.values():
-            partitions.open_topic(topic)
+            partitions.open_topic(topic.as_kept)
         partitions.finish_drops()
         return cls(
             disk=ports.disk,

@@ -89,6 +89,11 @@ class TopicSpec(Protocol):
         ...
 
 
+def no_bound(_partition: Partition) -> None:
+    """Return how far a region has reached a log that is not copied from another region."""
+    return
+
+
 class PartitionTable:
     """Opens, finds, maintains and closes the partitions."""
 
@@ -403,10 +408,14 @@ class PartitionTable:
             partition.close(f"the topic of {partition.tp} was deleted")
         self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
 
-    def maintain(self, hold_of: Callable[[Partition], Hold | None]) -> int:
+    def maintain(
+        self,
+        hold_of: Callable[[Partition], Hold | None],
+        reached_of: Callable[[Partition], int | None] = no_bound,
+    ) -> int:
         """Apply retention and producer expiry everywhere; return how many segments were deleted.
 
-        `hold_of` says what of a partition must be kept, or None. To be called now and then (a minute).
+        `hold_of` says what of a partition must be kept, or None; `reached_of`: see `Retention.maintain`. To be called now and then (a minute).
         """
         self._removal.again()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
@@ -418,6 +427,7 @@ class PartitionTable:
                     monotonic_ms=monotonic_ms,
                     producer_expiration_ms=self._config.producer_id_expiration_ms,
                     hold=hold_of(partition),
+                    reached=reached_of(partition),
                 )
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)

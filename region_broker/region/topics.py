@@ -21,6 +21,7 @@ from idempotency.ports import Chance
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import (
     CommandRefused,
+    CopyPartitions,
     CreateTopic,
     DeleteTopic,
     RenameTopic,
@@ -34,6 +35,8 @@ from region_broker.controller.unbroken import to_its_end
 from region_broker.partitions.table import PartitionTable, holds_records
 from region_broker.region.ports import MetadataSide
 
+BY_ORDER: Final = "an order to delete it, in this region"
+"""Why a topic goes, for people."""
 _log: Final = logging.getLogger("tidemark.topics")
 
 
@@ -135,7 +138,7 @@ class TopicRegistry:
         with self._change():
             topic = self._known(name)
             topic_id = topic.topic_id
-            self._partitions.mark_topic(topic_id, "an order to delete it, in this region")
+            self._partitions.mark_topic(topic_id, BY_ORDER)
             try:
                 await self._metadata.apply(DeleteTopic(topic_id))
             except (CommandRefused, OSError) as error:
@@ -182,6 +185,9 @@ async def _settle(metadata: MetadataSide, partitions: PartitionTable) -> None:
         if count > topic.partition_count:
             _log.warning("topic %s gets %d partitions: they hold records", topic.name, count)
             await metadata.apply(ResizeTopic(topic.topic_id, count, topic.partition_count))
+        present = metadata.image.topic_by_id(topic.topic_id)
+        if present is not None and present.copied_count:
+            await metadata.apply(CopyPartitions(topic.topic_id, 0, present.copied_count))
         partitions.drop_beyond(topic.topic_id, count)
 
 

@@ -5,13 +5,16 @@ Not here: the order of the acts (`command`).
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from idempotency.identity import INTERNAL_TOPICS
+from region_broker.workbench.leading_node import LeadingNode
 from region_broker.workbench.local_cluster import LocalCluster
-from region_broker.workbench.node_http import request
+from region_broker.workbench.node_http import ApiError, request
 
 _ASK_INTERVAL_S: Final = 0.05
+_ELECTED_WITHIN_S: Final = 30.0
 
 
 class StageError(Exception):
@@ -19,9 +22,46 @@ class StageError(Exception):
 
 
 def view(cluster: LocalCluster, region: str) -> Mapping[str, Any]:
-    """Return `GET /v1/region` of a region."""
-    answer: Mapping[str, Any] = request(cluster.place(region).http, "GET", "/v1/region")
+    """Return `GET /v1/region` of a region, of several nodes of the one that leads it, once one does."""
+    urls = _urls(cluster, region)
+    if len(urls) == 1:
+        return _asked(urls[0])
+    found: list[Mapping[str, Any]] = []
+
+    def leads() -> bool:
+        for url in urls:
+            try:
+                found.append(_asked(url))
+            except (OSError, ApiError):
+                continue
+            if found[-1]["role"] != "follower":
+                return True
+        return False
+
+    wait_until(f"a leader of region {region}", _ELECTED_WITHIN_S, leads)
+    return found[-1]
+
+
+def _asked(url: str) -> Mapping[str, Any]:
+    answer: Mapping[str, Any] = request(url, "GET", "/v1/region")
     return answer
+
+
+def _urls(cluster: LocalCluster, region: str) -> list[str]:
+    """Return the HTTP addresses of a region's nodes that run, of all where none does."""
+    nodes = cluster.place(region).nodes
+    return [node.http for node in nodes if cluster.pids(node.name)] or [node.http for node in nodes]
+
+
+def _leading(cluster: LocalCluster, region: str) -> LeadingNode:
+    return LeadingNode(_urls(cluster, region))
+
+
+def leading_folder(cluster: LocalCluster, region: str) -> Path:
+    """Return the data folder of the node that leads a region."""
+    leads = view(cluster, region)["node_id"]
+    (name,) = [node.name for node in cluster.place(region).nodes if node.node_id == leads]
+    return cluster.data_dir(name)
 
 
 def wait_until(what: str, timeout_s: float, done: Callable[[], bool]) -> None:
@@ -64,21 +104,20 @@ def wait_mirrored(cluster: LocalCluster, acting: str, mirror: str, timeout_s: fl
 
 def loss_statement(cluster: LocalCluster, region: str) -> Mapping[str, Any]:
     """Return what a failover to `region` would lose at most."""
-    answer: Mapping[str, Any] = request(
-        cluster.place(region).http, "GET", f"/v1/region/loss-statement?to={region}"
-    )
+    path = f"/v1/region/loss-statement?to={region}"
+    answer: Mapping[str, Any] = _leading(cluster, region).ask(path, _ELECTED_WITHIN_S)
     return answer
 
 
 def fail_over(cluster: LocalCluster, region: str, timeout_s: float) -> Mapping[str, Any]:
     """Order the failover and return the finished operation; raises `StageError`."""
-    url = cluster.place(region).http
+    leading = _leading(cluster, region)
     order = {"to": region, "domain": "main", "confirm": True}
-    operation: Mapping[str, Any] = request(url, "POST", "/v1/region/failover", order)
+    operation: Mapping[str, Any] = leading.order("/v1/region/failover", order, timeout_s)
 
     def ended() -> bool:
         nonlocal operation
-        operation = request(url, "GET", f"/v1/operations/{operation['operation_id']}")
+        operation = leading.ask(f"/v1/operations/{operation['operation_id']}", timeout_s)
         return bool(operation["status"] != "running")
 
     wait_until(f"the failover to {region}", timeout_s, ended)
@@ -89,6 +128,6 @@ def fail_over(cluster: LocalCluster, region: str, timeout_s: float) -> Mapping[s
 
 def losses(cluster: LocalCluster, region: str) -> Sequence[Mapping[str, Any]]:
     """Return the losses that `region`'s quarantine proves."""
-    answer = request(cluster.place(region).http, "GET", "/v1/region/losses")
+    answer = _leading(cluster, region).ask("/v1/region/losses", _ELECTED_WITHIN_S)
     found: Sequence[Mapping[str, Any]] = answer["losses"]
     return found

@@ -103,22 +103,6 @@ def test_each_node_is_announced_with_its_region(lone: Dev) -> None:
     assert list(region) == ["name", "bootstrap", "http", "pids", "nodes"]
 
 
-def test_several_nodes_in_a_region_are_refused_beside_other_regions(tmp_path: Path) -> None:
-    said = "regions[0].nodes are 3: several nodes in a region are served where there is no other region, for now"
-    where = ("--data-dir", str(tmp_path), "--port", "0")
-    told = run("dev", "--nodes", "3", "--regions", "2", *where, code=1)
-    assert told.startswith("tidemark: node 1 of region eu did not start: ")
-    assert said in told
-    for node_id in (
-        "1",
-        "2",
-        "3",
-    ):  # each has a file of its own, by which it could be started again
-        path = str(tmp_path / "eu" / node_id / "node.json")
-        assert said in run("broker", "--config", path, code=1)
-        assert said in run("broker", "--config", path, "--check", code=1)
-
-
 def test_every_command_against_a_live_pair_before_and_after_a_failover(dev: Dev) -> None:
     where = ("--bootstrap", dev.bootstrap)
     run("topic", "create", "orders", "--partitions", "2", "--dry-run", *where)

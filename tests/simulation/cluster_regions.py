@@ -19,7 +19,6 @@ from typing_extensions import override
 from geo_replicator.failover import Phase
 from region_broker.config.node_config import NodeConfig
 from region_broker.controller.cluster_image import Leadership
-from region_broker.node import Node
 from region_broker.region.failover.operations import Operation
 from region_broker.region.folder.identity_file import write_identity
 from region_broker.region.folder.newborn import new_identity
@@ -100,25 +99,6 @@ class NodeAmong(Member):
         chance = FolderChance(f"folder of {region}")
         identity = new_identity(CLUSTER_ID, region, self.node_id, chance)
         write_identity(self.disk, self.folder, msgspec.structs.replace(identity, founds=True))
-
-    @override
-    def _take_node(self, node: Node) -> None:
-        super()._take_node(node)
-        if not hasattr(node.tidemarks, "on_logs_changed"):
-            _replicate_what_the_link_opens(node)
-
-
-def _replicate_what_the_link_opens(node: Node) -> None:
-    """Do what nodes do by themselves where `TidemarkService` tells of the logs that a link opens: until then followers do not copy them."""
-    partitions, replication = node.storage.partitions, node._replication
-    assert replication is not None
-    open_topic = partitions.open_topic
-
-    def opening(topic: Any) -> Any:
-        asyncio.get_running_loop().call_soon(replication.logs_changed)
-        return open_topic(topic)
-
-    partitions.open_topic = opening  # type: ignore[method-assign]
 
 
 class OnlyNode(Region):

@@ -16,7 +16,7 @@ from geo_replicator.whole_ends import NOTHING_WHOLE, WholeEnds
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.log_surgery import DivergedLogs
-from region_broker.region.mirror.mirror_log import MirrorTopicStore
+from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from tests.simulation.folder_faults import copy_of, restore
 from tests.simulation.region_pair import Pair, Region, region_pair, until
 from tests.simulation.test_older_copies import TOPIC, shows
@@ -159,8 +159,8 @@ async def test_T16_a_topic_that_grew_does_not_end_at_its_beginning(
     async with disputed(tmp_path, b"gone", grows=True) as pair:
         taken, original = asyncio.Event(), MirrorTopicStore.open_logs
 
-        def open_logs(self: MirrorTopicStore, topic: MirrorTopic) -> None:
-            original(self, topic)
+        async def open_logs(self: MirrorTopicStore, topic: MirrorTopic) -> None:
+            await original(self, topic)
             if topic.name == TOPIC and not taken.is_set():
                 taken.set()
                 pair.fabric.cut("eu", "us")

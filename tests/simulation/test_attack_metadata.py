@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.region.mirror.mirror_log import mirror_topic
+from region_broker.region.mirror.mirror_topics import mirror_topic
 from tests.simulation.region_pair import Region, region_pair
 from tests.simulation.test_cancelled_changes import agree, mirrors_of
 from tests.unit.region_broker.log.test_journal import KeepsNothing

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from region_broker.region.mirror.mirror_log import MirrorTopicStore, mirror_topic
+from region_broker.region.mirror.mirror_topics import MirrorTopicStore, mirror_topic
 from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]

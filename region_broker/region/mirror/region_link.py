@@ -19,10 +19,18 @@ from geo_replicator.failover_events import EntryRecord
 from geo_replicator.history import HistoryDifference, ShownLog, in_pieces
 from geo_replicator.lag import Lag
 from geo_replicator.lineage import Lineage, LogKey, TidemarkPoint
-from geo_replicator.ports import FetchAnswer, LinkFailed, PrimarySession, SentSlice
+from geo_replicator.ports import (
+    FetchAnswer,
+    LinkFailed,
+    MirrorLogs,
+    Primary,
+    PrimarySession,
+    SentSlice,
+)
 from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch
 from region_broker.ports.network import Network
+from region_broker.region.mirror.donor import DonorPrimary
 from region_broker.region.peers.addresses import RegionAddresses, opened_region
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.history_messages import (
@@ -50,6 +58,7 @@ from region_broker.region.peers.protocol import (
     SyncTopics,
     TopicRegistry,
 )
+from region_broker.region.ports import Term
 
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS: Final = 1_000
@@ -127,6 +136,19 @@ class _FetchUnderWay:
             ) from error
         except (PeerUnreachable, PeerRefused, ValueError) as error:
             raise LinkFailed(str(error)) from error
+
+
+def primary_of(
+    network: Network,
+    addresses: RegionAddresses,
+    term: Term,
+    identity: PeerIdentity,
+    logs: MirrorLogs,
+) -> Primary:
+    """Return whom the link of `term` follows, which copies into `logs`."""
+    region, region_epoch = term.primary_region, term.region_epoch
+    primary = PeerPrimary(network, addresses, region, identity, region_epoch)
+    return DonorPrimary(primary, logs) if term.from_donor else primary
 
 
 class PeerPrimarySession:

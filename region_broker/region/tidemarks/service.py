@@ -19,7 +19,7 @@ from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, 
 from geo_replicator.link.driver import Link
 from geo_replicator.link.reaching import lost_text
 from geo_replicator.loss import UndoneChange
-from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts, Primary
+from geo_replicator.ports import DivergenceHandler, LinkFacts, LinkPorts
 from geo_replicator.reading import held_point, read_book, shortfalls
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
@@ -35,16 +35,11 @@ from region_broker.controller.metadata_image import (
 from region_broker.log.failures import LogError
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.network import Network
-from region_broker.region.mirror.donor import DonorPrimary
-from region_broker.region.mirror.mirror_log import (
-    MirrorPartitions,
-    MirrorTopicStore,
-    TidemarkLog,
-    key_of,
-)
+from region_broker.region.mirror.mirror_log import MirrorPartitions, TidemarkLog, key_of
+from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from region_broker.region.mirror.mirror_view import MirrorView
 from region_broker.region.mirror.primary_side import PrimarySide
-from region_broker.region.mirror.region_link import PeerPrimary
+from region_broker.region.mirror.region_link import primary_of
 from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import PeerIdentity
@@ -112,6 +107,10 @@ class TidemarkService:
         self.cut_leader: CutLeader | None = None
         self.link: Link | None = None
         self.view: MirrorView | None = None
+        self.copies: MirrorPartitions | None = None
+        """What the link that was opened last copies into."""
+        self.on_logs_changed: Callable[[], None] = lambda: None
+        """Called in the step in which a link has opened or dropped logs."""
         self._logged: tuple[_ClaimedFrom, Cut] | None = None
         self._copies_donor = False
         self._heard_at_ms: int | None = None
@@ -147,19 +146,11 @@ class TidemarkService:
         ledgers = ledgers_of(parts.metadata.image)
         self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
-        primary: Primary = PeerPrimary(
-            parts.network,
-            parts.addresses,
-            term.primary_region,
-            parts.identity,
-            term.region_epoch,
-        )
-        if term.from_donor:
-            primary = DonorPrimary(primary, logs)
+        primary = primary_of(parts.network, parts.addresses, term, parts.identity, logs)
         ports = LinkPorts(
             primary=primary,
             logs=logs,
-            topics=MirrorTopicStore(parts.metadata, parts.partitions, logs),
+            topics=MirrorTopicStore(parts.metadata, parts.partitions, logs, self.on_logs_changed),
             reached=parts.reached,
             divergence=parts.divergence,
             clock=parts.clock,
@@ -176,6 +167,7 @@ class TidemarkService:
         link.restore()
         self.cut_leader = None
         self.link = link
+        self.copies = logs
         return link
 
     def _keep_from_primary(self, term: Term) -> None:
@@ -348,16 +340,28 @@ class TidemarkService:
         To be called whenever this node begins to lead a region of several, once HW is that of the region and before the
         failover machine runs; running it again, or cancelling it, does no harm.
         """
-        parts = self._parts
+        reached = self._parts.reached
         self.link = self.cut_leader = None  # of an earlier time: others have led since
-        point = taken_over(
-            parts.partitions, ledgers_of(parts.metadata.image), parts.metadata.image,
-            parts.lineage(), OwnFile(parts.region, parts.ordinal, parts.reached.point),
-        )  # fmt: skip
-        if point == parts.reached.point:
-            await parts.reached.forget_whole()
+        point = self._taken_over()
+        if point == reached.point:
+            await reached.forget_whole()
         else:
-            await parts.reached.save(point, NOTHING_WHOLE)
+            _log.info("this node leads now: by its logs, this region has reached %s", point)
+            await reached.save(point, NOTHING_WHOLE)
+
+    def _taken_over(self) -> TidemarkPoint:
+        parts = self._parts
+        own = OwnFile(parts.region, parts.ordinal, parts.reached.point)
+        image = parts.metadata.image
+        return taken_over(parts.partitions, ledgers_of(image), image, parts.lineage(), own)
+
+    def held_cut(self) -> Cut:
+        """Return what this node would find reached if it led next, the empty cut where that cannot be read (INV-TKO5)."""
+        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        try:
+            return self._cut_at(records, self._taken_over()) or EMPTY_CUT
+        except TidemarkError:
+            return EMPTY_CUT
 
     def take_back_starts(self, point: TidemarkPoint) -> None:
         """Void orders to delete records that were given above `point`, durably, after the logs were cut to it (T14)."""

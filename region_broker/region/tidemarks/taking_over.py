@@ -6,6 +6,8 @@ INV-TKO2 nor is it one that the region may not claim: none that is void (T25), n
 INV-TKO3 what this node itself has written down as reached is not lowered but by the lineage, whatever its disk has lost of it
          since: that is told as a loss (INV-LD5)
 INV-TKO4 a node that begins to lead knows nothing to be whole, whatever its file says of it (T17): ends are looked for again
+INV-TKO5 a node that follows forgets no transaction beyond what it would find reached: else the one that leads next shows nothing to
+         read-committed readers, until the primary has sent a tidemark that covers all of it
 
 T15: a tidemark names its logs by topic id and partition, and M, the version of the primary's registry, which the registry here
 knows nothing of; so the names decide. A log with records that is missing here keeps a tidemark from being reached, whether its topic
@@ -76,8 +78,6 @@ def taken_over(
     except TidemarkError as error:
         _log.error("what this region has reached is not to be found in its logs: %s", error)
         return standing
-    if found > own.point:
-        _log.info("this node leads now: by its logs, this region has reached %s", found)
     return max(standing, found)
 
 

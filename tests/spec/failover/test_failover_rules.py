@@ -52,6 +52,7 @@ from region_broker.region.failover.log_surgery import DivergedLogs, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.failover.steps import effects
 from region_broker.region.failover.steps.effects import FailoverSteps
+from region_broker.region.failover.steps.own_terms import OwnTerms
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.ports import RegionLog, Term
 from tests.fixtures.failover_regions import ORDERS, Pair, Site, fail_over
@@ -254,19 +255,19 @@ async def test_T20_nobody_copies_a_log_that_is_cut_late(
     await pair.eu.write("first")
     await pair.reached("first")
     caplog.set_level(logging.INFO)
-    late, cut_logs, own_term = asyncio.Event(), log_surgery.cut_logs, FailoverSteps._own_term
+    late, cut_logs, own_term = asyncio.Event(), log_surgery.cut_logs, OwnTerms.take
     uncut = pair.us.ledger.shard(0)
 
     async def all_but_one(logs: Iterable[RegionLog], *others: Any) -> list[Provenance]:
         chosen = [log for log in logs if late.is_set() or log is not uncut]
         return await cut_logs(chosen, *others)
 
-    async def held(steps: FailoverSteps, region_epoch: RegionEpoch) -> Term:
+    async def held(terms: OwnTerms, region_epoch: RegionEpoch) -> Term:
         await late.wait()
-        return await own_term(steps, region_epoch)
+        return await own_term(terms, region_epoch)
 
     monkeypatch.setattr(effects, "cut_logs", all_but_one)
-    monkeypatch.setattr(FailoverSteps, "_own_term", held)
+    monkeypatch.setattr(OwnTerms, "take", held)
     begin(pair.us)
     await pair.us.until(Phase.ADOPTING)
     await pair.eu.until(Phase.MIRRORING)

@@ -16,7 +16,7 @@ from region_broker.controller.metadata_commands import (
 )
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.records.batches import Record, build_batch
-from region_broker.region.mirror.mirror_log import MirrorTopicStore
+from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from tests.fixtures.failover_regions import ORDERS, Pair
 from tests.fixtures.waiting import until
 

@@ -17,7 +17,21 @@ def test_one_file_does_for_all_three_nodes(node_id: int) -> None:
     assert config.own_node.node_id == node_id
     assert config.own_node.kafka == f"eu{node_id}.example.org:9092"
     assert sorted(node.node_id for node in config.siblings) == sorted({1, 2, 3} - {node_id})
-    assert len(config.regions) == 1  # several nodes are served where there is no other region
+    assert len(config.regions) == 1
+
+
+@pytest.mark.parametrize(
+    ("region", "node_id"), [("eu", 1), ("eu", 2), ("eu", 3), ("us", 4), ("us", 5), ("us", 6)]
+)
+def test_one_file_does_for_all_nodes_of_two_regions(region: str, node_id: int) -> None:
+    where = {"TIDEMARK_REGION": region, "TIDEMARK_NODE_ID": str(node_id)}
+    config = NodeConfig.load(DEPLOY / "two-regions.toml", where)
+    assert (config.region, config.own_node.node_id) == (region, node_id)
+    assert config.own_node.http == f"{region}{(node_id - 1) % 3 + 1}.example.org:9093"
+    assert [len(each.nodes) for each in config.regions] == [3, 3]
+    assert config.initial_primary_region == "eu"
+    alone = NodeConfig.load(DEPLOY / "node.toml", {})
+    assert config.regions[0] == alone.own  # a region of three gets another one beside it
 
 
 def test_the_region_of_one_node_grows_into_the_one_of_three_as_it_is() -> None:

@@ -208,28 +208,6 @@ def of_several_nodes(folder: Path, ports: list[int], **changed: Any) -> dict[str
             "regions": [{"name": "eu", "ordinal": 0, "nodes": nodes}], **changed}  # fmt: skip
 
 
-def test_several_nodes_in_a_region_are_not_served_beside_other_regions_yet(
-    tmp_path: Path, free: list[int]
-) -> None:
-    """A start says the same: tests/process/test_cli.py."""
-    raw = of_several_nodes(tmp_path / "data", free)
-    us = config_of(tmp_path, [port + 1 for port in free], region="us", ordinal=1, node_id=2).own
-    elsewhere = {**raw, "region": "us", "node_id": 2,
-                 "regions": [*raw["regions"], msgspec.to_builtins(us)]}  # fmt: skip
-    path = tmp_path / "node.json"
-    here = {**raw, "regions": elsewhere["regions"]}
-    for each in (here, elsewhere):
-        path.write_text(json.dumps(each))
-        refused = CliRunner().invoke(broker, ["--config", str(path), "--check"])
-        assert refused.exit_code == 1, refused.output
-        assert refused.stderr == (
-            f"tidemark: {path}: one problem (docs/reference/config.md lists every key)\n  regions[0].nodes are 3:"
-            " several nodes in a region are served where there is no other region, for now: give each region one"
-            " (docs/ROADMAP.md)\n"
-        )
-    assert not (tmp_path / "data").exists()
-
-
 async def test_a_folder_belongs_to_one_node_of_its_region(tmp_path: Path, free: list[int]) -> None:
     raw = of_several_nodes(tmp_path, free)
     storage = await Storage.open(NodeConfig.build(raw, "node.toml"), PORTS)

@@ -82,11 +82,10 @@ from region_broker.region.failover.steps.disputed import (
     refuted_by_mirrors,
 )
 from region_broker.region.failover.steps.outlook import Outlook
+from region_broker.region.failover.steps.own_terms import OwnTerms
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 from region_broker.region.ports import RegionLog, RoundFailed, Term
 
-COUNTERS_LEFT_WARNED: Final = 5_000
-"""An operator is told once so few leader epochs are left."""
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -105,6 +104,7 @@ class FailoverSteps:
         self._current = current
         self.drain_deadline_ms: int | None = None
         self._finished_cuts_of: RegionEpoch | None = None
+        self._own_terms = OwnTerms(outlook)
         self.first_taken = asyncio.Event()
         """The first step since the start was taken, or left for another: a mirror shows what it had shown."""
         self.final_point: Callable[[], Awaitable[TidemarkPoint]] = _no_final_point
@@ -182,7 +182,7 @@ class FailoverSteps:
             if stopped is not None:
                 return stopped
             try:
-                term = await self._own_term(state.region_epoch)
+                term = await self._own_terms.take(state.region_epoch)
             except fencing.EpochExhausted as error:
                 role.close_gate(f"{error} (tidemark region failover --to another region)")
                 return None
@@ -257,39 +257,6 @@ class FailoverSteps:
                 record = EntryRecord(**msgspec.structs.asdict(known))
                 cut = lowest_base((record.entry(),))
                 yield record, uncut_logs(self._parts.role.logs(), cut, older_than)
-
-    async def _own_term(self, region_epoch: RegionEpoch) -> Term:
-        """Take the next leader epoch of `region_epoch`, durably.
-
-        T1: rounds of one leader epoch are driven once. T19: its counter begins anew with each region epoch, and
-        grows only when this region acts, not with every start. Raises `EpochExhausted`.
-        """
-        metadata = self._parts.metadata
-        if (leadership := metadata.image.leadership) is not None:
-            # An election has taken it, for as long as this node leads the region.
-            if fencing.region_epoch_of(leadership.leader_epoch) != region_epoch:
-                await (
-                    asyncio.Event().wait()
-                )  # one under the new region epoch follows, and ends this (ADR 47)
-            return Term(region_epoch, leadership.leader_epoch, self._outlook.region)
-        known = [
-            log.written_epoch for log in self._parts.role.logs()
-        ]  # of a folder that did not count yet
-        used = [
-            fencing.leader_counter_of(epoch)
-            for epoch in (metadata.image.last_leader_epoch, *known)
-            if epoch >= 0 and fencing.region_epoch_of(epoch) == region_epoch
-        ]
-        counter = max((1 + counter for counter in used), default=fencing.FIRST_TERM_COUNTER)
-        leader_epoch = fencing.leader_epoch(region_epoch, counter)
-        if counter > fencing.LEADER_COUNTER_MAX - COUNTERS_LEFT_WARNED:
-            _log.warning(
-                "leader epoch %d of %d in this region epoch: switch to another region and back, each switch begins anew",
-                counter,
-                fencing.LEADER_COUNTER_MAX,
-            )
-        await metadata.apply(metadata_commands.TakeLeaderEpoch(leader_epoch))
-        return Term(region_epoch, leader_epoch, self._outlook.region)
 
     async def _confirm(self, state: State) -> Event | None:
         role, settings = self._parts.role, self._settings
@@ -405,7 +372,7 @@ class FailoverSteps:
         Where that fails the last tidemark counts; what lies beyond it goes to quarantine like any tail.
         """
         region_epoch = self._current().region_epoch
-        term = await self._own_term(region_epoch)
+        term = await self._own_terms.take(region_epoch)
         # A log that had stopped may be readable since a start: what is lost of it must come under no tidemark.
         await self._cut_till_done(partial(self._finish_cuts, region_epoch, self._current()))
         await self._parts.role.act(
@@ -640,7 +607,7 @@ class FailoverSteps:
         """Make the cut this region's own, up to the first tidemark (T21)."""
         if await self._lacks_more(self._current()):
             return None
-        term = await self._own_term(effect.entry.region_epoch)
+        term = await self._own_terms.take(effect.entry.region_epoch)
         await self._cut_till_done(
             partial(self._finish_cuts, effect.entry.region_epoch, self._current())
         )

@@ -36,6 +36,7 @@ from region_broker.controller.image_database import (
 from region_broker.controller.metadata_commands import (
     Command,
     CommandRefused,
+    CopyPartitions,
     CountNodeStart,
     CreateTopic,
     DeleteTopic,
@@ -174,12 +175,14 @@ async def test_what_older_versions_wrote_has_no_configs_of_nodes(tmp_path: Path)
 async def test_T34_a_deletion_is_remembered_by_topic_id(tmp_path: Path) -> None:
     store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     await store.apply(CreateTopic(ORDERS))
+    await store.apply(CopyPartitions(ORDERS.topic_id, 9, 0))
     await store.apply(DeleteTopic(ORDERS.topic_id, wall_ms=77))
     successor = structs.replace(ORDERS, topic_id=UUID(int=99))
     await store.apply(CreateTopic(successor))
+    await store.apply(CopyPartitions(successor.topic_id, 7, 0))
     live = store.image
     assert live.deleted == {
-        ORDERS.topic_id: DeletedTopic(topic=ORDERS, metadata_version=2, deleted_wall_ms=77)
+        ORDERS.topic_id: DeletedTopic(topic=ORDERS, metadata_version=3, deleted_wall_ms=77)
     }
     await store.close()
     again = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
@@ -341,7 +344,7 @@ async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> No
     assert new == migrated
     assert len(new) == len(metadata.tables) + 1
     with closing(sqlite3.connect(tmp_path / "new.db")) as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0007",)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0008",)]
 
 
 async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:

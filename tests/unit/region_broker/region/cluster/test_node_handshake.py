@@ -473,6 +473,6 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
     shown = standing_of(TWO, starts=lambda: OLDER).hello()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(shown))["starts"] == {
         "folder_id": TWO.incarnation.hex, "history": None, "incarnations": ["s1", "t2"],
-        "incarnation_count": 2, "aside": False,
+        "incarnation_count": 2, "aside": False, "elected": False,
     }  # fmt: skip
     assert NodeHello.__name__ == "NodeHello"

@@ -14,6 +14,7 @@ from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import TOPIC_FILE_NAME
 from region_broker.region.cluster.registry_following import RegistryFollowing
+from region_broker.region.topics import BY_ORDER
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, batch, fixture
 from tests.simulation.disk import SimulatedDisk
 
@@ -37,7 +38,7 @@ class Followed:
         )
         self.image = self._image()
         self.opened: list[Partition] = []
-        self.registry = RegistryFollowing(self.some.table, self._take_opened)
+        self.registry = RegistryFollowing(self.some.table, self._take_opened, lambda: BY_ORDER)
 
     def _take_opened(self, partition: Partition) -> None:
         partition.become_leader(LEADER_EPOCH)

@@ -18,8 +18,10 @@ from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import Command, PutDomain, apply
 from region_broker.controller.metadata_image import DomainImage, MetadataImage
+from region_broker.controller.refusals import CommandRefused
+from region_broker.controller.region_folder import BeginRegionFolder, RegionFolder
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.failover.record import LeadsNoMore, RegionRecord
+from region_broker.region.failover.record import LeadsNoMore, PatientMetadata, RegionRecord
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from tests.fixtures.node_logs import InstantClock
 
@@ -274,3 +276,22 @@ async def test_before_its_first_leader_a_node_speaks_of_its_own_folder(known: bo
     identity = region.record(2).identity
     assert identity.folder_id == (own(1) if known else own(2)).folder_id
     assert identity.elected == known
+
+
+async def test_a_step_waits_for_a_quorum_that_is_away_and_ends_no_node() -> None:
+    region = Region()
+    lost = [True, True]
+
+    def lose(_command: Command) -> None:
+        if lost:
+            lost.pop()
+            raise MetadataInDoubt("no quorum")
+
+    region.before = lose
+    patient = PatientMetadata(region, InstantClock())
+    region.elect(1)
+    asked = BeginRegionFolder(leader_epoch(EPOCH, 1), RegionFolder(folder_id="f"))
+    assert (await patient.apply(asked)).region_folder is not None
+    assert patient.image is region.image
+    with pytest.raises(CommandRefused):
+        await patient.apply(BeginRegionFolder(leader_epoch(EPOCH, 7), RegionFolder(folder_id="f")))

@@ -14,7 +14,12 @@ from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, Who
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.record_batch import ControlType
 from region_broker.controller.metadata_commands import ResizeTopic
-from region_broker.controller.metadata_image import DeletedTopic, DomainImage, MetadataImage
+from region_broker.controller.metadata_image import (
+    TIDEMARK_LEDGER,
+    DeletedTopic,
+    DomainImage,
+    MetadataImage,
+)
 from region_broker.ports.system.disk import RealDisk
 from region_broker.region.ports import Term
 from region_broker.region.tidemarks.reached_store import ReachedFile
@@ -23,6 +28,8 @@ from tests.fixtures.failover_regions import ORDERS, Pair, Site
 from tests.fixtures.waiting import until
 from tests.spec.tidemarks.test_mirror_ends import (
     LONG,
+    TRANSFER,
+    begin,
     end,
     ends,
     forget,
@@ -394,3 +401,44 @@ async def test_T17_what_a_node_forgot_while_it_followed_is_shown_whole_or_not_at
         link = successor.service.open_link(TERM)
         assert ends(pair.us) == [0, 0]
         del link
+
+
+async def test_INV_TKO5_what_the_region_had_shown_is_shown_by_the_next_leader_while_the_primary_is_lost(
+    tmp_path: Path,
+) -> None:
+    """1. A transaction is committed in the region, and no tidemark covers it. 2. The primary is lost. 3. Who follows forgets what it
+    may, and leads next."""
+    async with Pair(tmp_path) as pair:
+        await pair.eu.write("first")
+        await pair.reached("first")
+        await pair.eu.write("second", number=1)
+        await pair.reached("second")
+        await pair.stop_tidemarks()
+        for number in range(2):
+            begin(pair.eu, TRANSFER, number)
+            end(pair.eu, TRANSFER, number, ControlType.COMMIT)
+        await until(
+            lambda: all(pair.us.partition(number).high_watermark == 3 for number in range(2)),
+            "it is copied",
+        )
+        await pair.us.role.stand_still("for a test")
+        copied_inside_the_region(pair.us)
+        for partition in pair.us.table:
+            partition.rewind_cut(0, is_end=False)
+        successor = Successor(pair.us, tmp_path / "successor")
+        cut = successor.service.held_cut()
+        pair.us.table.maintain(lambda _: None, lambda partition: cut.position_of(partition.key))
+        assert [pair.us.partition(number).state.forgotten_below for number in range(2)] == [1, 1]
+        await successor.service.take_over_reached()
+        link = successor.service.open_link(TERM)
+        link.reaching.look_again()
+        reaching = asyncio.get_running_loop().create_task(link.reaching.run())
+        await until(lambda: ends(pair.us) == [1, 1], "what was shown is shown again, and no more")
+        reaching.cancel()
+
+
+async def test_INV_TKO5_where_no_tidemark_can_be_read_nothing_is_forgotten(pair: Pair) -> None:
+    records = pair.us.table.get(TIDEMARK_LEDGER, 0)
+    assert records is not None
+    records.stop("for a test")
+    assert not pair.us.tidemarks.held_cut().positions
