@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from geo_replicator.lineage import Cut, LogKey
+from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
 from idempotency.identity import (
     LeaderEpoch,
     ProducerEpoch,
@@ -150,6 +150,11 @@ class LossStatement(msgspec.Struct, frozen=True, kw_only=True):
     offset_commit_count: int = 0
     topic_changes: tuple[UndoneChange, ...] = ()
     accepted: bool = False
+
+    @property
+    def base(self) -> TidemarkPoint:
+        """Return the tidemark that is acted from; it is the base of the takeover's entry in the lineage."""
+        return TidemarkPoint(self.tidemark_region_epoch, self.tidemark_number)
 
     def names_diverged(self, region: str, log: LogKey, first_offset: int) -> bool:
         """Return whether this is what `region` held beyond a region that accepted its loss (INV-LO6)."""

@@ -2,7 +2,8 @@
 
 INV-LSC1 a node that runs has, in the end, every statement that the leader has of the lineage in its image: it asks when it begins to
          follow and when the lineage changes, and again for as long as the leader does not answer
-INV-LSC2 what is kept is the statement that was asked for, whole; what is there is never written over (INV-QS2)
+INV-LSC2 what is kept is the statement that was asked for, whole, and of the base that the lineage names; what is there is never
+         written over (INV-QS2), but one of another base: who stated it died before the base was chosen
 INV-LSC3 only domains of the image are looked for on the disk, whatever another node asks
 INV-LSC4 who leads, and lacks one, asks the other nodes: the one that led the takeover may have died before anybody copied it
 
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LossStatement
 from idempotency.identity import Member, RegionEpoch
 from region_broker.controller.metadata_image import MetadataImage
@@ -73,10 +75,11 @@ class StatementStore(Protocol):
 
 
 class Named(NamedTuple):
-    """Which statement."""
+    """Which statement; `base`: of the takeover's entry."""
 
     domain: str
     region_epoch: RegionEpoch
+    base: TidemarkPoint
 
 
 class _CannotBe(Exception):
@@ -186,8 +189,10 @@ class StatementCopies:
         """Return which statements of the lineage are not here, the newest first; OSError."""
         store = self._parts.store
         for named in _named(self._parts.image()):
-            if named not in self._kept and store.statement_bytes(*named) is not None:
-                self._kept.add(named)
+            if named not in self._kept:
+                data = store.statement_bytes(named.domain, named.region_epoch)
+                if data is not None and not _is_of_another_base(data, named):
+                    self._kept.add(named)
         return [each for each in reversed(_named(self._parts.image())) if each not in self._kept]
 
     async def _copy_from(self, member: Member, lacking: list[Named]) -> Exception | None:
@@ -229,8 +234,10 @@ class StatementCopies:
             statement = msgspec.json.decode(data, type=LossStatement)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise _CannotBe(f"what it keeps for {named} is no statement: {error}") from error
-        if (statement.domain, statement.region_epoch) != named:
+        if (statement.domain, statement.region_epoch) != named[:2]:
             raise _CannotBe(f"what it keeps for {named} is another one (INV-LSC2)")
+        if statement.base != named.base:
+            return  # as if it had none
         self._parts.store.keep_statement(statement)
         self._kept.add(named)
         _log.info("the loss statement of region epoch %d is kept here, too", named.region_epoch)
@@ -244,10 +251,22 @@ class StatementCopies:
 def _named(image: MetadataImage) -> tuple[Named, ...]:
     """Return the statements that the lineage speaks of, oldest first."""
     return tuple(
-        Named(domain.name, entry.region_epoch)
+        Named(
+            domain.name,
+            entry.region_epoch,
+            TidemarkPoint(entry.base_region_epoch, entry.base_number),
+        )
         for domain in image.domains.values()
         for entry in domain.lineage
     )
+
+
+def _is_of_another_base(data: bytes, named: Named) -> bool:
+    try:
+        statement = msgspec.json.decode(data, type=LossStatement)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False  # it is damaged, and that is told where it is read
+    return statement.base != named.base
 
 
 async def _fetched(client: NodeClient, named: Named) -> bytes | None:

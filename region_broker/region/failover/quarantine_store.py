@@ -128,15 +128,26 @@ class QuarantineStore:
             file.close()
 
     def keep_statement(self, statement: LossStatement) -> None:
-        """Store the statement of its region epoch durably; one that is there stays (INV-QS2)."""
+        """Store the statement of its region epoch durably; one that is there stays (INV-QS2), unless it is of another base.
+
+        1. A node that leads a takeover states the loss, and dies before the base is chosen. 2. Another one finds more, and acts from
+        there. 3. The first one is back: what it has stated was never lost.
+        """
         path = self._statement_path(statement.domain, statement.region_epoch)
         folder = path.parent
-        if self._disk.exists(path):
+        if self._disk.exists(path) and not self._is_of_another_base(statement):
             self._disk.fsync_dir(folder)  # its name may be of a life that was killed
             return
         self._disk.make_dirs(folder)
         data = msgspec.json.format(msgspec.json.encode(statement), indent=2) + b"\n"
         self._disk.write_file_atomic(path, data)
+
+    def _is_of_another_base(self, statement: LossStatement) -> bool:
+        try:
+            known = self.statement(statement.domain, statement.region_epoch)
+        except QuarantineDamaged:
+            return False
+        return known is not None and known.base != statement.base
 
     def statement(self, domain: str, region_epoch: RegionEpoch) -> LossStatement | None:
         """Return the statement that was made before acting under `region_epoch`, if it is here."""

@@ -600,7 +600,8 @@ class FailoverSteps:
                 continue
             if answer.found:
                 statement = msgspec.json.decode(attached, type=LossStatement)
-                self._parts.quarantine.keep_statement(statement)
+                if statement.base == record.entry().base:
+                    self._parts.quarantine.keep_statement(statement)
 
     async def adopt(self, effect: Adopt) -> Event | None:
         """Make the cut this region's own, up to the first tidemark (T21)."""

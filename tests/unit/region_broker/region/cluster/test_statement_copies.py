@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from geo_replicator.lineage import EMPTY_CUT
+from geo_replicator.lineage import EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import LossStatement, Tail, Takeover, make_statement
 from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry, MetadataImage
@@ -29,6 +29,7 @@ from tests.fixtures.region_nodes import Addresses, NodeSide, real_node, running,
 from tests.fixtures.waiting import until
 
 FIRST, SECOND = RegionEpoch(16), RegionEpoch(24)
+BASE = Cut(TidemarkPoint(RegionEpoch(8), 1), {})
 
 
 def entry(region_epoch: RegionEpoch) -> LineageEntry:
@@ -42,11 +43,13 @@ def with_lineage(image: MetadataImage, *epochs: RegionEpoch) -> MetadataImage:
     return msgspec.structs.replace(image, domains={"main": domain})
 
 
-def statement_of(region_epoch: RegionEpoch, open_bound: str = "") -> LossStatement:
+def statement_of(
+    region_epoch: RegionEpoch, open_bound: str = "", base: Cut = BASE
+) -> LossStatement:
     takeover = Takeover(
         "main", "us", "eu", region_epoch=region_epoch, planned=False, last_heard_ms=0
     )
-    made = make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=1)
+    made = make_statement(takeover, base, [], Tail((), ()), now_wall_ms=1)
     return msgspec.structs.replace(made, open_bound=open_bound)
 
 
@@ -222,6 +225,21 @@ async def test_INV_LSC2_what_is_there_is_never_written_over(
     async with copying([two], one):
         await until(lambda: two.has(SECOND), "the other one is kept")
     assert two.store.statement("main", FIRST) == own
+
+
+async def test_INV_LSC2_a_statement_of_a_base_that_was_not_chosen_is_none(
+    nodes: tuple[Node, Node, Node],
+) -> None:
+    """1. A node states the loss, and dies. 2. Another one leads, and chooses another base. 3. The first one is back."""
+    one, two, three = nodes
+    one.store.keep_statement(statement_of(FIRST))
+    two.store.keep_statement(statement_of(FIRST, "it was never lost", EMPTY_CUT))
+    two.sees(with_lineage(in_sync(), FIRST))
+    async with copying([two], one):
+        await until(lambda: two.has(FIRST), "the one of the lineage is kept")
+    three.store.keep_statement(statement_of(FIRST, base=EMPTY_CUT))
+    three.store.keep_statement(statement_of(FIRST))
+    assert three.has(FIRST), "nor does it stand in the way of whoever leads the takeover next"
 
 
 @pytest.mark.parametrize("domain", ["../1/main", "/etc", "other"])

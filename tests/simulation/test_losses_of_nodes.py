@@ -1,0 +1,62 @@
+"""What a takeover lost is known record by record, whichever node leads the region that lost it by then."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster_region_steps import create, shown, values_at, write
+from tests.simulation.cluster_regions import AnyNode, Regions, cluster_regions
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+async def records_lost(node: AnyNode) -> int:
+    """Return how many plain records this node lists as lost."""
+    return sum(each.plain_record_count for each in await node.node.operations.losses())
+
+
+async def lose_a_record(regions: Regions) -> AnyNode:
+    """Let eu acknowledge a record, on two of its nodes, that us has not; us takes over. Return the third one, which is down."""
+    await create(regions, regions.eu)
+    await write(regions, regions.eu, b"1")
+    await shown(regions, regions.us, 1)
+    third = regions.eu.follower
+    await third.kill()
+    await regions.until(lambda: regions.eu.in_sync() == 2, "two are in sync")
+    eu, us = list(regions.eu.nodes.values()), list(regions.us.nodes.values())
+    regions.part(eu, us)
+    await write(regions, regions.eu, b"lost")
+    both = regions.eu.others(third)
+    for node in both:
+        await node.kill()
+    regions.join(eu, us)
+    await regions.take_over(regions.us, planned=False)
+    for node in both:
+        await node.begin()
+    await regions.until(lambda: regions.eu.mirrors and regions.eu.in_sync() == 2, "eu mirrors")
+    return third
+
+
+async def test_the_node_that_acknowledged_it_lists_it(tmp_path: Path) -> None:
+    async with cluster_regions(tmp_path, 41) as regions:
+        await lose_a_record(regions)
+        assert await records_lost(regions.eu.led) == 1
+        assert await values_at(regions, regions.us) == [b"1"]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a tail is in the quarantine of the nodes that held it, and of nobody else: who leads later lists nothing (ADR 48)",
+)
+async def test_a_node_that_was_away_and_leads_later_lists_it(tmp_path: Path) -> None:
+    """`tidemark region losses` asks whoever leads: it would say that nothing was lost."""
+    async with cluster_regions(tmp_path, 42) as regions:
+        third = await lose_a_record(regions)
+        await third.begin()
+        await regions.all_well("us")
+        while (leader := regions.eu.led) is not third:
+            await leader.kill()
+            await regions.until_led(regions.eu, but=leader)
+            await leader.begin()
+            await regions.all_well("us")
+        assert await records_lost(third) == 1
