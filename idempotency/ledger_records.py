@@ -4,6 +4,7 @@ A key begins with an i16 that tells its kind:
     0      a transactional id          TransactionRecord, Kafka's TransactionLogValue version 1
     21072  the shard's current round   RoundRecord (T2)
     21073  an orphaned transaction     TransactionRecord without transactional id (T21)
+    21074  since when pairs are in force  PairsRecord (T22)
 Kafka's tools skip keys of kinds they do not know. What Kafka has no field for travels in tagged fields
 from 20000 on, which they skip too and which survive compaction.
 
@@ -37,17 +38,20 @@ from idempotency.identity import (
 from idempotency.ledger_bytes import LedgerError, Reader, Writer
 
 __all__ = [
-    "LedgerError", "LedgerKey", "OrphanKey", "RoundKey", "RoundRecord", "TransactionKey",
-    "TransactionRecord", "TxnStatus", "UnknownKey", "decode_key", "decode_round_value",
-    "decode_transaction_value", "encode_orphan_key", "encode_round_key", "encode_round_value",
+    "LedgerError", "LedgerKey", "OrphanKey", "PairsKey", "PairsRecord", "RoundKey", "RoundRecord",
+    "TransactionKey", "TransactionRecord", "TxnStatus", "UnknownKey", "decode_key", "decode_pairs_value",
+    "decode_round_value", "decode_transaction_value", "encode_orphan_key", "encode_pairs_key",
+    "encode_pairs_value", "encode_round_key", "encode_round_value",
     "encode_transaction_key", "encode_transaction_value", "transaction_status",
 ]  # fmt: skip
 
 TRANSACTION_KEY_KIND: Final = 0
 ROUND_KEY_KIND: Final = 21072
 ORPHAN_KEY_KIND: Final = 21073
+PAIRS_KEY_KIND: Final = 21074
 TRANSACTION_VALUE_VERSION: Final = 1
 ROUND_VALUE_VERSION: Final = 0
+PAIRS_VALUE_VERSION: Final = 0
 
 _VALUE_HEAD: Final = struct.Struct(">hqhib")
 _VALUE_TIMES: Final = struct.Struct(">qq")
@@ -115,6 +119,13 @@ class RoundRecord(msgspec.Struct, frozen=True):
     coordinator_epoch: CoordinatorEpoch
 
 
+class PairsRecord(msgspec.Struct, frozen=True):
+    """Under `region_epoch`, pairs are in force that were given out under `since` or later (T22)."""
+
+    region_epoch: RegionEpoch
+    since: RegionEpoch
+
+
 class TransactionKey(msgspec.Struct, frozen=True):
     """Key of a transactional id's state."""
 
@@ -131,13 +142,17 @@ class OrphanKey(msgspec.Struct, frozen=True):
     producer_id: ProducerId
 
 
+class PairsKey(msgspec.Struct, frozen=True):
+    """Key of what the last planned switch let in force (T22)."""
+
+
 class UnknownKey(msgspec.Struct, frozen=True):
     """A kind of key that this version does not know; skip the record."""
 
     kind: int
 
 
-LedgerKey: TypeAlias = TransactionKey | RoundKey | OrphanKey | UnknownKey
+LedgerKey: TypeAlias = TransactionKey | RoundKey | OrphanKey | PairsKey | UnknownKey
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -157,6 +172,11 @@ def encode_orphan_key(producer_id: ProducerId) -> bytes:
     return struct.pack(">hq", ORPHAN_KEY_KIND, producer_id)
 
 
+def encode_pairs_key() -> bytes:
+    """Return the key of the PAIRS record."""
+    return struct.pack(">h", PAIRS_KEY_KIND)
+
+
 def decode_key(data: bytes) -> LedgerKey:
     """Return what a ledger key names.
 
@@ -172,6 +192,8 @@ def decode_key(data: bytes) -> LedgerKey:
             key = RoundKey()
         case 21073:
             key = OrphanKey(ProducerId(reader.int64()))
+        case 21074:
+            key = PairsKey()
         case _:
             return UnknownKey(kind)
     reader.expect_end()
@@ -192,6 +214,24 @@ def decode_round_value(data: bytes) -> RoundRecord:
     reader = Reader(data)
     _expect_version(reader.int16(), ROUND_VALUE_VERSION, "round")
     record = RoundRecord(Round(reader.int64()), CoordinatorEpoch(reader.int32()))
+    reader.expect_end()
+    return record
+
+
+def encode_pairs_value(record: PairsRecord) -> bytes:
+    """Return the value of a PAIRS record."""
+    return struct.pack(">hii", PAIRS_VALUE_VERSION, record.region_epoch, record.since)
+
+
+def decode_pairs_value(data: bytes) -> PairsRecord:
+    """Return the PAIRS record in `data`.
+
+    Raises:
+        LedgerError: unreadable, or of a newer version.
+    """
+    reader = Reader(data)
+    _expect_version(reader.int16(), PAIRS_VALUE_VERSION, "pairs")
+    record = PairsRecord(RegionEpoch(reader.int32()), RegionEpoch(reader.int32()))
     reader.expect_end()
     return record
 

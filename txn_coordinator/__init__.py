@@ -17,6 +17,7 @@ Loading a shard
     3. Step `TimersRestarted` (G7).
     4. Append a record of the own leader epoch, and wait until it is below the high watermark, before any event that
        decides (B3). A takeover steps `EnterRound` for that; any other load appends the current ROUND again.
+       Where a planned switch ended, with `PairsInherited`: the pairs of the drained region are in force from then on (T22).
     5. A takeover steps `MarkersDeferred(True)` before it decides what to abort, and `MarkersDeferred(False)` when all of
        that is durable (T21).
     6. Step `MarkersResumed(orphans=False)`; when none of these markers is tried any more, `MarkersResumed(orphans=True)`.
@@ -31,6 +32,7 @@ A step
        is the one that the ledger has before it (T2). Writing them out together, later, is allowed; in another order is not.
 
 The effects, and what each owes in return
+    `AppendPairs`                       Nothing: it goes out before the first answer (step 4 of loading).
     `AppendRecord`, `AppendTombstone`   `RecordDurable`, once, when it is below the high watermark, in the ledger's order;
                                         none if the record is not to be reported.
     `AppendRound`                       `RoundAppended` with its offset; it opens a batch of its own (logs are cut there).

@@ -17,6 +17,13 @@ INV-TO4  after an abort, data on a connection that existed before it is executed
          the first time it is refused with an error that clients retry at once. A late request is never
          repeated by anybody; a live client repeats. A connection that has repeated is believed
 INV-TO5  what one transactional id makes this remember is bounded
+INV-TO6  of a pair that a region before gave out, what comes over a connection that existed when the first request of its
+         origin came is executed when it comes a second time, as after an abort (INV-TO4): data and coordinator requests
+
+Why INV-TO6. After a planned switch the pair goes on, and what the region before knew of its connections is gone:
+
+1. A client of either region begins txn 1 on connection 7, which breaks. 2. It goes on over connection 8, ends txn 1, and
+begins txn 2; the region is switched. 3. What was held up on connection 7 arrives before anything new on connection 8 does.
 
 Not needed after a commit: the client had all answers before it, so anything late is a repeat, which the sequence
 numbers show. Not here: numbering connections (`region_broker.wire`), TV2, whose epoch grows per transaction.
@@ -54,30 +61,39 @@ class Arrival(NamedTuple):
 class ConnectionOrder:
     """What is known of the connections of one transactional id, for the pair in force."""
 
-    __slots__ = ("_challenged", "_floors", "_pair", "_proven", "_suspect")
+    __slots__ = ("_challenged", "_floors", "_inherited", "_pair", "_proven", "_suspect")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._pair: ProducerPair = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        self._inherited = False
         self._floors: dict[int, int] = {}
         self._suspect: dict[int, int] = {}
-        """By origin: connections up to this number existed when the last abort was asked for."""
+        """By origin: connections up to this number existed when the last abort was asked for, or at an origin's first."""
         self._proven: set[tuple[int, int]] = set()
         self._challenged: set[Hashable] = set()
 
-    def of(self, pair: ProducerPair) -> "ConnectionOrder":
-        """Return this order for the pair in force, started over if that is a new one."""
+    def of(self, pair: ProducerPair, *, inherited: bool = False) -> "ConnectionOrder":
+        """Return this order for the pair in force, started over if that is a new one.
+
+        `inherited`: a region before gave it out, and its requests came there first (INV-TO6).
+        """
         if pair != self._pair:
             self._pair = pair
+            self._inherited = inherited
             self._floors.clear()
             self._forget_abort()
             assert not self._floors, f"INV-TO2: known before {pair} was in force"
             assert not self._suspect, f"INV-TO2: suspected before {pair} was in force"
         return self
 
+    def is_late(self, sender: Sender) -> bool:
+        """Return whether a newer connection of the same origin was served."""
+        return sender.number < self._floors.get(sender.origin, 0)
+
     def admit(self, sender: Sender) -> bool:
         """Return whether a coordinator request of this connection may run; remembers the connection if so."""
-        if sender.number < self._floors.get(sender.origin, 0):
+        if self.is_late(sender):
             return False
         # The origin used last stays: it is the one that a late request would come by.
         self._floors.pop(sender.origin, None)
@@ -98,13 +114,29 @@ class ConnectionOrder:
 
     def admit_data(self, tp: Hashable, arrival: Arrival) -> bool:
         """Return whether data for `tp` may be executed; False: refuse it so that a live client repeats it."""
-        sender = arrival.sender
+        return self._believes(arrival.sender, (tp, arrival.sequence))
+
+    def believes(self, sender: Sender, kind: Hashable) -> bool:
+        """Return whether a coordinator request may be executed as far as INV-TO6 goes; False: as of `admit_data`.
+
+        `kind`: what its repeat has in common with it. A client has one request of a kind under way at a time, and may
+        repeat it with more partitions.
+        """
+        return not self._inherited or self._believes(sender, kind)
+
+    def _believes(self, sender: Sender, what: Hashable) -> bool:
+        if self._inherited and sender.origin not in self._suspect:
+            self._suspect[sender.origin] = sender.newest
+            if len(self._suspect) > _ORIGINS_MAX:
+                del self._suspect[next(iter(self._suspect))]
+        assert len(self._suspect) <= _ORIGINS_MAX, f"INV-TO5: {len(self._suspect)}"
         if sender.number > self._suspect.get(sender.origin, -1):
             return True
         connection = (sender.origin, sender.number)
-        if connection in self._proven:
-            return True
-        key = (connection, tp, arrival.sequence)
+        return connection in self._proven or self._is_repeat(connection, what)
+
+    def _is_repeat(self, connection: tuple[int, int], what: Hashable) -> bool:
+        key = (connection, what)
         if key not in self._challenged:
             if len(self._challenged) >= _CHALLENGED_MAX:
                 self._challenged.clear()

@@ -25,6 +25,7 @@ from txn_coordinator.shard.decisions import Decisions, SpareIds
 from txn_coordinator.shard.end_requests import EndRequests
 from txn_coordinator.shard.init_requests import InitRequests
 from txn_coordinator.shard.join_requests import JoinRequests
+from txn_coordinator.shard.pairs_in_force import PairsInForce
 from txn_coordinator.shard.progress import Progress
 from txn_coordinator.shard.replay import LedgerReplay
 from txn_coordinator.shard.server_decisions import ServerDecisions
@@ -54,21 +55,20 @@ class TxnCoordinatorCore:
         self._gate = gate = RoundGate()
         self._ids = ids = SpareIds()
         self._step = step = Step()
-        self._replay = LedgerReplay(shard, table, gate)
+        self._pairs = pairs = PairsInForce(region_epoch)
+        self._replay = LedgerReplay(shard, table, gate, pairs)
         self._progress = progress = Progress(shard, table, gate, step)
-        decisions = Decisions(region_epoch, gate, ids, step)
+        decisions = Decisions(pairs, gate, ids, step)
         self._inits = InitRequests(table, decisions, progress, step, timeout_max_ms=timeout_max_ms)
         self._joins = JoinRequests(table, decisions, progress, step)
         self._ends = EndRequests(table, decisions, progress, step)
         self._server = ServerDecisions(
-            table, decisions, progress, step, id_retention_ms=id_retention_ms
+            table, decisions, progress, step, pairs=pairs, id_retention_ms=id_retention_ms
         )
         self._handlers = self._all_handlers()
-        self.view = ShardView(
-            table, gate, ids, region_epoch=region_epoch, id_retention_ms=id_retention_ms
-        )
+        self.view = ShardView(table, gate, ids, pairs=pairs, id_retention_ms=id_retention_ms)
         """What may be asked at any time."""
-        self.connections = ConnectionFence(table)
+        self.connections = ConnectionFence(table, pairs)
         """To be asked right before a step, without an `await` in between."""
 
     def _all_handlers(self) -> Handlers:
@@ -88,6 +88,7 @@ class TxnCoordinatorCore:
             ev.TimersRestarted: server.restart_timers,
             ev.AbortOrphan: server.abort_orphan,
             ev.AdoptOngoing: server.adopt_ongoing,
+            ev.PairsInherited: server.inherit_pairs,
             ev.EnterRound: progress.enter_round,
             ev.RoundAppended: progress.round_appended,
             ev.ReleaseRound: progress.release_round,

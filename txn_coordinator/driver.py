@@ -100,10 +100,12 @@ class TransactionCoordinator:
         region_epoch: RegionEpoch,
         leader_epoch: LeaderEpoch,
         open_in_partitions: Iterable[Found],
+        drained: RegionEpoch | None = None,
     ) -> AdoptionReport:
         """Load the ledgers of a cut and end everything that was open in it (T21); re-running is safe.
 
-        `open_in_partitions`: every open transaction of every partition of the cut. Returns when every
+        `open_in_partitions`: every open transaction of every partition of the cut. `drained`: the cut is the end of that
+        region epoch, so its producers go on, with what they have open (T22). Returns when every
         outcome is durable and every partition that has not stopped has its marker; then serves.
 
         Raises:
@@ -111,7 +113,9 @@ class TransactionCoordinator:
             AdoptionBlocked: a newer region epoch has written to a partition.
         """
         group = await self._running_group()
-        return await self._loading.adopt(group, region_epoch, leader_epoch, open_in_partitions)
+        return await self._loading.adopt(
+            group, region_epoch, leader_epoch, open_in_partitions, drained
+        )
 
     async def _running_group(self) -> asyncio.TaskGroup:
         await self._running.wait()

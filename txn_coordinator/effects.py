@@ -16,7 +16,7 @@ from idempotency.identity import (
     Round,
     TopicPartition,
 )
-from idempotency.ledger_records import TransactionRecord
+from idempotency.ledger_records import PairsRecord, TransactionRecord
 from txn_coordinator.verdicts import TxnVerdict
 
 
@@ -37,6 +37,12 @@ class AppendRound(msgspec.Struct, frozen=True):
     """Append ROUND{round}; its offset is L of the round (T2)."""
 
     round: Round
+
+
+class AppendPairs(msgspec.Struct, frozen=True):
+    """Append what says since when pairs are in force (T22)."""
+
+    record: PairsRecord
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -67,4 +73,4 @@ class SendMarkers(msgspec.Struct, frozen=True):
     tv2: bool
 
 
-TxnEffect = AppendRecord | AppendTombstone | AppendRound | Answer | Held | SendMarkers
+TxnEffect = AppendRecord | AppendTombstone | AppendRound | AppendPairs | Answer | Held | SendMarkers

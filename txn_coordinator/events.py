@@ -13,6 +13,7 @@ from idempotency.identity import (
     NO_PRODUCER_ID,
     ProducerEpoch,
     ProducerId,
+    RegionEpoch,
     Round,
     TopicPartition,
 )
@@ -154,6 +155,12 @@ class MarkersDeferred(msgspec.Struct, frozen=True):
     deferred: bool
 
 
+class PairsInherited(msgspec.Struct, frozen=True):
+    """The region that acted under `drained` was drained, and the cut holds every pair that it gave out (T22)."""
+
+    drained: RegionEpoch
+
+
 class MarkersResumed(msgspec.Struct, frozen=True):
     """After a load: the markers of every decided entry are to be sent again, with the old decision ids.
 
@@ -185,6 +192,7 @@ TxnEvent = (
     | ReleaseRound
     | TimersRestarted
     | MarkersDeferred
+    | PairsInherited
     | MarkersResumed
     | ProducerIdsGranted
 )

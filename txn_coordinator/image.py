@@ -24,6 +24,7 @@ from txn_coordinator.ports import LedgerCorrupt, LedgerPosition
 LedgerRow: TypeAlias = tuple[LedgerPosition, bytes, bytes | None]
 
 _ROUND_KEY: Final = lr.encode_round_key()
+_PAIRS_KEY: Final = lr.encode_pairs_key()
 
 
 class LedgerImage:
@@ -85,7 +86,9 @@ class LedgerImage:
 
 def _needs_its_round(row: LedgerRow) -> bool:
     """Return whether replay holds the stamp of this row against the round that held at its position (T2)."""
-    position, _, value = row
+    position, key, value = row
+    if key == _PAIRS_KEY:
+        return False
     assert value is not None, "a tombstone is no last row"
     try:
         return lr.transaction_status(value).is_prepared

@@ -47,11 +47,6 @@ def orphan_id(producer_id: ProducerId) -> str:
     return f"{ORPHAN_PREFIX}{producer_id}"
 
 
-def is_foreign(record: TransactionRecord, region_epoch: RegionEpoch) -> bool:
-    """Return whether the entry's pair was given out before this region epoch (T22)."""
-    return 0 <= record.region_epoch < region_epoch
-
-
 def unborn(transactional_id: str) -> TransactionRecord:
     """Return the value before the first one: no producer id, never written."""
     return TransactionRecord(

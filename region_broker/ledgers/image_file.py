@@ -26,7 +26,7 @@ from txn_coordinator.ports import LedgerPosition
 
 KEPT: Final = 2
 _MAGIC: Final = b"TMLI"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEAD: Final = struct.Struct(">16siqqiIQ")
 _ROW: Final = struct.Struct(">qiii")
 _PREFIX: Final = "ledger-"

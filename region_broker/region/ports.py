@@ -182,8 +182,13 @@ class TransactionSide(Protocol):
         """Read the ledger and take over under `term`; markers owed are sent again."""
         ...
 
-    async def adopt(self, term: Term, candidates: Sequence[OrphanCandidate]) -> None:
-        """Load, then write every outcome into the ledger before its markers (T21, 1 to 4)."""
+    async def adopt(
+        self, term: Term, candidates: Sequence[OrphanCandidate], drained: RegionEpoch | None
+    ) -> None:
+        """Load, then write every outcome into the ledger before its markers (T21, 1 to 4).
+
+        `drained`: the region epoch that a planned switch ended; its producers go on (T22).
+        """
         ...
 
     async def resign(self) -> None:

@@ -248,12 +248,19 @@ class RegionRole:
         await self._end_term()
 
     async def act(
-        self, term: Term, *, adopts: bool, base: Mapping[LogKey, int], reason: str
+        self,
+        term: Term,
+        *,
+        adopts: bool,
+        base: Mapping[LogKey, int],
+        reason: str,
+        drained: RegionEpoch | None = None,
     ) -> None:
         """Load everything that takes writes, in order, with the gate still closed (T21).
 
         `adopts`: this is the first time after a takeover. `base` holds the positions of the cut that
-        this term began at: below them an idempotent producer may leave one gap (T22).
+        this term began at: below them an idempotent producer may leave one gap (T22). `drained`: the region
+        epoch that a planned switch ended; its transactional producers go on.
         """
         await self.stand_still(reason)
         self._region_epoch = term.region_epoch
@@ -272,7 +279,7 @@ class RegionRole:
         self._cut_leader = self._services.open_cut_leader(term, adopts and is_first)
         self._spawn(self._services.groups.run(), "groups")
         self._spawn(self._services.transactions.run(), "transactions")
-        await self._load_coordinators(term, logs, base, adopts=adopts)
+        await self._load_coordinators(term, logs, base, adopts=adopts, drained=drained)
         self._spawn(self._cut_leader.run(), "cut-leader")
         if adopts:
             try:
@@ -290,14 +297,20 @@ class RegionRole:
             log.readers_ahead = False
 
     async def _load_coordinators(
-        self, term: Term, logs: list[RegionLog], base: Mapping[LogKey, int], *, adopts: bool
+        self,
+        term: Term,
+        logs: list[RegionLog],
+        base: Mapping[LogKey, int],
+        *,
+        adopts: bool,
+        drained: RegionEpoch | None,
     ) -> None:
         # Groups first: a marker for __consumer_offsets is answered once its offsets are applied (C35).
         await self._services.groups.load(term)
         if not adopts:
             await self._services.transactions.load(term)
             return
-        await self._services.transactions.adopt(term, orphan_candidates(logs))
+        await self._services.transactions.adopt(term, orphan_candidates(logs), drained)
         await self._services.groups.clamp(log_ends(logs, base))
 
     async def mirror(self, term: Term) -> None:

@@ -26,9 +26,15 @@ class TransactionRole:
         """Read the ledger and take over under `term`."""
         await self._coordinator.load(term.leader_epoch, term.region_epoch)
 
-    async def adopt(self, term: Term, candidates: Sequence[OrphanCandidate]) -> None:
-        """Load, decide everything open, and write the markers owed (T21)."""
-        _ = await self._coordinator.adopt(term.region_epoch, term.leader_epoch, candidates)
+    async def adopt(
+        self, term: Term, candidates: Sequence[OrphanCandidate], drained: RegionEpoch | None
+    ) -> None:
+        """Load, decide what does not go on, and write the markers owed (T21, T22)."""
+        report = await self._coordinator.adopt(
+            term.region_epoch, term.leader_epoch, candidates, drained
+        )
+        if drained is not None:
+            _log.info("%d open transactions go on after the switch", report.kept_open)
 
     async def resign(self) -> None:
         """Stop deciding."""

@@ -54,6 +54,7 @@ def state_of(rows: Iterable[Row]) -> object:
         {entry.record.transactional_id for entry in table.ongoing()},
         {entry.record.transactional_id for entry in table.prepared()},
         table._by_producer_id,
+        core._pairs.since,
     )
 
 
@@ -114,6 +115,9 @@ class History:
             self.say_round(round_of(self.term, 0))
         elif what == "gone":
             self.append(key_of(name), None)
+        elif what == "pairs":
+            record = lr.PairsRecord(RegionEpoch(4 + which), RegionEpoch(variant))
+            self.append(lr.encode_pairs_key(), lr.encode_pairs_value(record))
         elif what == "unknown":
             self.append(b"\x7f\x7f" + bytes([which]), bytes([variant]) if variant else None)
         else:
@@ -141,7 +145,7 @@ steps = st.lists(
     st.tuples(
         st.sampled_from(
             [
-                "round", "round", "again", "late", "term", "gone", "unknown",
+                "round", "round", "again", "late", "term", "gone", "pairs", "unknown",
                 *(status.name for status in S if status not in (S.DEAD, S.PREPARE_EPOCH_FENCE)),
             ]
         ),

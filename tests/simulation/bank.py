@@ -41,6 +41,8 @@ class Bank:
     attempts: list[Attempt] = field(default_factory=list)
     edges: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
+    switched: bool = False
+    """Whether a planned switch has ended: producer ids of the region before go on in its term (T22)."""
 
     def committed(self, term: int) -> int:
         """Return how many commits of a term were answered."""
@@ -116,7 +118,7 @@ class Teller:
         source, target = self._chance.sample(range(ACCOUNTS), 2)
         amount = self._chance.randrange(1, 100)
         name = f"{self._name}.{self._number}"
-        term = self._producer[0] >> REGION_ORDINAL_SHIFT
+        term = 1 if self._bank.switched else self._producer[0] >> REGION_ORDINAL_SHIFT
         outcome = Outcome.NOT_COMMITTED
         try:
             async with asyncio.timeout(self.call_s):

@@ -18,6 +18,8 @@ from tests.simulation.simulated_loop import LoopClock
 PRODUCE, FETCH, LIST_OFFSETS, FIND, INIT, ADD, END = 0, 1, 2, 10, 22, 24, 26
 CREATE_TOPICS = 19
 TRIES = 40
+REPEATED = {"concurrent_transactions", "not_enough_replicas", "coordinator_load_in_progress"}
+"""What clients repeat by themselves in a transaction."""
 DAY_MS = 86_400_000
 EVENT_AGES_MS = (2 * DAY_MS, 0, 3_600_000)
 """How old the events of a producer are: also older than an idle producer is kept, by far."""
@@ -231,7 +233,7 @@ async def patiently(call: Callable[[], Awaitable[T]], *, rest_s: float = 0.005) 
         try:
             return await call()
         except Refused as refused:
-            if refused.code.name not in {"concurrent_transactions", "not_enough_replicas"}:
+            if refused.code.name not in REPEATED:
                 raise
             await asyncio.sleep(rest_s)
     raise ConnectionAbortedError("the transaction before it does not end")

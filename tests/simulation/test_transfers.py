@@ -82,6 +82,7 @@ class Life:
             shown = [list(reader.records) for reader in self.readers]
             self.judge_every_tidemark()
             await self.pair.take_over(planned=self.disaster is Disaster.NONE)
+            self.bank.switched = self.disaster is Disaster.NONE
             await self.commits(1, self.chance.randrange(2, 10))
             await self.primary_returns()
             await self.commits(1, self.bank.committed(1) + 3)
@@ -240,6 +241,8 @@ class Life:
 
     def expected_by_the_cut(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return which answered commits lie below L of the base for certain, and which above it."""
+        if self.disaster is Disaster.NONE:
+            return frozenset(self.bank.edges), frozenset()
         us = self.pair.us.node.storage
         entry = us.metadata.image.main_domain.lineage[-1]
         base = {LogKey.decode(key): offset for key, offset in entry.positions.items()}

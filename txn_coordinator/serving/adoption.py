@@ -2,6 +2,7 @@
 
 INV-TA1  every transaction that is open in a partition of the cut is ended by exactly those decisions that
          reach it: its ledger entry's, or an orphan abort where no entry's decision can
+INV-TA3  after a planned switch, what its ledger entry holds as open, in all partitions where it is open, stays open (T22)
 INV-TA2  an orphan abort reaches a partition only after the older decisions of the same producer id
          (`driver` sends it in a second wave)
 Not here: appending and sending (`driver`), scanning partitions (the caller).
@@ -36,6 +37,8 @@ class AdoptionReport:
     """Open in a ledger of the cut."""
     orphans_aborted: int
     """Open in partitions only."""
+    kept_open: int = 0
+    """Open in a ledger whose producers may go on."""
 
 
 def is_covered(record: TransactionRecord, tp: TopicPartition, found: OpenTxn) -> bool:
@@ -73,10 +76,22 @@ def orphans_of(
     ]
 
 
+def goes_on(record: TransactionRecord, found: Sequence[Found]) -> bool:
+    """Return whether the ledger knows all that is open in partitions of this ongoing transaction: its producer can end it.
+
+    Else something hangs there that the producer's own end would not reach: it is aborted with everything else of it.
+    """
+    return all(
+        tp in record.partitions and txn.producer_epoch == record.producer_epoch for tp, txn in found
+    )
+
+
 def abort_open(
-    shards: Sequence[ShardDriver], found: Sequence[Found]
+    shards: Sequence[ShardDriver], found: Sequence[Found], *, switched: bool
 ) -> tuple[int, int, list[AbortOrphan]]:
     """Queue the abort of everything open; return how many entries and orphans that are, and which have to wait.
+
+    `switched`: after a planned switch, transactions of producers that go on stay open (INV-TA3).
 
     An orphan waits while an older abort of the same producer id is decided and owes markers:
 
@@ -86,13 +101,16 @@ def abort_open(
     """
     records = [record for shard in shards for record in shard.view.records()]
     orphans = orphans_of(found, records)
-    by_producer: dict[ProducerId, list[TopicPartition]] = {}
+    by_producer: dict[ProducerId, list[Found]] = {}
     for tp, txn in found:
-        by_producer.setdefault(txn.producer_id, []).append(tp)
+        by_producer.setdefault(txn.producer_id, []).append((tp, txn))
     aborted = 0
     for shard in shards:
         for record in shard.view.ongoing():
-            partitions = tuple(sorted(by_producer.get(record.producer_id, ())))
+            its_own = by_producer.get(record.producer_id, ())
+            if switched and shard.view.is_in_force(record) and goes_on(record, its_own):
+                continue
+            partitions = tuple(sorted(tp for tp, _ in its_own))
             shard.step(AdoptOngoing(record.transactional_id, partitions))
             aborted += 1
     waiting: list[AbortOrphan] = []

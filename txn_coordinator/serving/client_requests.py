@@ -30,6 +30,7 @@ from txn_coordinator.serving.id_stock import IdStock
 from txn_coordinator.serving.loaded_shards import LoadedShards
 from txn_coordinator.serving.shard_driver import ShardDriver
 from txn_coordinator.settings import TxnSettings
+from txn_coordinator.shard.connection_fence import CoordinatorRequest
 from txn_coordinator.verdicts import EndOutcome, InitOutcome, TxnVerdict
 
 _LOG: Final = logging.getLogger(__name__)
@@ -143,8 +144,12 @@ class ClientRequests:
         shard = self._shards.serving_of(transactional_id)
         if isinstance(shard, TxnVerdict):
             return shard
-        if not self._admit(shard, transactional_id, (producer_id, producer_epoch), sender):
-            return TxnVerdict.STALE_CONNECTION
+        pair = (producer_id, producer_epoch)
+        of_group = any(tp.topic == self._settings.offsets_topic for tp in partitions)
+        request = CoordinatorRequest.JOIN_OFFSETS if of_group else CoordinatorRequest.JOIN
+        order = self._order(shard, transactional_id, pair, sender, request)
+        if order is not TxnVerdict.OK:
+            return order
         if self._domain_check is not None and not self._domain_check(transactional_id, partitions):
             return TxnVerdict.WRONG_DOMAIN
         event = ev.AddPartitionsReceived(
@@ -230,8 +235,10 @@ class ClientRequests:
         if isinstance(shard, TxnVerdict):
             return shard
         pair = (producer_id, producer_epoch)
-        if tv < 2 and not self._admit(shard, name, pair, sender, aborting=not commit):
-            return TxnVerdict.STALE_CONNECTION
+        kind = CoordinatorRequest.COMMIT if commit else CoordinatorRequest.ABORT
+        order = TxnVerdict.OK if tv >= 2 else self._order(shard, name, pair, sender, kind)
+        if order is not TxnVerdict.OK:
+            return order
         number = self._shards.next_request()
         return shard, ev.EndTxnReceived(number, name, producer_id, producer_epoch, commit, tv)
 
@@ -269,27 +276,26 @@ class ClientRequests:
 
     # ---- parts
 
-    def _admit(
+    def _order(
         self,
         shard: ShardDriver,
         name: str,
         pair: ProducerPair,
         sender: Sender | None,
-        *,
-        aborting: bool = False,
-    ) -> bool:
+        request: CoordinatorRequest,
+    ) -> TxnVerdict:
         """Return whether a coordinator request came in order (INV-TO1); no `await` follows until its step."""
         if sender is None or not self._settings.connection_order:
-            return True
-        in_order = shard.connections.admits(name, pair, sender, aborting=aborting)
-        if not in_order:
+            return TxnVerdict.OK
+        order = shard.connections.judge(name, pair, sender, request)
+        if order is TxnVerdict.STALE_CONNECTION:
             _LOG.warning(
                 "a late request of %s was refused: it came on connection %d, its producer goes on over a"
                 " newer one (KAFKA-17754)",
                 name,
                 sender.number,
             )
-        return in_order
+        return order
 
     async def _init_idempotent(self) -> InitOutcome:
         if not self._shards.active:

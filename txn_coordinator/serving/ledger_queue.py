@@ -15,7 +15,7 @@ import msgspec
 
 from idempotency import ledger_records as lr
 from idempotency.identity import CoordinatorEpoch, ProducerId, Round
-from idempotency.ledger_records import TransactionRecord
+from idempotency.ledger_records import PairsRecord, TransactionRecord
 from txn_coordinator import transitions as tr
 from txn_coordinator.events import RecordDurable, RoundAppended
 from txn_coordinator.ports import LedgerFailed, LedgerPosition, TransactionLog
@@ -102,6 +102,10 @@ class LedgerQueue:
         """Queue ROUND{round}."""
         value = lr.encode_round_value(lr.RoundRecord(round_, self._coordinator_epoch))
         self._put(_Outgoing(lr.encode_round_key(), value, round=round_))
+
+    def put_pairs(self, record: PairsRecord) -> None:
+        """Queue what says since when pairs are in force."""
+        self._put(_Outgoing(lr.encode_pairs_key(), lr.encode_pairs_value(record)))
 
     def _put(self, outgoing: _Outgoing) -> None:
         """Put a record behind those of this turn of the loop; all go out as one batch."""

@@ -63,8 +63,12 @@ class Loading:
         region_epoch: RegionEpoch,
         leader_epoch: LeaderEpoch,
         open_in_partitions: Iterable[Found],
+        drained: RegionEpoch | None,
     ) -> AdoptionReport:
-        """Replay all shards, end what is open in the cut, and serve. Raises LedgerFailed, AdoptionBlocked."""
+        """Replay all shards, end what is open in the cut, and serve. Raises LedgerFailed, AdoptionBlocked.
+
+        `drained`: the cut is the end of that region epoch, after a planned switch; its producers go on (T22).
+        """
         found = list(open_in_partitions)
         shards = await self._replay_all(group, leader_epoch, region_epoch)
         carried_out = sum(len(shard.view.prepared()) for shard in shards)
@@ -75,7 +79,9 @@ class Loading:
                 shard.step(ev.EnterRound(own_round))
             else:
                 shard.ledger.put_round(shard.view.round)
-        aborted, orphans, waiting = abort_open(shards, found)
+            if drained is not None:
+                shard.step(ev.PairsInherited(drained))
+        aborted, orphans, waiting = abort_open(shards, found, switched=drained is not None)
         await _carry_out(shards)
         if waiting:
             for orphan in waiting:
@@ -85,7 +91,8 @@ class Loading:
         for shard in shards:
             shard.step(ev.MarkersDeferred(deferred=False))
         self._shards.serve(shards)
-        return AdoptionReport(carried_out, aborted, orphans)
+        kept_open = sum(shard.view.ongoing_count for shard in shards)
+        return AdoptionReport(carried_out, aborted, orphans, kept_open)
 
     async def _replay_all(
         self, group: asyncio.TaskGroup, leader_epoch: LeaderEpoch, region_epoch: RegionEpoch

@@ -24,6 +24,7 @@ from txn_coordinator import events as ev
 from txn_coordinator.core import TxnCoordinatorCore
 from txn_coordinator.effects import (
     Answer,
+    AppendPairs,
     AppendRecord,
     AppendRound,
     AppendTombstone,
@@ -240,6 +241,8 @@ class ShardDriver:
                 self._holds.hold(ev.HoldExpired(number, name))
             case AppendRound(round=round_):
                 self.ledger.put_round(round_)
+            case AppendPairs(record=pairs):
+                self.ledger.put_pairs(pairs)
             case AppendTombstone(transactional_id=name):
                 self.ledger.put_tombstone(name)
             case _:

@@ -12,13 +12,13 @@ from idempotency.identity import (
     ProducerEpoch,
     ProducerId,
     ProducerPair,
-    RegionEpoch,
     TopicPartition,
 )
 from idempotency.ledger_records import TransactionRecord
 from idempotency.producer_ids import ProducerIdBlock
 from txn_coordinator import transitions as tr
 from txn_coordinator.rounds import RoundGate
+from txn_coordinator.shard.pairs_in_force import PairsInForce
 from txn_coordinator.shard.step import Step
 
 
@@ -48,20 +48,18 @@ class SpareIds:
 class Decisions:
     """Builds the records that a shard of this region appends."""
 
-    __slots__ = ("_gate", "_ids", "_step", "region_epoch")
+    __slots__ = ("_gate", "_ids", "_pairs", "_step")
 
-    def __init__(
-        self, region_epoch: RegionEpoch, gate: RoundGate, ids: SpareIds, step: Step
-    ) -> None:
+    def __init__(self, pairs: PairsInForce, gate: RoundGate, ids: SpareIds, step: Step) -> None:
         """Take what stamps a decision."""
-        self.region_epoch = region_epoch
+        self._pairs = pairs
         self._gate = gate
         self._ids = ids
         self._step = step
 
     def is_foreign(self, record: TransactionRecord) -> bool:
-        """Return whether the entry's pair was given out before this region acted (T22)."""
-        return tr.is_foreign(record, self.region_epoch)
+        """Return whether the entry's pair was given out before this region acted, and is not in force (T22)."""
+        return self._pairs.is_foreign(record)
 
     def bump(
         self, record: TransactionRecord, *, timeout_ms: int, keep_last: bool
@@ -110,9 +108,11 @@ class Decisions:
             next_producer_id=self._ids.take(),
         )
 
-    def fence(self, record: TransactionRecord, *, keep_last: bool) -> TransactionRecord:
-        """Decide an abort of what is open, with the epoch bumped."""
-        rotates = tr.fence_needs_producer_id(record) and not self.is_foreign(record)
+    def fence(
+        self, record: TransactionRecord, *, keep_last: bool, rotates: bool = True
+    ) -> TransactionRecord:
+        """Decide an abort of what is open, with the epoch bumped; `rotates`: with a new producer id if that was the last."""
+        rotates = rotates and tr.fence_needs_producer_id(record) and not self.is_foreign(record)
         return tr.prepare_fence(
             record,
             self._step.wall_ms,
@@ -137,4 +137,4 @@ class Decisions:
         )
 
     def _stamp(self) -> tr.Stamp:
-        return tr.Stamp(self._step.wall_ms, self.region_epoch)
+        return tr.Stamp(self._step.wall_ms, self._pairs.region_epoch)

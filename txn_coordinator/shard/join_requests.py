@@ -5,10 +5,9 @@ Not here: whether data may be written (`view.ShardView.verify`), the records (`d
 
 from collections.abc import Sequence
 
-from idempotency.identity import RegionEpoch, TopicPartition
+from idempotency.identity import TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import events as ev
-from txn_coordinator import transitions as tr
 from txn_coordinator.effects import Answer
 from txn_coordinator.shard.decisions import Decisions
 from txn_coordinator.shard.progress import Progress
@@ -45,7 +44,9 @@ class JoinRequests:
         joining: dict[TopicPartition, None] = {}
         writers: list[ev.AddPartitionsReceived] = []
         for request in requests:
-            verdict = judge_join(entry.record, request, self._decisions.region_epoch)
+            verdict = judge_join(
+                entry.record, request, is_foreign=self._decisions.is_foreign(entry.record)
+            )
             missing = missing_partitions(entry.record, request.partitions)
             if verdict is not None:
                 self._step.answer(request, verdict)
@@ -64,10 +65,10 @@ class JoinRequests:
 
 
 def judge_join(
-    record: TransactionRecord, request: ev.AddPartitionsReceived, region_epoch: RegionEpoch
+    record: TransactionRecord, request: ev.AddPartitionsReceived, *, is_foreign: bool
 ) -> TxnVerdict | None:
     """Return why partitions may not join, None if they may."""
-    if tr.is_foreign(record, region_epoch):
+    if is_foreign:
         return TxnVerdict.FENCED_BY_TAKEOVER
     if record.producer_id != request.producer_id:
         return TxnVerdict.UNKNOWN_PRODUCER_MAPPING

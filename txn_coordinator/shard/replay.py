@@ -13,6 +13,7 @@ from idempotency.ledger_records import TransactionRecord
 from txn_coordinator import transitions as tr
 from txn_coordinator.ports import LedgerCorrupt, LedgerPosition
 from txn_coordinator.rounds import RoundGate
+from txn_coordinator.shard.pairs_in_force import PairsInForce
 from txn_coordinator.shard.table import TransactionTable
 from txn_coordinator.states import PREPARED
 
@@ -20,13 +21,16 @@ from txn_coordinator.states import PREPARED
 class LedgerReplay:
     """Fills the table and the round of a shard before its first event."""
 
-    def __init__(self, shard: int, table: TransactionTable, gate: RoundGate) -> None:
+    def __init__(
+        self, shard: int, table: TransactionTable, gate: RoundGate, pairs: PairsInForce
+    ) -> None:
         """Take what is to be filled."""
         self.whole_from = 0
         """Below this offset of the ledger, records that later ones of their key superseded may be missing."""
         self._shard = shard
         self._table = table
         self._gate = gate
+        self._pairs = pairs
 
     def take(self, position: LedgerPosition, key: bytes, value: bytes | None) -> None:
         """Take one ledger record.
@@ -51,6 +55,9 @@ class LedgerReplay:
                 self._take_value(position, name, value)
             case lr.OrphanKey(producer_id=producer_id):
                 self._take_value(position, tr.orphan_id(producer_id), value)
+            case lr.PairsKey():
+                if value is not None:
+                    self._pairs.restore(lr.decode_pairs_value(value))
             case lr.UnknownKey():
                 pass  # of a later version: INV-L2 lets it be skipped
 

@@ -7,8 +7,9 @@ from idempotency.ledger_records import TxnStatus
 from txn_coordinator import events as ev
 from txn_coordinator import expiry
 from txn_coordinator import transitions as tr
-from txn_coordinator.effects import Answer
+from txn_coordinator.effects import Answer, AppendPairs
 from txn_coordinator.shard.decisions import Decisions
+from txn_coordinator.shard.pairs_in_force import PairsInForce
 from txn_coordinator.shard.progress import Progress
 from txn_coordinator.shard.step import Step
 from txn_coordinator.shard.table import Entry, TransactionTable, missing_partitions
@@ -25,6 +26,7 @@ class ServerDecisions:
         progress: Progress,
         step: Step,
         *,
+        pairs: PairsInForce,
         id_retention_ms: int,
     ) -> None:
         """Take the table that the rules look at, and the parts that act."""
@@ -32,6 +34,7 @@ class ServerDecisions:
         self._decisions = decisions
         self._progress = progress
         self._step = step
+        self._pairs = pairs
         self._id_retention_ms = id_retention_ms
 
     # ---- administrators
@@ -86,17 +89,23 @@ class ServerDecisions:
 
     # ---- takeovers
 
-    def adopt_ongoing(self, event: ev.AdoptOngoing) -> None:
-        """Abort what the dead region left open, with every partition that holds some of it (T21).
+    def inherit_pairs(self, event: ev.PairsInherited) -> None:
+        """Let the producers of a region that was drained go on with their pairs, durably (T22)."""
+        self._step.do(AppendPairs(self._pairs.inherit(event.drained)))
 
-        `keep_last`: T22 fences the producer by a new id; its own pair must still get that id.
+    def adopt_ongoing(self, event: ev.AdoptOngoing) -> None:
+        """Abort what the region before left open, with every partition that holds some of it (T21).
+
+        No producer id is taken: there is none in stock yet. `keep_last`: T22 fences the producer by a new id; its own pair must still get that id.
         """
         entry = self._table.entries[event.transactional_id]
         assert entry.record.status is TxnStatus.ONGOING, entry.record.status
         found = missing_partitions(entry.record, event.found_open)
         if found:
             entry.record = self._decisions.join(entry.record, found, tv=entry.record.client_tv)
-        self._progress.prepare(entry, self._decisions.fence(entry.record, keep_last=True))
+        self._progress.prepare(
+            entry, self._decisions.fence(entry.record, keep_last=True, rotates=False)
+        )
 
     def abort_orphan(self, event: ev.AbortOrphan) -> None:
         """Abort what no transactional id knows of; nothing, if an older one owes its markers."""

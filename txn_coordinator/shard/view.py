@@ -8,13 +8,14 @@ Not here: the state itself (`table`, `txn_coordinator.rounds`), what changes it 
 from collections.abc import Iterator
 
 from idempotency.decision import DecisionId
-from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, Round, TopicPartition
+from idempotency.identity import ProducerEpoch, ProducerId, Round, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from txn_coordinator import transitions as tr
 from txn_coordinator.events import AddPartitionsReceived
 from txn_coordinator.rounds import RoundGate
 from txn_coordinator.shard.decisions import SpareIds
 from txn_coordinator.shard.join_requests import judge_join
+from txn_coordinator.shard.pairs_in_force import PairsInForce
 from txn_coordinator.shard.server_decisions import may_expire
 from txn_coordinator.shard.table import TransactionTable, missing_partitions
 from txn_coordinator.states import PREPARED
@@ -30,14 +31,14 @@ class ShardView:
         gate: RoundGate,
         ids: SpareIds,
         *,
-        region_epoch: RegionEpoch,
+        pairs: PairsInForce,
         id_retention_ms: int,
     ) -> None:
         """Take what is asked about."""
         self._table = table
         self._gate = gate
         self._ids = ids
-        self._region_epoch = region_epoch
+        self._pairs = pairs
         self._id_retention_ms = id_retention_ms
 
     # ---- transactional ids
@@ -85,6 +86,10 @@ class ShardView:
         """Return the values with an open transaction."""
         return [entry.record for entry in self._table.ongoing()]
 
+    def is_in_force(self, record: TransactionRecord) -> bool:
+        """Return whether the entry's own producer may go on with its pair (T22)."""
+        return not self._pairs.is_foreign(record)
+
     def prepared(self) -> list[tuple[TransactionRecord, DecisionId | None]]:
         """Return the values that are decided and not complete, each with its decision."""
         return [(entry.record, entry.decision) for entry in self._table.prepared()]
@@ -109,7 +114,7 @@ class ShardView:
         if entry is None:
             return None
         record = entry.record
-        if tr.is_foreign(record, self._region_epoch):
+        if self._pairs.is_foreign(record):
             return TxnVerdict.FENCED_BY_TAKEOVER
         if entry.pending is not None and entry.pending.status in PREPARED:
             return TxnVerdict.CONCURRENT  # being decided: what comes now came too late for it
@@ -131,7 +136,7 @@ class ShardView:
         record = entry.record
         return (
             record.status is TxnStatus.ONGOING
-            and judge_join(record, request, self._region_epoch) is None
+            and judge_join(record, request, is_foreign=self._pairs.is_foreign(record)) is None
             and not missing_partitions(record, request.partitions)
         )
 

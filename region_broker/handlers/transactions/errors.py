@@ -45,7 +45,7 @@ _ERROR_OF: Final = {
     TxnVerdict.WRONG_DOMAIN: INVALID_REQUEST,
     TxnVerdict.FENCED_BY_TAKEOVER_FATAL: INVALID_PRODUCER_EPOCH,
     TxnVerdict.STALE_CONNECTION: INVALID_PRODUCER_EPOCH,
-    TxnVerdict.UNPROVEN_CONNECTION: 14,  # of data only: Produce and TxnOffsetCommit have their own
+    TxnVerdict.UNPROVEN_CONNECTION: 14,  # repeated at once; Produce and TxnOffsetCommit have their own
     TxnVerdict.INVALID_STATE: INVALID_TXN_STATE,
     TxnVerdict.UNKNOWN_PRODUCER_MAPPING: 49,
     TxnVerdict.INVALID_TIMEOUT: 50,

@@ -204,7 +204,7 @@ class FailoverAnswers:
         """
         state = self._driver.state
         if state.phase is Phase.FENCED and state.promise.candidate == message.to_region:
-            return self._outlook.known_claim().point
+            return await self._end_of_fenced()
         if state.phase is Phase.ACTING:
             if not self._parts.role.acting:
                 raise PeerRefused(NOT_ACTING, self._parts.role.reason_not_acting)
@@ -226,6 +226,22 @@ class FailoverAnswers:
             await self._end_drain(f"no last tidemark: {error}")
             raise PeerRefused(DRAIN_FAILED, f"no last tidemark: {error}") from error
         return point
+
+    async def _end_of_fenced(self) -> TidemarkPoint:
+        """Return the last tidemark of a region that promised already, if it covers all that was answered (INV-FD5).
+
+        1. A failover is ordered, and this region's promise comes without a last tidemark. 2. The candidate gives up. 3. A
+        switch to it is ordered. What was answered behind the last tidemark is lost then: that is a failover.
+        """
+        claim, reason = self._outlook.known_claim(), ""
+        try:
+            if is_acknowledged_work(await self._tail_beyond(claim)):
+                reason = f"work that was acknowledged lies behind {claim.point}"
+        except RoundFailed as error:
+            reason = str(error)
+        if reason:
+            raise PeerRefused(DRAIN_FAILED, f"{reason}: only a failover goes on from here")
+        return claim.point
 
     async def _final_point(self) -> TidemarkPoint:
         async with asyncio.timeout(self._driver.settings.final_round_timeout_ms / 1000):

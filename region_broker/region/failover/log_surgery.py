@@ -32,6 +32,7 @@ from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ledger_records import (
     LedgerError,
     TransactionKey,
+    TxnStatus,
     decode_key,
     decode_transaction_value,
 )
@@ -450,14 +451,19 @@ def with_tails(bounds: Iterable[LogBound], tails: Iterable[Provenance]) -> list[
     ]
 
 
+_FOLLOW_UP: Final = {TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT}
+"""What a coordinator notes by itself, and only for itself."""
+
+
 def is_acknowledged_work(tail: Tail) -> bool:
     """Return whether a tail holds anything that a client may have been told is done, or may hold it.
 
     Markers and the coordinators' own follow-up records may lie beyond the last cut of a drained region:
-    whoever takes over writes them again.
+    whoever takes over writes them again. A pair that was given out, or a partition that joined, may not: after a planned
+    switch producers go on with what they were answered (T22).
     """
-    decided = any(decision.record.status.is_prepared for decision in tail.decisions)
-    return bool(tail.batches) or bool(tail.group_batches) or bool(tail.unreadable) or decided
+    answered = any(decision.record.status not in _FOLLOW_UP for decision in tail.decisions)
+    return bool(tail.batches) or bool(tail.group_batches) or bool(tail.unreadable) or answered
 
 
 class _Collector:

@@ -9,13 +9,16 @@ import msgspec
 import pytest
 
 from geo_replicator.failover import Phase
-from geo_replicator.failover_events import Adopted, EntryRecord, Event
-from geo_replicator.lineage import LineageEntry, TidemarkPoint
+from geo_replicator.failover_events import Adopted, EntryRecord, Event, PromiseGiven
+from geo_replicator.lineage import Cut, LineageEntry, TidemarkPoint
+from geo_replicator.loss import Tail, TailDecision
 from idempotency.identity import LeaderEpoch, RegionEpoch, Round
 from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.region.failover.messages import AskDrain
 from region_broker.region.failover.steps.effects import as_image_entry
+from region_broker.region.peers.protocol import PeerRefused
+from tests.fixtures.coordinator import record
 from tests.fixtures.failover_regions import Entered, Pair, fail_over
 from tests.fixtures.waiting import until
 
@@ -167,16 +170,44 @@ async def test_T21_a_candidate_acts_only_once_a_tidemark_of_its_own_is_published
 
 
 # Holds INV-FD5.
-async def test_T31_a_drain_publishes_again_for_work_that_ended_behind_its_last_tidemark(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", [True, False])
+async def test_T22_a_region_that_promised_is_no_drained_one_unless_its_last_tidemark_covers_all(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, left: bool
 ) -> None:
-    """EndTxn passed the gate, the gate closed, the last round was taken, the decision was logged behind it."""
+    """A failover to us was given up behind the promise; then a switch to it is ordered."""
+    await pair.eu.driver.record(PromiseGiven(RegionEpoch(17), "us"))
+    tail = Tail(
+        [], [TailDecision(0, LeaderEpoch(1), 0, record(TxnStatus.EMPTY, 0))] if left else [], []
+    )
+
+    async def beyond(_cut: Cut) -> Tail:
+        return tail
+
+    monkeypatch.setattr(pair.eu.answers, "_tail_beyond", beyond)
+    message = AskDrain(operation_id="o", to_region="us", timeout_ms=60_000)
+    if left:
+        with pytest.raises(PeerRefused, match="only a failover"):
+            await pair.eu.answers.drain(message)
+    else:
+        assert await pair.eu.answers.drain(message) == pair.eu.driver.outlook.known_claim().point
+
+
+# Holds INV-FD5.
+@pytest.mark.parametrize("status", [TxnStatus.PREPARE_COMMIT, TxnStatus.EMPTY, TxnStatus.ONGOING])
+async def test_T31_a_drain_publishes_again_for_work_that_ended_behind_its_last_tidemark(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, status: TxnStatus
+) -> None:
+    """EndTxn passed the gate, the gate closed, the last round was taken, the decision was logged behind it.
+
+    The same for a pair that InitProducerId gave out, and for a partition that joined: after the switch the client goes on
+    with them (T22).
+    """
     final_round, points = pair.eu.role.final_round, list[TidemarkPoint]()
 
     async def followed_by_a_decision() -> TidemarkPoint:
         points.append(await final_round())
         if len(points) == 1:
-            decided_at = pair.eu.ledger.decide("t", 7, TxnStatus.PREPARE_COMMIT)
+            decided_at = pair.eu.ledger.decide("t", 7, status)
             await pair.eu.ledger.shard(0).wait_committed(decided_at + 1)
         return points[-1]
 

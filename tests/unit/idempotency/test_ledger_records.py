@@ -9,6 +9,7 @@ from idempotency.identity import (
     CoordinatorEpoch,
     LeaderEpoch,
     ProducerId,
+    RegionEpoch,
     Round,
     TopicName,
     TopicPartition,
@@ -16,6 +17,8 @@ from idempotency.identity import (
 from idempotency.ledger_records import (
     LedgerError,
     OrphanKey,
+    PairsKey,
+    PairsRecord,
     RoundKey,
     RoundRecord,
     TransactionKey,
@@ -23,9 +26,12 @@ from idempotency.ledger_records import (
     TxnStatus,
     UnknownKey,
     decode_key,
+    decode_pairs_value,
     decode_round_value,
     decode_transaction_value,
     encode_orphan_key,
+    encode_pairs_key,
+    encode_pairs_value,
     encode_round_key,
     encode_round_value,
     encode_transaction_key,
@@ -157,12 +163,18 @@ def test_round_and_orphan_keys_are_kinds_that_kafka_does_not_know() -> None:
     assert decode_key(encode_round_key()) == RoundKey()
     assert decode_key(encode_orphan_key(ProducerId(77))) == OrphanKey(ProducerId(77))
     assert struct.unpack(">h", encode_round_key()[:2])[0] > 1
+    assert decode_key(encode_pairs_key()) == PairsKey()
     assert decode_key(b"\x7f\x00rest") == UnknownKey(0x7F00)
 
 
 def test_round_comes_back() -> None:
     record = RoundRecord(stamp=Round(9 << 32 | 5), coordinator_epoch=CoordinatorEpoch(8 << 16))
     assert decode_round_value(encode_round_value(record)) == record
+
+
+def test_since_when_pairs_are_in_force_comes_back() -> None:
+    record = PairsRecord(region_epoch=RegionEpoch(24), since=RegionEpoch(8))
+    assert decode_pairs_value(encode_pairs_value(record)) == record
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 17, 20, 30])

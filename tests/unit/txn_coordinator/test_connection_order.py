@@ -92,8 +92,33 @@ def test_TO5_memory_is_bounded_whatever_comes(order: ConnectionOrder) -> None:
     for number in range(2, 10_000):
         order.admit_data(ORDERS, data(number, 0))
         order.admit_data(ORDERS, data(number, 0))
-    sizes = {name: len(getattr(order, name)) for name in order.__slots__}
+    sizes = {name: len(getattr(order, name)) for name in order.__slots__ if name != "_inherited"}
     assert max(sizes.values()) <= 1_024, sizes
+
+
+# Holds INV-TO5.
+def test_TO5_memory_of_an_inherited_pair_is_bounded_too() -> None:
+    order = ConnectionOrder().of(PAIR, inherited=True)
+    for origin in range(10_000):
+        order.believes(on(1, origin=origin), "join")
+        order.believes(on(1, origin=origin), "join")
+        order.admit_data(ORDERS, data(1, 0, origin=origin))
+    sizes = {name: len(getattr(order, name)) for name in order.__slots__ if name != "_inherited"}
+    assert max(sizes.values()) <= 1_024, sizes
+
+
+# Holds INV-TO6.
+def test_TO6_requests_of_an_inherited_pair_have_to_come_twice_over_a_connection_of_before() -> None:
+    order = ConnectionOrder().of(PAIR, inherited=True)
+    assert not order.believes(on(4, newest=6), "join")
+    assert not order.believes(on(4, newest=6), "commit")  # another request is no repeat
+    assert not order.believes(on(5, newest=6), "join")  # nor is one from elsewhere
+    assert order.believes(on(4, newest=8), "join")
+    assert order.believes(on(4, newest=8), "abort")  # believed from now on
+    assert order.believes(on(7, newest=8), "join")  # it came since
+    assert not order.believes(on(7, newest=8, origin=MIRROR), "join")
+    order.of((ProducerId(5), ProducerEpoch(1)))
+    assert order.believes(on(5, newest=8), "join")
 
 
 def test_the_origin_in_use_is_not_the_one_forgotten(order: ConnectionOrder) -> None:

@@ -612,11 +612,13 @@ class FailoverSteps:
             partial(self._finish_cuts, effect.entry.region_epoch, self._current())
         )
         base = dict(effect.entry.entry().positions)
+        drained = _drained_by(self._current().takeover, effect.entry)
         await self._parts.role.act(
             term,
             adopts=True,
             base=base,
             reason="this region adopts the cut it took over at; it goes on by itself",
+            drained=drained,
         )
         return Adopted(effect.entry.region_epoch)
 
@@ -639,6 +641,18 @@ class FailoverSteps:
         if left_ms > 0:
             await self._parts.clock.sleep_ms(left_ms)
         return DrainRolledBack("nobody took over in time")
+
+
+def _drained_by(takeover: TakeoverBegun | None, entry: EntryRecord) -> RegionEpoch | None:
+    """Return the region epoch that a planned switch ended, whose last tidemark covers all that was answered (INV-FD5).
+
+    None for any other takeover: what lay behind the cut is not known then (T22).
+    """
+    if takeover is None or not takeover.planned or takeover.final is None:
+        return None
+    epoch, number = takeover.final
+    is_its_end = entry.base_region_epoch == epoch and entry.base_number >= number
+    return epoch if is_its_end else None
 
 
 async def _why_not(cuts: Callable[[], Awaitable[None]]) -> str:

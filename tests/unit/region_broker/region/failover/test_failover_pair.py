@@ -135,6 +135,7 @@ async def test_a_planned_switch_loses_nothing_and_goes_back_again(pair: Pair) ->
     operation = pair.us.operations.begin_switch()
     await succeeded(pair.us, operation)
     assert operation.writes_paused_ms >= 0
+    assert pair.us.ledger.drained == [RegionEpoch(8)]  # its producers go on (T22)
     shown = pair.us.values(0) + pair.us.values(1)
     assert all(value.encode() in shown for value in written)
     await pair.eu.until(Phase.MIRRORING)
