@@ -98,12 +98,18 @@ def _newest_held(
 
 
 class _Logs:
-    """What the logs here hold of the history that is in force."""
+    """What the logs here hold of the history that is in force, at one moment: each log is looked at once.
+
+    A thousand tidemarks name the same logs again and again. Looking anew for each of them stopped the node's loop for
+    seconds; it was fenced for that, and the next one, which began to lead then, did the same.
+    """
 
     def __init__(self, partitions: PartitionTable, image: MetadataImage, lineage: Lineage) -> None:
         self._partitions = partitions
         self._image = image
         self._lineage = lineage
+        self._held: dict[LogKey, int] = {}
+        """Up to where each log holds it, of those that were asked for."""
 
     def lacks(self, key: LogKey, position: int) -> bool:
         """Return whether this log keeps a tidemark from being reached that names `position` of it (INV-TKO2)."""
@@ -115,7 +121,11 @@ class _Logs:
             return True
         if position < partition.log.cleaning.holes_below:
             return True
-        return position > min(partition.high_watermark, *self._held_ends(partition))
+        held = self._held.get(key)
+        if held is None:
+            held = min(partition.high_watermark, *self._held_ends(partition))
+            self._held[key] = held
+        return position > held
 
     def lacks_below_base(self, key: LogKey, position: int) -> bool:
         """Return the same up to the base that the region was cut to: what it has deleted is not missed there (INV-FR8)."""
