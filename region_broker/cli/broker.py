@@ -79,7 +79,8 @@ def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
     if found.unborn:
         click.echo(
             f"{config.data_dir} has no history: a node started on it joins the region that acts, or waits. If the whole"
-            f" cluster is new: tidemark init, once, at its primary region (tidemark init --help)",
+            f" cluster is new: tidemark init, once, at its primary region; if this region of several nodes is: at one of them"
+            f" (tidemark init --help)",
             err=True,
         )
     click.echo(f"{path} is a valid configuration of region {config.region}")

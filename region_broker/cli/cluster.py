@@ -69,9 +69,7 @@ def status(region: RegionOfNodes, output: str) -> None:
     click.echo("")
     _print_nodes(view)
     if leadership["leader"] is None:
-        click.echo(
-            f"NOBODY LEADS: awaited are nodes {_ids(leadership['in_sync'])}: follow docs/runbooks/nobody_leads.md"
-        )
+        click.echo(_nobody_leads(view))
     if quorum["leader"] is None:
         click.echo("NO QUORUM: follow docs/runbooks/quorum_lost.md")
         click.echo(
@@ -256,6 +254,10 @@ def rebalance(region: RegionOfNodes) -> None:
 # --- printing ------------------------------------------------------------------------------------
 
 
+_COMMANDS: Final = {"elect": "move", "unclean-election": "unclean-elect", "remove": "node remove"}
+"""What an order is called here, where HTTP calls it otherwise."""
+
+
 def _tell(done: Mapping[str, Any], output: str) -> None:
     if output == JSON:
         print_json(done)
@@ -265,7 +267,8 @@ def _tell(done: Mapping[str, Any], output: str) -> None:
         verb = "would be carried out" if done["changed"] else "would change nothing"
     else:
         verb = "was carried out" if done["changed"] else "had nothing to change"
-    click.echo(f"{done['order']} {verb}.{' ' if done['costs'] else ''}{done['costs']}")
+    order = _COMMANDS.get(done["order"], done["order"])
+    click.echo(f"{order} {verb}.{' ' if done['costs'] else ''}{done['costs']}")
     click.echo(
         f"{_who(leadership['leader'])} leads under leader epoch {leadership['leader_epoch']}; in sync: {_ids(leadership['in_sync'])}"
     )
@@ -285,6 +288,15 @@ def _print_nodes(view: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
+def _nobody_leads(view: Mapping[str, Any]) -> str:
+    """Return what to do: a node in sync that runs is elected by itself, where there is a quorum."""
+    in_sync = view["leadership"]["in_sync"]
+    runs = {row["node_id"] for row in view["nodes"] if not row["fenced"]} & {*in_sync}
+    if view["quorum"]["leader"] is not None and runs:
+        return f"NOBODY LEADS YET: one of nodes {_ids(sorted(runs))} is elected, which takes a second or two; if not: docs/runbooks/nobody_leads.md"
+    return f"NOBODY LEADS: awaited are nodes {_ids(in_sync)}: follow docs/runbooks/nobody_leads.md"
+
+
 def _state(row: Mapping[str, Any]) -> str:
     if row["fenced"]:
         return "not heard"
@@ -292,7 +304,7 @@ def _state(row: Mapping[str, Any]) -> str:
 
 
 def _lacks(row: Mapping[str, Any]) -> str:
-    if row["records_behind"] is None:
+    if row["records_behind"] is None or row["fenced"]:  # of one that is not heard it is out of date
         return "-"
     if not row["logs_behind"]:
         return "nothing"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+_INVALID_REQUEST: Final = 42
 _LENGTH: Final = struct.Struct(">i")
 _ANSWER_BYTES_MAX: Final = 16 << 20
 
@@ -80,7 +81,21 @@ class NodeConnection:
         answer = self._ask(asked, response.DescribeClusterResponse)
         if answer.error_code.value:
             raise NodeError(str(answer.error_message), answer.error_code.value)
-        return int(answer.controller_id)
+        return self._own_id([int(broker.broker_id) for broker in answer.brokers])
+
+    def _own_id(self, node_ids: Sequence[int]) -> int:
+        """Return which of the nodes of its region answers: each tells its own configs only."""
+        if len(node_ids) == 1:
+            return node_ids[0]
+        for node_id in node_ids:
+            try:
+                self.configs(str(node_id))
+            except NodeError as error:
+                if error.error_code != _INVALID_REQUEST:
+                    raise
+            else:
+                return node_id
+        raise NodeError(f"{self.address} is none of the nodes of its region that are heard")
 
     def configs(self, name: str) -> dict[str, NodeConfigEntry]:
         """Return the configs of the resource `name`, which is the node's number, or empty for all nodes."""

@@ -207,7 +207,10 @@ def _all_failed(
     region: str, failed: Mapping[Address, PeerUnreachable | PeerRefused]
 ) -> PeerUnreachable | PeerRefused:
     """Return the error for a region none of whose nodes speaks for it: a refusal where any node is up."""
-    each = "; ".join(f"{host}:{port}: {error}" for (host, port), error in failed.items())
+    each = "; ".join(
+        str(error) if f"{host}:{port}" in str(error) else f"{host}:{port}: {error}"
+        for (host, port), error in failed.items()
+    )
     reason = f"no node of region {region} speaks for it ({each})"
     refused = [error for error in failed.values() if isinstance(error, PeerRefused)]
     if refused:

@@ -99,7 +99,11 @@ def _newest_held(
 
 
 class _Logs:
-    """What the logs here hold of the history that is in force."""
+    """What the logs here hold of the history that is in force, at one moment: each log is looked at once.
+
+    A thousand tidemarks name the same logs again and again. Looking anew for each of them stopped the node's loop for
+    seconds; it was fenced for that, and the next one, which began to lead then, did the same.
+    """
 
     def __init__(self, partitions: PartitionTable, image: MetadataImage, lineage: Lineage) -> None:
         self._partitions = partitions

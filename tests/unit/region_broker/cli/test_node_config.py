@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from region_broker.cli.main import main
+from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts
 from tests.fixtures.kafka_port import WireFixture, node_file, wire_fixture
 
 KEY = "metrics_names_max"
@@ -93,3 +96,19 @@ async def test_of_several_nodes_one_is_named_and_what_is_dead_is_skipped(tmp_pat
         assert {row["node"] for row in json.loads(shown.output)} == {1, 2}
         dead = await command(one, at="127.0.0.1:1,nowhere")
         assert (dead.exit_code, "no node answers" in dead.output) == (1, True)
+
+
+async def test_a_node_that_another_one_leads_is_met_by_its_own_number(tmp_path: Path) -> None:
+    """DescribeCluster names who leads, not who answers."""
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.region.node_id = 2
+        nodes = (KnownNode(1, "127.0.0.1", 1), KnownNode(2, "127.0.0.1", 2))
+        facts = NodeFacts(nodes, nodes[0], False, None, (1, 2), (1, 2))
+        seen = SimpleNamespace(facts=facts)
+        fixture.services.region_nodes = seen
+        assert {row["node"] for row in await rows(fixture, "--node", "2")} == {2}
+        refused = await command(fixture, "--node", "1")
+        assert (refused.exit_code, "only 2" in refused.output) == (3, True), refused.output
+        seen.facts = replace(facts, registered=nodes[:1] * 2)
+        unheard = await command(fixture)
+        assert (unheard.exit_code, "is none of the nodes" in unheard.output) == (1, True)

@@ -194,6 +194,18 @@ async def test_status_says_loudly_that_nobody_leads(nodes: Nodes) -> None:
     assert "NO QUORUM" in done.output
 
 
+async def test_status_says_that_an_election_is_under_way(nodes: Nodes) -> None:
+    for told in nodes.told:
+        told.describes["leadership"]["leader"] = None
+    done = await command(nodes, "status")
+    assert "NOBODY LEADS YET: one of nodes " in done.output
+    for told in nodes.told:
+        for row in told.describes["nodes"]:
+            row["fenced"] = True
+    done = await command(nodes, "status")
+    assert "NOBODY LEADS: awaited are nodes 1, 2" in done.output
+
+
 @pytest.mark.parametrize(("voters", "is_told"), [([1], True), ([1, 2], True), ([1, 2, 3], False)])
 async def test_status_says_that_no_voter_may_be_gone(
     nodes: Nodes, voters: list[int], is_told: bool

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from geo_replicator.lineage import BEFORE_ALL, Lineage, LineageEntry, LogKey, TidemarkPoint
+from geo_replicator.lineage import BEFORE_ALL, Cut, Lineage, LineageEntry, LogKey, TidemarkPoint
 from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.record_batch import ControlType
@@ -181,6 +181,27 @@ async def test_INV_TKO2_a_log_that_is_not_cut_to_the_lineage_counts_up_to_there_
     successor.with_lineage(taken_from(claim.point, {**claim.positions, key: 0}))
     await successor.service.take_over_reached()
     assert BEFORE_ALL < successor.file.point < claim.point
+
+
+async def test_a_log_is_looked_at_once_however_many_tidemarks_name_it(
+    pair: Pair, successor: Successor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loop stands still for seconds, its node is fenced, and so is each one that leads next."""
+    looks: list[RegionEpoch] = []
+    held_of = Lineage.held_of
+
+    def counted(lineage: Lineage, region_epoch: RegionEpoch) -> Cut | None:
+        looks.append(region_epoch)
+        return held_of(lineage, region_epoch)
+
+    monkeypatch.setattr(Lineage, "held_of", counted)
+    claim = pair.us.tidemarks.claim()
+    key = LogKey(pair.us.partition(1).topic_id, 1)
+    successor.with_lineage(taken_from(claim.point, {**claim.positions, key: 0}))
+    await successor.service.take_over_reached()
+    logs = pair.us.tidemarks._parts.partitions
+    epochs = [len(partition.log.epochs.entries()) for partition in logs]
+    assert 0 < len(looks) <= sum(epochs)
 
 
 async def test_INV_TKO2_a_log_copied_with_holes_counts_for_nothing_within_them(
