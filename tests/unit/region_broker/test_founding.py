@@ -9,20 +9,21 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from geo_replicator.folder_life import Birth
+from geo_replicator.folder_life import Birth, FolderIdentity, Shown
 from idempotency.identity import RegionEpoch
 from region_broker.config.node_config import NodeConfig, RegionNode
 from region_broker.config.rules import split
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
 from region_broker.node.handshake import Handshake
+from region_broker.node.storage import METADATA_FILE
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.folder.identity_file import read_identity, write_identity
 from region_broker.region.folder.newborn import new_identity
-from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, PeerRefused
+from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer
 from tests.fixtures.failover_regions import free_ports
 
@@ -69,6 +70,15 @@ def started(refused: Callable[[], PeerRefused]) -> Handshake:
     return handshake
 
 
+def leads(identity: FolderIdentity) -> Handshake:
+    """Return what the node with that folder says, which speaks for a region that has joined no history yet."""
+    handshake, hello = Handshake(), Hello(
+        cluster_id="c1", region="eu", node_id=11, region_epoch=RegionEpoch(0), folder=Shown.of(identity),
+    )  # fmt: skip
+    handshake.driver = Mock(**{"hello.return_value": hello})
+    return handshake
+
+
 @asynccontextmanager
 async def answers(
     config: NodeConfig, handshake: Handshake, node: RegionNode | None = None
@@ -111,6 +121,34 @@ async def test_INV_BI4_a_node_that_waited_for_the_quorum_may_begin_it(raw: dict[
     assert identity == msgspec.structs.replace(waited, founds=True)
 
 
+async def test_INV_BI4_a_node_that_has_joined_already_begins_nothing(raw: dict[str, Any]) -> None:
+    config = config_of(raw)
+    folder = Path(config.data_dir)
+    PORTS.disk.make_dirs(folder)
+    joined = msgspec.structs.replace(new_identity("c1", "eu", 12, PORTS.chance), joined=BIRTH)
+    write_identity(PORTS.disk, folder, joined)
+    outcome = await give_birth(config, PORTS, no_history_elsewhere=True)
+    assert outcome is BirthOutcome.BORN_ALREADY
+    assert read_identity(PORTS.disk, folder) == joined
+
+
+@pytest.mark.parametrize("whose", ["another node's", "an older version's"])
+async def test_INV_BI4_a_folder_that_is_not_this_nodes_begins_nothing(
+    raw: dict[str, Any], whose: str
+) -> None:
+    config = config_of(raw)
+    folder = Path(config.data_dir)
+    PORTS.disk.make_dirs(folder)
+    if whose == "another node's":
+        write_identity(PORTS.disk, folder, new_identity("c1", "eu", 13, PORTS.chance))
+    else:
+        (folder / METADATA_FILE).touch()
+    before = read_identity(PORTS.disk, folder)
+    with pytest.raises(NodeRefused):
+        await give_birth(config, PORTS, no_history_elsewhere=True)
+    assert read_identity(PORTS.disk, folder) == before
+
+
 async def test_INV_BI4_nothing_begins_while_the_other_nodes_cannot_be_asked(
     raw: dict[str, Any],
 ) -> None:
@@ -122,7 +160,7 @@ async def test_INV_BI4_nothing_begins_while_the_other_nodes_cannot_be_asked(
     assert not is_there(config), "INV-BI3"
 
 
-@pytest.mark.parametrize("what", ["founds", "has history", "follows", "is about to lead"])
+@pytest.mark.parametrize("what", ["founds", "has history", "leads", "follows", "is about to lead"])
 async def test_INV_BI4_an_emptied_node_begins_no_second_quorum(
     raw: dict[str, Any], what: str
 ) -> None:
@@ -134,6 +172,8 @@ async def test_INV_BI4_an_emptied_node_begins_no_second_quorum(
         sibling = msgspec.structs.replace(sibling, founds=True)
     elif what == "has history":
         sibling = msgspec.structs.replace(sibling, joined=BIRTH)
+    elif what == "leads":
+        handshake = leads(sibling)
     else:
         handshake = started(follower if what == "follows" else about_to_lead)
     handshake.identity = lambda: sibling

@@ -90,6 +90,8 @@ def test_INV_MRF2_a_step_names_the_one_before() -> None:
     with pytest.raises(CommandRefused) as refused:
         apply(image, RecordFailover(FIRST, 0, b"two"))
     assert refused.value.code == "failover-moved-on"
+    with pytest.raises(CommandRefused, match="has come to step 1, not 2"):
+        apply(image, RecordFailover(FIRST, 2, b"three"))
     folder = apply(image, RecordFailover(FIRST, 1, b"two")).region_folder
     assert folder is not None
     assert (folder.failover, folder.failover_number) == (b"two", 2)
@@ -148,6 +150,19 @@ def test_INV_MRF4_one_history_for_life() -> None:
     assert apply(image, JoinHistory(FIRST, BIRTH)).region_folder == folder
     with pytest.raises(CommandRefused, match="empty the folders of all its nodes"):
         apply(image, JoinHistory(FIRST, OTHER))
+
+
+def test_INV_MRF4_a_region_that_was_born_with_its_history_joins_it_no_second_time() -> None:
+    born = apply(led(), BeginRegionFolder(FIRST, msgspec.structs.replace(FOUNDER, born=BIRTH)))
+    assert apply(born, JoinHistory(FIRST, BIRTH)).region_folder == born.region_folder
+
+
+def test_T36_the_start_of_each_other_region_is_remembered() -> None:
+    image = begun()
+    for region in ("eu", "asia"):
+        image = apply(image, NoteMet(FIRST, region, Shown(folder_id=region)))
+    assert image.region_folder is not None
+    assert {*image.region_folder.met} == {"eu", "asia"}
 
 
 def test_it_is_stored_with_the_image(tmp_path: Path) -> None:

@@ -487,6 +487,27 @@ def test_INV_RPL10_who_was_lost_before_a_cut_is_taken_out_after_it() -> None:
     assert asked.members == {A}
 
 
+def test_INV_RPL10_who_was_fenced_before_a_cut_is_taken_in_no_sooner_after_it() -> None:
+    group = Group(A)
+    group.step(MembersFenced(frozenset({B})))
+    group.cut(1, A)
+    group.step(LogOpened(X, 0, 0, 0, 1))
+    group.connect(B)
+    assert group.report(B, x=0) == []
+    assert proposal(group.step(MembersFenced(frozenset()))).members == {A, B}
+
+
+def test_INV_RPL10_who_went_back_before_a_cut_is_taken_out_after_it() -> None:
+    group = Group(A, B)
+    group.durable(x=5)
+    group.connect(B)
+    group.report(B, x=5)
+    group.connect(B, 2)
+    assert proposal(group.report(B, 2, x=3)).members == {A}
+    group.cut(2, A, B)
+    assert proposal(group.step(LogOpened(X, 3, 3, 0, 1))).members == {A}
+
+
 def test_INV_RPL10_a_member_that_is_in_sync_has_time_to_connect_again_after_a_cut() -> None:
     group = Group(A, B)
     group.connect(B)

@@ -399,3 +399,14 @@ async def test_INV_LSH4_a_cut_ends_where_another_node_leads_meanwhile() -> None:
     ]  # fmt: skip
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_INV_LSH1_a_cut_that_ends_as_another_node_is_named_begins_nothing() -> None:
+    async with driven(1, FENCED) as node:
+        await node.turns()
+        node.sides.cuts.clear()
+        node.take(BY_ONE)
+        await node.turns()
+        node.sides.cuts.set()
+        node.take(BY_TWO)
+        assert "begin" not in {said[0] for said in await node.turns()}

@@ -1,6 +1,7 @@
 """What the lineage voids in the logs of one node, and nothing else, is cut off into quarantine (INV-LSH4)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -135,6 +136,35 @@ def test_INV_LNC2_a_tail_is_filed_under_the_first_entry_that_voids_it() -> None:
     found = next_cut(logged([FIRST] * 6), lineage)
     assert found is not None
     assert (found.entry.region_epoch, found.position) == (LATER, 4)
+
+
+def test_INV_LNC2_what_was_passed_over_is_filed_under_the_entry_that_did_so() -> None:
+    first = entry(FIRST, (1, 3), 2)
+    lineage = Lineage((first, entry(PASSED_OVER, (FIRST, 3), 2), entry(IN_FORCE, (FIRST, 5), 6)))
+    found = next_cut(logged([FIRST] * 4 + [PASSED_OVER] * 4), lineage)
+    assert found is not None
+    assert (found.entry.region_epoch, found.position) == (IN_FORCE, 4), "in one tail"
+
+
+def test_T13_a_log_that_begins_above_the_base_lacks_what_is_below_whatever_else_is_void() -> None:
+    lineage = Lineage((entry(PASSED_OVER, (FIRST, 3), 2), entry(IN_FORCE, (FIRST, 5), 6)))
+    found = next_cut(logged([PASSED_OVER] * 3, kept_from=7), lineage)
+    assert found is not None
+    assert (found.position, found.lacks) == (7, True)
+
+
+def test_INV_LNC1_an_epoch_that_was_passed_over_voids_nothing_where_the_log_begins_behind_it() -> (
+    None
+):
+    lineage = Lineage((entry(PASSED_OVER, (FIRST, 3)), entry(IN_FORCE, (FIRST, 5))))
+    starts = {epoch_of(IN_FORCE, 0): 4, epoch_of(PASSED_OVER, 0): 2}
+    log = LoggedEpochs(KEY, 5, 8, lambda epoch: starts.get(epoch, 0))
+    assert next_cut(log, lineage) is None
+
+
+def test_a_digest_tells_takeovers_of_one_region_apart_by_their_bases() -> None:
+    one, other = entry(IN_FORCE, (FIRST, 3), 2), entry(IN_FORCE, (FIRST, 5), 2)
+    assert digest_of(Lineage((one,))) != digest_of(Lineage((other,)))
 
 
 def test_a_digest_tells_takeovers_apart_and_nothing_else() -> None:
@@ -336,6 +366,14 @@ async def test_a_takeover_that_comes_while_logs_are_cut_is_cut_for_too() -> None
     await cuts.run()
     assert node.partition.log_end_offset == 4
     assert cuts.digest == digest_of(Lineage(tuple(entries)))
+
+
+async def test_the_digest_is_that_of_the_lineage_that_was_cut_by() -> None:
+    node = fixture()
+    told = [Lineage((named(node, IN_FORCE, 5, {0: 7}),)), Lineage(())]
+    cuts, _ = cuts_of(node, ())
+    cuts._parts = replace(cuts._parts, lineage=lambda: told.pop(0))
+    assert digest_of(await cuts.once()) == cuts.digest != digest_of(Lineage(()))
 
 
 @pytest.mark.parametrize("has_nodes", [False, True])

@@ -268,6 +268,21 @@ async def test_INV_FW6_whoever_forwards_is_told_of_each_election_once() -> None:
     await node.looked()
 
 
+async def test_INV_FW6_a_restart_of_a_regions_only_node_is_no_election() -> None:
+    """What was sent to its former life may have been carried out: nobody asks again for it."""
+    node = Node()
+    told: list[str] = []
+    node.lives.on_elected = told.append
+    node.meets(FIRST)
+    await node.runs(NEXT)
+    node.meets(NEXT)
+    await node.looked()
+    assert node.meets(NEXT) == ""
+    assert node.meets(FIRST) != "", "the known one is another one"
+    assert told == []
+    await node.looked()
+
+
 async def test_INV_LV5_whoever_told_it_so_lets_it_in_again() -> None:
     lives = Node().lives
     lives.heed(answer("eu", LED_BY_ANOTHER))

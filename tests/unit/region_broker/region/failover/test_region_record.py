@@ -19,7 +19,11 @@ from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import Command, PutDomain, apply
 from region_broker.controller.metadata_image import DomainImage, MetadataImage
 from region_broker.controller.refusals import CommandRefused
-from region_broker.controller.region_folder import BeginRegionFolder, RegionFolder
+from region_broker.controller.region_folder import (
+    BeginRegionFolder,
+    RecordFailover,
+    RegionFolder,
+)
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.record import LeadsNoMore, PatientMetadata, RegionRecord
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
@@ -200,6 +204,62 @@ async def test_INV_FRC1_an_event_that_is_settled_late_takes_nothing_back_of_what
         await recording
     assert (await recovering).phase is Phase.ACTING
     assert driver.state.phase is Phase.ACTING
+
+
+@pytest.mark.parametrize(
+    "others", [(b"{}",), (b"{}", msgspec.json.encode(fold(FIRST, DRAIN)))], ids=["state", "number"]
+)
+async def test_INV_FRC1_what_another_try_has_recorded_is_not_taken_for_this_event(
+    others: tuple[bytes, ...],
+) -> None:
+    """Only the state that was asked for, one event later, is of an earlier try."""
+    region, record = await led_by_first()
+
+    def overtake(_command: Command) -> None:
+        region.before = lambda _: None
+        for follows, state in enumerate(others, 1):
+            region.put(RecordFailover(leader_epoch(EPOCH, 1), follows, state))
+
+    region.before = overtake
+    with pytest.raises(LeadsNoMore):
+        await record.append(DRAIN, fold(FIRST, DRAIN))
+
+
+async def test_INV_FRC1_a_leader_that_hears_that_it_was_deposed_asks_no_more() -> None:
+    """Cut off as it is, nobody would ever refuse it."""
+    region, record = await led_by_first()
+    asked = 0
+
+    def cut_off(_command: Command) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            region.leads[1] = None
+        if asked < 5:
+            raise MetadataInDoubt("cut off")
+
+    region.before = cut_off
+    with pytest.raises(LeadsNoMore):
+        await record.append(DRAIN, fold(FIRST, DRAIN))
+    assert asked == 2
+    assert record.recover().state == FIRST
+
+
+async def test_INV_MRF1_what_was_begun_under_one_leader_epoch_is_not_recorded_under_the_next() -> (
+    None
+):
+    region, record = await led_by_first()
+
+    def elect_again(_command: Command) -> None:
+        region.before = lambda _: None
+        region.elect(2)
+        region.elect(1)
+        raise MetadataInDoubt("nobody knows")
+
+    region.before = elect_again
+    with pytest.raises(LeadsNoMore):
+        await record.append(DRAIN, fold(FIRST, DRAIN))
+    assert record.recover().state == FIRST
 
 
 async def test_INV_FRC1_a_task_of_the_region_waits_until_it_is_cancelled() -> None:
