@@ -77,7 +77,8 @@ class RegionOrders:
         """Return how an operation ended whose node is gone, and which is recorded nowhere (INV-CRO2)."""
         view = self._node.ask("/v1/region", self._left_s)
         wanted = operation.get("region_epoch") or 0
-        if view["acting"] and wanted and view["region_epoch"] == wanted:
+        # It did not act when it was ordered to, or the order had been answered so: that it acts now is what was wanted.
+        if view["acting"] and wanted in {0, view["region_epoch"]}:
             return {**operation, "status": "succeeded", "phase": view["phase"]}
         return {
             **operation,
