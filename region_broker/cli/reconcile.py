@@ -275,7 +275,7 @@ def _fork(source: "MetadataImage | None", mirror: "MetadataImage | None") -> "Fo
     """Return where the mirror's history parts: the lowest base of the failovers that it has not followed (T23)."""
     from geo_replicator.lineage import in_force, lowest_base
     from geo_replicator.reconciliation.plan import Fork
-    from region_broker.region.failover.steps.effects import as_entry
+    from region_broker.region.failover.known_lineage import as_entry
 
     if source is None or mirror is None:
         return None

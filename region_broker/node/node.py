@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from geo_replicator.failover import Phase
-from geo_replicator.lineage import Cut, Lineage
+from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
@@ -61,11 +61,11 @@ from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.known_lineage import KnownLineage
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
 from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.record import JournalRecord, PatientMetadata, RegionRecord
-from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
 from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
@@ -123,6 +123,7 @@ class Node:
         """Where a region of several nodes keeps what it knows of itself."""
         self._stopping = asyncio.Event()
         self.failed_callbacks: Final = FailedCallbacks()
+        self._lineage: Final = KnownLineage(lambda: storage.metadata.image)
         self._compose_coordinators()
         self._compose_region()
         self._compose_servers()
@@ -282,10 +283,6 @@ class Node:
             clock=ports.clock,
             chance=ports.chance,
         )
-
-    def _lineage(self) -> Lineage:
-        domain = self.storage.metadata.image.main_domain
-        return Lineage(tuple(as_entry(entry) for entry in domain.lineage))
 
     def _shown_floor(self) -> Cut:
         return self.tidemarks.shown_floor()

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from geo_replicator.history import NAMED_MAX
-from geo_replicator.lineage import Lineage
 from idempotency.ports import Clock
 from region_broker.controller import metadata_image
 from region_broker.controller.cluster_commands import ChangeInSync, DrainNode
@@ -34,10 +33,10 @@ from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
+from region_broker.region.failover.known_lineage import KnownLineage
 from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts, digest_of
 from region_broker.region.failover.log_surgery import CutReason, cut_copy
 from region_broker.region.failover.quarantine_store import QuarantineStore
-from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.mirror.mirror_topics import BY_TIDEMARK
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
@@ -85,12 +84,12 @@ class Replication:
         self._tidemarks = tidemarks
         tidemarks.on_logs_changed = self.logs_changed
         metadata, partitions = storage.metadata, storage.partitions
+        lineage = KnownLineage(lambda: metadata.image)
         for partition in partitions:
             partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
-        self._known: tuple[tuple[metadata_image.LineageEntry, ...], Lineage] = ((), Lineage())
         self._cuts = LineageCuts(
             LineageCutParts(
-                region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=self._lineage, quarantine=storage.quarantine,
+                region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=lineage, quarantine=storage.quarantine,
                 clock=clock,
             )
         )  # fmt: skip
@@ -103,7 +102,7 @@ class Replication:
                 propose=self._propose,
                 min_in_sync=default_min_in_sync(cluster.node_count),
                 settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
-                lineage=lambda: digest_of(self._lineage()),
+                lineage=lambda: digest_of(lineage()),
                 owes_cut=self._cuts.owes,
             )
         )
@@ -148,13 +147,6 @@ class Replication:
 
     async def _propose(self, command: ChangeInSync) -> None:
         await self._storage.metadata.apply(command)
-
-    def _lineage(self) -> Lineage:
-        domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
-        entries = () if domain is None else domain.lineage
-        if entries is not self._known[0]:
-            self._known = entries, Lineage(tuple(map(as_entry, entries)))
-        return self._known[1]
 
     def _cut_below(self) -> CutBelow | None:
         """Return how a log is cut below HW, while another region acts (INV-RFN5)."""

@@ -20,13 +20,14 @@ from geo_replicator.counted_losses import Losses, Quarantined, count_losses
 from geo_replicator.directory import next_region_epoch
 from geo_replicator.failover import IllegalTransition, Phase, State
 from geo_replicator.failover_events import TakeoverBegun
-from geo_replicator.lineage import Lineage, TidemarkPoint
+from geo_replicator.lineage import TidemarkPoint
 from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance
 from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.known_lineage import lineage_of
 from region_broker.region.failover.log_surgery import quarantined_tail, there_again
 from region_broker.region.failover.messages import (
     AskDrain,
@@ -42,7 +43,6 @@ from region_broker.region.failover.steps.accepting import (
     may_be_given_up,
 )
 from region_broker.region.failover.steps.disputed import choices
-from region_broker.region.failover.steps.effects import as_entry
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -469,7 +469,7 @@ class FailoverOperations:
         # Quarantine is immutable: what was counted once stays counted, until more is moved in.
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
-        lineage = Lineage(tuple(map(as_entry, self._parts.metadata.image.domains[domain].lineage)))
+        lineage = lineage_of(self._parts.metadata.image.domains[domain].lineage)
         passed_over = lineage.was_passed_over(epoch)
         is_held = there_again(lineage, self._parts.role.logs()) if passed_over else None
         key = domain, epoch, cause, statement is not None, complete, names

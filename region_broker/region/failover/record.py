@@ -12,7 +12,7 @@ Not here: the journal's file (`failover.journal`), what events mean (`geo_replic
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -219,6 +219,7 @@ def _encoded(state: State | None) -> bytes:
     return b"" if state is None else msgspec.json.encode(state)
 
 
-async def until_cancelled() -> None:
+async def until_cancelled() -> NoReturn:
     """Another node leads: what this one was about is over, and is cancelled once it has heard of that."""
     await asyncio.Event().wait()
+    raise AssertionError("an event that nobody sets")

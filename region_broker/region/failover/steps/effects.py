@@ -34,13 +34,14 @@ from geo_replicator.failover_events import (
     TakeoverAbandoned,
     TakeoverBegun,
 )
-from geo_replicator.lineage import Cut, Lineage, LineageEntry, LogKey, TidemarkPoint, lowest_base
+from geo_replicator.lineage import Cut, LineageEntry, LogKey, TidemarkPoint, lowest_base
 from geo_replicator.loss import LossStatement, Takeover, make_statement
 from geo_replicator.tidemark import TidemarkError
 from idempotency import fencing
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import metadata_commands, metadata_image
 from region_broker.log.failures import LogError
+from region_broker.region.failover.known_lineage import as_entry, lineage_of
 from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts
 from region_broker.region.failover.log_surgery import (
     CutReason,
@@ -530,7 +531,7 @@ class FailoverSteps:
                 region=self._outlook.region,
                 domain=parts.domain,
                 logs=parts.role.logs,
-                lineage=lambda: Lineage(tuple(map(as_entry, self._outlook.domain.lineage))),
+                lineage=lambda: lineage_of(self._outlook.domain.lineage),
                 quarantine=parts.quarantine,
                 clock=parts.clock,
             )
@@ -677,8 +678,3 @@ async def _no_final_point() -> TidemarkPoint:
 def as_image_entry(record: EntryRecord) -> metadata_image.LineageEntry:
     """Return the entry as the metadata keeps it."""
     return metadata_image.LineageEntry(**msgspec.structs.asdict(record))
-
-
-def as_entry(entry: metadata_image.LineageEntry) -> LineageEntry:
-    """Return the metadata's entry as `geo_replicator` judges it."""
-    return EntryRecord(**msgspec.structs.asdict(entry)).entry()

@@ -8,7 +8,6 @@ acts again, and nobody was elected meanwhile. 4. Rounds are counted anew: those 
 Not here: who is elected otherwise (`controller.cluster`), what ends and begins with it (`region.cluster.leadership`).
 """
 
-import asyncio
 import logging
 from typing import Final, NoReturn
 
@@ -19,6 +18,7 @@ from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import TakeLeaderEpoch
 from region_broker.controller.refusals import CommandRefused
+from region_broker.region.failover.record import until_cancelled
 from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.ports import Term
 
@@ -49,7 +49,7 @@ class OwnTerms:
         leader_epoch = leadership.leader_epoch
         if fencing.region_epoch_of(leader_epoch) != region_epoch:
             await (
-                _until_cancelled()
+                until_cancelled()
             )  # an election under the new region epoch follows, and ends this (ADR 47)
         if leader_epoch == self._taken:
             await self._have_elected(leadership, region_epoch)
@@ -66,7 +66,7 @@ class OwnTerms:
                 or present.leader is None
                 or present.leader_epoch != led.leader_epoch
             ):
-                await _until_cancelled()
+                await until_cancelled()
             assert present is not None
             assert present.leader is not None
             try:
@@ -95,8 +95,3 @@ class OwnTerms:
             )
         await self._metadata.apply(TakeLeaderEpoch(leader_epoch))
         return Term(region_epoch, leader_epoch, self._outlook.region)
-
-
-async def _until_cancelled() -> NoReturn:
-    await asyncio.Event().wait()
-    raise AssertionError("an event that nobody sets")

@@ -10,7 +10,7 @@ from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
 from idempotency.fencing import leader_epoch
 from region_broker.node.node import Node
 from region_broker.partitions.partition import Partition
-from region_broker.region.failover.steps.effects import as_entry
+from region_broker.region.failover.known_lineage import lineage_of
 from tests.simulation.cut_judge import tidemarks_of
 from tests.simulation.region_pair import Region
 from tests.simulation.swarm.invariants.rules import (
@@ -167,7 +167,7 @@ class Watch:
 
 def _lineage_of(node: Node) -> Lineage:
     domain = node.storage.metadata.image.main_domain
-    return Lineage(tuple(as_entry(each) for each in domain.lineage))
+    return lineage_of(domain.lineage)
 
 
 def _ends_of(partition: Partition) -> Ends:
