@@ -3,73 +3,11 @@
 The last line of a life is ``trace <hash> events <n> violations <n>``; the exit code is 0 only without violations.
 """
 
-import contextlib
-import logging
-import sys
-import time
-from pathlib import Path
-
-import click
-
-from tests.simulation.__main__ import _log
 from tests.simulation.cluster_swarm.life import play
 from tests.simulation.cluster_swarm.plan import Fault
+from tests.simulation.lives_command import command
 
-
-@click.command()
-@click.option("--seed", default=1, show_default=True, help="The first life.")
-@click.option("--seeds", default=1, show_default=True, help="How many.")
-@click.option("--minutes", default=0.5, show_default=True, help="Simulated minutes of trouble.")
-@click.option("--without", default="", help="Faults to leave out, by commas.")
-@click.option("--first", type=int, help="Only so many events: to compare traces.")
-@click.option("--verbose", is_flag=True, help="Say what happens, and what the nodes log.")
-@click.option("--events", type=click.Path(path_type=Path), help="Write every event, a line each.")
-def main(
-    *,
-    seed: int,
-    seeds: int,
-    minutes: float,
-    without: str,
-    first: int | None,
-    verbose: bool,
-    events: Path | None,
-) -> None:
-    """Play lives, and say what is wrong in each.
-
-    Example: python -m tests.simulation.cluster_swarm --seed 7 --minutes 1 --verbose
-    """
-    left_out = frozenset(filter(None, without.split(",")))
-    if unknown := left_out - {each.value for each in Fault}:
-        raise click.UsageError(f"no such faults: {sorted(unknown)}; there are {', '.join(Fault)}")
-    _log(verbose=verbose)
-    failed = []
-    for number in range(seed, seed + seeds):
-        began_s = time.monotonic()
-        with contextlib.ExitStack() as open_files:
-            write = None if events is None else open_files.enter_context(events.open("w")).write
-            outcome = play(
-                number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first
-            )  # fmt: skip
-        for violation in outcome.violations:
-            click.echo(f"violation: {violation}")
-        click.echo(
-            f"seed {number}: {outcome.simulated_s:.0f} simulated s in {time.monotonic() - began_s:.1f} s;"
-            f" {dict(sorted(outcome.counted.items()))}"
-        )
-        click.echo(
-            f"trace {outcome.trace} events {outcome.events} violations {len(outcome.violations)}"
-        )
-        if outcome.violations:
-            failed.append(number)
-            chosen = f" --without {without}" if without else ""
-            click.echo(
-                f"again: python -m tests.simulation.cluster_swarm --seed {number} --minutes {minutes}{chosen} --verbose"
-            )
-    if seeds > 1:
-        click.echo(f"{seeds - len(failed)} of {seeds} seeds without violations; others: {failed}")
-    logging.disable(logging.NOTSET)
-    sys.exit(1 if failed else 0)
-
+main = command("cluster_swarm", play, Fault)
 
 if __name__ == "__main__":
     main()
