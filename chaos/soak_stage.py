@@ -27,13 +27,17 @@ _VIEW_S: Final = 3.0
 
 
 class ClusterStage:
-    """A cluster in `folder`, its id drawn. `anomalies` holds what was found on the way, in words."""
+    """A cluster in `folder`, its id drawn. `anomalies` holds what was found on the way, in words.
+
+    `on_stderr`: what is told goes to standard error, because standard output is for a program.
+    """
 
     def __init__(
         self, folder: Path, region_count: int, chance: Random, node_count: int = 1
     ) -> None:
         """Plan the cluster; nothing is started."""
         self.anomalies: list[str] = []
+        self.on_stderr = False
         self.began_s = time.monotonic()
         self.cluster = LocalCluster.open(
             folder,
@@ -45,7 +49,7 @@ class ClusterStage:
 
     def tell(self, text: str) -> None:
         """Print with the time since the start."""
-        click.echo(f"{time.monotonic() - self.began_s:7.1f}  {text}")
+        click.echo(f"{time.monotonic() - self.began_s:7.1f}  {text}", err=self.on_stderr)
 
     def blame(self, text: str) -> None:
         """Note an anomaly."""

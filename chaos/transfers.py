@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -36,6 +37,9 @@ class Journal:
 
     def fail(self, error: KafkaException) -> None:
         """A call has failed for good; of interest to who counts what reaches an application."""
+
+    def place(self, attempt: str, partition: int, offset: int) -> None:
+        """A record of a try was answered with its offset; of interest to who looks for records one by one."""
 
     def note(self, attempt: Attempt) -> None:
         """Add a try."""
@@ -111,8 +115,11 @@ class Teller(threading.Thread):
         try:
             producer.begin_transaction()
             for partition, change in ((source, -amount), (target, amount)):
-                value = record_value(f"{self.name}.{number}", change)
-                producer.produce(self.topic, value, partition=partition)
+                attempt = f"{self.name}.{number}"
+                producer.produce(
+                    self.topic, record_value(attempt, change), partition=partition,
+                    on_delivery=partial(self._delivered, attempt),
+                )  # fmt: skip
             if self._chance.random() < 0.1:
                 until_answered(self._patience_s, lambda: producer.abort_transaction(CALL_S))
             else:
@@ -126,6 +133,10 @@ class Teller(threading.Thread):
             return True
         finally:
             self._journal.note(Attempt(self.name, number, term, source, target, amount, outcome))
+
+    def _delivered(self, attempt: str, error: KafkaError | None, message: Any) -> None:
+        if error is None and message.offset() is not None:
+            self._journal.place(attempt, message.partition(), message.offset())
 
 
 class Reader:

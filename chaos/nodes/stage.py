@@ -11,11 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
+from chaos.nodes.looks import RegionLook
 from chaos.nodes.plan import Fault, Victim
-from chaos.nodes.quorum import quorum
 from chaos.soak_stage import ClusterStage
 from region_broker.workbench import stage
 from region_broker.workbench.node_http import ApiError, request
@@ -24,7 +21,6 @@ REGION: Final = "eu"
 NODES: Final = 3
 WHOLE_S: Final = 60.0
 PAUSED_S: Final = 5.0
-_BEHIND_MAX: Final = 2
 _CALL_S: Final = 2.0
 
 
@@ -35,7 +31,7 @@ class NodesStage(ClusterStage):
         """Plan it; nothing is started."""
         super().__init__(folder, 1, Random(seed), node_count=NODES)
         self.folder = folder
-        self._admin: AdminClient | None = None
+        self._look = RegionLook(self.cluster.place(REGION))
 
     @property
     def bootstrap(self) -> str:
@@ -51,30 +47,11 @@ class NodesStage(ClusterStage):
 
     def leader(self) -> int | None:
         """Return the node that leads the logs, None while none does; of a region that is not whole, too."""
-        return self._leads(everybody=False)
-
-    def _leads(self, *, everybody: bool) -> int | None:
-        """Return who leads all partitions; with `everybody`, only where all replicas are in sync."""
-        if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        try:
-            told = self._admin.list_topics(timeout=_CALL_S)
-        except KafkaException:
-            return None
-        partitions = [p for topic in told.topics.values() for p in topic.partitions.values()]
-        leaders = {partition.leader for partition in partitions}
-        if len(leaders) != 1 or min(leaders) < 0:
-            return None
-        if everybody and any(len(partition.isrs) != NODES for partition in partitions):
-            return None
-        return int(leaders.pop())
+        return self._look.leader()
 
     def whole(self) -> bool:
         """Return whether all nodes run, are in sync, and follow the quorum."""
-        if len(self.cluster.running) != NODES or self._leads(everybody=True) is None:
-            return False
-        found = quorum([node.bootstrap for node in self.cluster.plan.nodes])
-        return found is not None and len(found.voters) == NODES and found.behind <= _BEHIND_MAX
+        return len(self.cluster.running) == NODES and self._look.whole()
 
     def wait_whole(self) -> bool:
         """Wait until the region is whole; return whether it came to that in time."""
@@ -108,7 +85,7 @@ class NodesStage(ClusterStage):
 
     def victim_of(self, victim: Victim) -> tuple[str, str]:
         """Return the node that is meant, and the roles that it has; raises `StageError` where nobody leads."""
-        leader, found = self.leader(), quorum([node.bootstrap for node in self.cluster.plan.nodes])
+        leader, found = self.leader(), self._look.quorum()
         if leader is None or found is None:
             raise stage.StageError("nobody leads a region that was whole a moment ago")
         free = [node_id for node_id in self._nodes() if node_id not in (leader, found.leader_id)]

@@ -1,0 +1,60 @@
+"""How a region of several nodes stands, asked of its nodes as clients ask: who leads the logs, whether all are in sync.
+
+Not here: whose processes run (`stage`).
+"""
+
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from chaos.nodes.quorum import Quorum, quorum
+from region_broker.workbench.cluster_plan import RegionPlace
+
+_BEHIND_MAX: Final = 2
+_CALL_S: Final = 2.0
+
+
+class RegionLook:
+    """One region."""
+
+    def __init__(self, place: RegionPlace) -> None:
+        """Nothing is asked."""
+        self._place = place
+        self._admin: AdminClient | None = None
+
+    def leader(self) -> int | None:
+        """Return the node that leads the logs, None while none does; of a region that is not whole, too."""
+        return self._leads(everybody=False)
+
+    def quorum(self) -> Quorum | None:
+        """Return what the leader of the metadata quorum tells, None where nobody leads."""
+        return quorum([node.bootstrap for node in self._place.nodes])
+
+    def whole(self) -> bool:
+        """Return whether all nodes are in sync, and follow the quorum."""
+        if self._leads(everybody=True) is None:
+            return False
+        found = self.quorum()
+        return (
+            found is not None
+            and len(found.voters) == len(self._place.nodes)
+            and found.behind <= _BEHIND_MAX
+        )
+
+    def _leads(self, *, everybody: bool) -> int | None:
+        """Return who leads all partitions; with `everybody`, only where all replicas are in sync."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self._place.bootstrap, "log_level": 0})
+        try:
+            told = self._admin.list_topics(timeout=_CALL_S)
+        except KafkaException:
+            return None
+        partitions = [p for topic in told.topics.values() for p in topic.partitions.values()]
+        leaders = {partition.leader for partition in partitions}
+        if len(leaders) != 1 or min(leaders) < 0:
+            return None
+        count = len(self._place.nodes)
+        if everybody and any(len(partition.isrs) != count for partition in partitions):
+            return None
+        return int(leaders.pop())

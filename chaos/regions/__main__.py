@@ -1,0 +1,157 @@
+"""``python -m chaos.regions --rounds N --seed S``: failovers back and forth between two regions of three nodes, and pairs of faults.
+
+Ends with exit code 1 where anything is lost that no list names, doubled, torn or out of order, where a client or a region does not get
+on, or a node ends by itself; the folder with the logs of nodes is kept then. How long something took is printed, never judged.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+from confluent_kafka import KafkaException
+
+from chaos.regions.figures import lines, summary
+from chaos.regions.plan import Kind, rounds
+from chaos.regions.play import RegionsDrill
+from chaos.regions.stage import RegionsStage
+from chaos.writers.fleet import CLIENTS, Fleet
+from chaos.writers.java_program import JavaMissingError
+from region_broker.client import ACROSS_REGIONS
+from region_broker.workbench.cluster_plan import ClusterError
+from region_broker.workbench.node_http import ApiError
+from region_broker.workbench.stage import StageError
+
+_EPILOG = """\b
+Examples:
+  python -m chaos.regions --rounds 4
+  python -m chaos.regions --rounds 50 --kinds failover --seed 7 -o json
+  python -m chaos.regions --rounds 10 --kinds pair --clients confluent,aiokafka
+"""
+
+
+def _one_of(known: Sequence[str]) -> Any:
+    def checked(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
+        wanted = value.split(",")
+        if unknown := [each for each in wanted if each not in known]:
+            raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(known)}")
+        return wanted
+
+    return checked
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--seed", default=1, show_default=True, help="What is drawn from.")
+@click.option("--rounds", "count", default=20, show_default=True, help="How many.")
+@click.option(
+    "--kinds",
+    default="failover,pair",
+    show_default=True,
+    help="Of which kinds, with commas.",
+    callback=_one_of([kind.name.lower() for kind in Kind]),
+)
+@click.option(
+    "--clients",
+    default=",".join(CLIENTS),
+    show_default=True,
+    help="Which write, with commas.",
+    callback=_one_of(CLIENTS),
+)
+@click.option(
+    "--writers", default=1, show_default=True, help="Transactional producers of each client."
+)
+@click.option(
+    "--switches",
+    default=0.2,
+    show_default=True,
+    help="After which share of the rounds a planned switch follows.",
+)
+@click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="How to print the summary; rounds are told on standard error then.",
+)  # fmt: skip
+def main(  # noqa: PLR0913 -- one for each option
+    *, seed: int, count: int, kinds: list[str], clients: list[str], writers: int, switches: float,
+    keep: bool, output: str,
+) -> None:  # fmt: skip
+    """Play a drill of regions: in half of the rounds the acting region is killed as a whole, with a node already dead on either side."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tidemark-regions-{seed}-"))
+    stage = RegionsStage(seed, folder / "cluster")
+    stage.on_stderr = output == "json"
+    stage.tell(f"seed {seed}, {count} rounds, in {folder}")
+    try:
+        fleet = Fleet(
+            stage.cluster.bootstrap, Random(seed), folder, clients=clients, count=writers,
+            config=ACROSS_REGIONS,
+        )  # fmt: skip
+    except JavaMissingError as error:
+        raise click.ClickException(str(error)) from error
+    drill = RegionsDrill(stage, fleet)
+    try:
+        drill.set_up()
+        drill.play(rounds(seed, count, [Kind[each.upper()] for each in kinds], switches))
+    except (StageError, ClusterError, ApiError, KafkaException, OSError) as error:
+        stage.blame(f"the drill could not go on: {error!r}: {stage.state()}")
+    finally:
+        drill.tear_down()
+    _print(_document(seed, folder, drill), output)
+    if stage.anomalies:
+        sys.exit(1)
+    if not keep:
+        shutil.rmtree(folder)
+
+
+def _document(seed: int, folder: Path, drill: RegionsDrill) -> dict[str, Any]:
+    """Return what is printed."""
+    counts, journal = drill.verdict.counts, drill.fleet.journal
+    return {
+        "seed": seed,
+        "rounds": len(drill.played),
+        "failovers": sum(each.acting_after_s is not None for each in drill.played),
+        "switches": drill.switches,
+        "committed": sum(map(len, journal.acked_now().values())),
+        "torn": counts.get("TORN", 0),
+        "doubled": counts.get("DUPLICATE", 0),
+        "out_of_order": counts.get("OUT_OF_ORDER", 0),
+        "lost": drill.verdict.gone,
+        "listed": drill.verdict.listed,
+        "anomalies": drill.stage.anomalies,
+        "folder": str(folder),
+        **summary(drill.played),
+    }
+
+
+def _print(document: dict[str, Any], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(document, indent=2))
+        return
+    for line in lines(document):
+        click.echo(line)
+    names = (
+        "rounds",
+        "failovers",
+        "switches",
+        "committed",
+        "torn",
+        "doubled",
+        "out_of_order",
+        "lost",
+        "listed",
+    )
+    click.echo(", ".join(f"{name.replace('_', ' ')} {document[name]}" for name in names))
+    if document["anomalies"]:
+        click.echo(
+            f"\nseed {document['seed']}: {len(document['anomalies'])} anomalies; everything is in {document['folder']}"
+        )
+    else:
+        click.echo(f"\nseed {document['seed']}: nothing wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Two regions of three nodes, and an operator: who leads, faults by role, orders, and whether all is whole again.
+
+Only processes of its own cluster are ever signalled. What does not come about in time raises `StageError`, or is an anomaly.
+
+Not here: which faults (`plan`), what is asked when (`play`).
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from chaos.nodes.looks import RegionLook
+from chaos.regions.plan import Hurt, Role, Way
+from chaos.soak_stage import ClusterStage
+from region_broker.workbench import stage
+from region_broker.workbench.leading_node import LeadingNode
+from region_broker.workbench.node_http import ApiError, request
+
+REGIONS: Final = ("eu", "us")
+NODES: Final = 3
+WHOLE_S: Final = 90.0
+ACT_S: Final = 60.0
+_VIEW_S: Final = 2.0
+_ORDER_S: Final = 15.0
+_LOOK_S: Final = 0.02
+_AGAIN_S: Final = 0.2
+
+
+class RegionsStage(ClusterStage):
+    """Two regions in `folder`; `seed` draws the cluster's id."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        """Plan it; nothing is started."""
+        super().__init__(folder, len(REGIONS), Random(seed), node_count=NODES)
+        self.folder = folder
+        self._looks = {name: RegionLook(self.cluster.place(name)) for name in REGIONS}
+        self._paused: set[str] = set()
+
+    def start(self) -> None:
+        """Start all nodes."""
+        self.cluster.start()
+
+    def view_of_leader(self, region: str) -> Mapping[str, Any] | None:
+        """Return `GET /v1/region` of the node that leads a region, None while none of those that run says so."""
+        for node in self.cluster.place(region).nodes:
+            if node.name in self._paused or not self.cluster.pids(node.name):
+                continue
+            try:
+                view: Mapping[str, Any] = request(node.http, "GET", "/v1/region", timeout_s=_VIEW_S)
+            except (OSError, ApiError):
+                continue
+            if view["role"] != "follower":
+                return view
+        return None
+
+    def node_of(self, region: str, role: Role) -> str:
+        """Return the node of a region that has the role; raises `StageError` where nobody leads."""
+        leads = self.leads(region)
+        if role is Role.LEADER:
+            return leads
+        nodes = [node.name for node in self.cluster.place(region).nodes]
+        return next(name for name in nodes if name != leads and self.cluster.pids(name))
+
+    def leads(self, region: str) -> str:
+        """Return the node that leads a region, once one does; raises `StageError`."""
+        found: list[int] = []
+
+        def known() -> bool:
+            view = self.view_of_leader(region)
+            found.extend([] if view is None else [view["node_id"]])
+            return bool(found)
+
+        stage.wait_until(f"a leader of {region}", ACT_S, known)
+        (name,) = [n.name for n in self.cluster.place(region).nodes if n.node_id == found[0]]
+        return name
+
+    def hurt(self, name: str, hurt: Hurt) -> None:
+        """Kill or stop a node."""
+        if hurt is Hurt.KILL:
+            self.cluster.kill(name)
+        else:
+            self.cluster.signal(name, signal.SIGSTOP)
+            self._paused.add(name)
+
+    def resume_all(self) -> None:
+        """Let those go on that were stopped."""
+        for name in sorted(self._paused):
+            self.cluster.signal(name, signal.SIGCONT)
+        self._paused.clear()
+
+    def kill_region(self, region: str) -> None:
+        """Kill what runs of a region."""
+        for node in self.cluster.place(region).nodes:
+            if self.cluster.pids(node.name):
+                self.cluster.kill(node.name)
+
+    def start_missing(self) -> None:
+        """Start every node that does not run."""
+        self.check_ends()
+        running = self.cluster.running
+        names = [node.name for node in self.cluster.plan.nodes if node.name not in running]
+        if names:
+            self.cluster.start(names)
+
+    def acts(self, region: str) -> bool:
+        """Return whether a region takes writes."""
+        view = self.view_of_leader(region)
+        return view is not None and bool(view["acting"])
+
+    def give(self, what: str, region: str) -> None:
+        """Give an order to whoever leads a region; a refusal is told, for the operator to give it again."""
+        order: dict[str, Any] = {"to": region, "domain": "main"}
+        if what == "failover":
+            order["confirm"] = True
+        urls = [n.http for n in self.cluster.place(region).nodes if self.cluster.pids(n.name)]
+        try:
+            LeadingNode(urls).order(f"/v1/region/{what}", order, _ORDER_S)
+        except ApiError as error:
+            self.tell(f"  {what} to {region} refused: {error.code}: {error}")
+        except OSError as error:
+            self.tell(f"  {what} to {region} not answered: {error}")
+
+    def order_by(self, way: Way, region: str) -> None:
+        """Order a failover in this way."""
+        if way is Way.HTTP:
+            self.give("failover", region)
+            return
+        urls = [n.http for n in self.cluster.place(region).nodes if self.cluster.pids(n.name)]
+        done = subprocess.run(
+            [sys.executable, "-m", "region_broker", "region", "failover", "--to", region, "--yes", "--url", ",".join(urls)],
+            capture_output=True, text=True, check=False, timeout=2 * ACT_S,
+        )  # fmt: skip
+        if done.returncode != 0:
+            self.tell(f"  the command ends with {done.returncode}: {done.stderr.strip()}")
+
+    def wait_acting(self, what: str, region: str) -> None:
+        """Wait until a region acts, and order it anew while nothing is under way: an operator who does not give up."""
+        deadline_s = time.monotonic() + ACT_S
+        while not self.acts(region):
+            if time.monotonic() > deadline_s:
+                raise stage.StageError(
+                    f"{region} does not act {ACT_S:.0f} s after the {what}: {self.state()}"
+                )
+            view = self.view_of_leader(region)
+            if (
+                view is not None
+                and view["role"] == "mirror"
+                and not view["acting"]
+                and view["phase"] in ("mirroring", "fetching")
+            ):
+                time.sleep(_AGAIN_S)
+                if not self.acts(region):
+                    self.give(what, region)
+            time.sleep(_LOOK_S)
+
+    def state(self) -> str:
+        """Return where both regions stand."""
+        views = {region: self.view_of_leader(region) for region in REGIONS}
+        return "; ".join(
+            f"{region}: nobody leads" if view is None else
+            f"{region}: node {view['node_id']} {view['phase']}, {view['reason_not_acting']}, lag {view['lag']}"
+            for region, view in views.items()
+        )  # fmt: skip
+
+    def wait_whole(self, acting: str, mirror: str) -> bool:
+        """Wait until all nodes are in sync and one region copies the other; return whether it came to that in time."""
+        try:
+            stage.wait_until(
+                "all nodes to be in sync, and the mirror to copy",
+                WHOLE_S,
+                lambda: self._whole(acting, mirror),
+            )
+        except stage.StageError as error:
+            self.blame(f"{error}: {self.state()}")
+            return False
+        return True
+
+    def _whole(self, acting: str, mirror: str) -> bool:
+        if len(self.cluster.running) != NODES * len(REGIONS) or not self.acts(acting):
+            return False
+        view = self.view_of_leader(mirror)
+        copies = (
+            view is not None
+            and view["role"] == "mirror"
+            and view["lag"].get("state") == "streaming"
+        )
+        return copies and all(look.whole() for look in self._looks.values())
+
+    def losses(self) -> list[Mapping[str, Any]]:
+        """Return what both regions list as lost."""
+        return [each for region in REGIONS for each in stage.losses(self.cluster, region)]
