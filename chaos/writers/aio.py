@@ -7,6 +7,7 @@ never guesses.
 import asyncio
 import logging
 import threading
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -32,14 +33,16 @@ class AioWriter(threading.Thread):
     client = "aiokafka"
 
     def __init__(
-        self, number: int, bootstrap: str, journal: WritersJournal, gate: Gate, chance: Random
-    ) -> None:
-        """Nothing is connected before `start`."""
+        self, number: int, bootstrap: str, journal: WritersJournal, gate: Gate, chance: Random,
+        *, log: Path,
+    ) -> None:  # fmt: skip
+        """Nothing is connected before `start`; what the client complains of goes to `log`."""
         super().__init__(name=f"aiokafka-{number}", daemon=True)
         self._brokers, self._journal, self._gate = bootstrap, journal, gate
         self._chance = Random(chance.randrange(1 << 30))
         self._stopping = threading.Event()
         self._number = 0
+        self._log = logging.FileHandler(log)
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -52,7 +55,10 @@ class AioWriter(threading.Thread):
 
     def run(self) -> None:
         """Transfer until stopped."""
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # nodes are away now and then
+        for name in ("aiokafka", "asyncio"):  # the client leaves futures that nobody reads
+            log = logging.getLogger(name)
+            log.propagate = False
+            log.addHandler(self._log)
         asyncio.run(self._write())
 
     async def _write(self) -> None:

@@ -42,7 +42,8 @@ class Fleet:
             if "confluent" in clients:
                 self.writers.append(ConfluentWriter(*base, config))
             if "aiokafka" in clients:
-                self.writers.append(AioWriter(*base))
+                log = folder / f"aiokafka-{number}.log"
+                self.writers.append(AioWriter(*base, log=log))
             if "java" in clients:
                 log = folder / f"java-{number}.log"
                 self.writers.append(JavaWriter(*base, command=command, log=log))
