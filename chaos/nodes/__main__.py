@@ -8,24 +8,39 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import click
 from confluent_kafka import KafkaException
 
 from chaos.nodes.clients import Load, NodesClients
 from chaos.nodes.figures import table
-from chaos.nodes.plan import Fault, Victim, rounds
+from chaos.nodes.network import begin_inside, is_inside
+from chaos.nodes.plan import INSIDE_FAULTS, PLAIN_FAULTS, Fault, Victim, rounds
 from chaos.nodes.play import NodesDrill
 from chaos.nodes.stage import NodesStage
+from chaos.writers.fleet import CLIENTS
+from chaos.writers.java_program import fetched
 from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.stage import StageError
 
+_PLAIN: Final = ",".join(each.name.lower() for each in PLAIN_FAULTS)
+_EPILOG = """\b
+Examples:
+  python -m chaos.nodes --seed 7 --rounds 20
+  python -m chaos.nodes --faults cut,full,eio --rounds 18
+  python -m chaos.nodes --faults kill --victims leader --clients java --rounds 10
+"""
 
-@click.command()
+
+@click.command(epilog=_EPILOG)
 @click.option("--seed", default=1, show_default=True, help="What is drawn from.")
 @click.option("--rounds", "count", default=20, show_default=True, help="How many faults.")
 @click.option(
-    "--faults", default="kill,pause,restart", show_default=True, help="Which, with commas."
+    "--faults",
+    default=_PLAIN,
+    show_default=True,
+    help=f"Which, with commas: {', '.join(each.name.lower() for each in Fault)}. Cut and full need root, or unshare.",
 )
 @click.option(
     "--victims", default="leader,follower,quorum", show_default=True, help="Whose, with commas."
@@ -39,24 +54,31 @@ from region_broker.workbench.stage import StageError
     help="Clients that read, process and write in a group.",
 )
 @click.option("--rows", default=30_000, show_default=True, help="What these have to read.")
+@click.option(
+    "--clients",
+    default=",".join(CLIENTS),
+    show_default=True,
+    help="Of which clients there is a transactional writer and a reader, with commas.",
+)
 @click.option("--set", "settings", multiple=True, help="librdkafka's key=value for all clients.")
 @click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
 def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, count: int, faults: str, victims: str, tellers: int, producers: int, workers: int,
-    rows: int, settings: tuple[str, ...], keep: bool,
+    rows: int, clients: str, settings: tuple[str, ...], keep: bool,
 ) -> None:  # fmt: skip
     """Play a drill of nodes, and print what each kind of fault cost its clients."""
+    wanted = [Fault[each.upper()] for each in faults.split(",")]
+    if not is_inside() and set(wanted) & set(INSIDE_FAULTS):
+        if "java" in clients:
+            fetched()  # the drill's own network reaches no registry
+        begin_inside(sys.argv[1:])
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-nodes-{seed}-"))
-    stage = NodesStage(seed, folder / "cluster")
-    load = Load(tellers, producers, workers, rows)
+    stage = NodesStage(seed, folder / "cluster", wanted)
+    load = Load(tellers, producers, workers, rows, [each for each in clients.split(",") if each])
     config = dict(each.split("=", 1) for each in settings)
-    clients = NodesClients(stage.bootstrap, seed, folder, load, config)
-    drill = NodesDrill(stage, clients)
+    drill = NodesDrill(stage, NodesClients(stage.bootstrap, seed, folder, load, config))
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
-    planned = rounds(
-        seed, count, [Fault[each.upper()] for each in faults.split(",")],
-        [Victim[each.upper()] for each in victims.split(",")],
-    )  # fmt: skip
+    planned = rounds(seed, count, wanted, [Victim[each.upper()] for each in victims.split(",")])
     try:
         drill.set_up()
         drill.play(planned)
@@ -65,7 +87,7 @@ def main(  # noqa: PLR0913 -- one for each option
         stage.blame(f"the drill could not go on: {error!r}")
     finally:
         drill.tear_down()
-    for line in table(clients.acked_s(), drill.played):
+    for line in table(drill.clients.acked_s(), drill.played):
         click.echo(line)
     if stage.anomalies:
         click.echo(f"\nseed {seed}: {len(stage.anomalies)} anomalies; everything is in {folder}")

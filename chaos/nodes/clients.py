@@ -1,4 +1,5 @@
-"""The clients of a drill of nodes: transactional tellers, plain idempotent producers, and a group that reads, processes, writes.
+"""The clients of a drill of nodes: transactional tellers, plain idempotent producers, and a group that reads, processes, writes;
+and transactional writers and read-committed readers of three clients at the same time (`chaos.writers`).
 
 Each knows all nodes. What was acknowledged is kept with its time, each error that reached the application by its name.
 
@@ -8,7 +9,7 @@ Not here: what happens to nodes (`stage`), what is wrong (`judge`).
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -22,6 +23,9 @@ from chaos.history import Attempt, Outcome
 from chaos.plain_producers import PLAIN_PARTITIONS, PLAIN_TOPIC, PlainJournal, PlainProducer
 from chaos.transfers import ACCOUNTS, Teller
 from chaos.transfers import Journal as TellersJournal
+from chaos.writers.fleet import CLIENTS, Fleet
+from chaos.writers.readers import Readers
+from chaos.writers.writer import TOPIC as TRANSFERS_TOPIC
 from region_broker.workbench import workload
 from region_broker.workbench.dataset import Transfer
 
@@ -31,6 +35,7 @@ TOPICS: Final = {
     TELLERS_TOPIC: ACCOUNTS,
     workload.ACCOUNTS_TOPIC: workload.ACCOUNT_PARTITIONS,
     PLAIN_TOPIC: PLAIN_PARTITIONS,
+    TRANSFERS_TOPIC: ACCOUNTS,
 }
 """What is read back."""
 _PATIENCE_S: Final = 60.0
@@ -74,12 +79,13 @@ class _TimedWorkers(workload.Journal):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many clients of each kind. `rows`: what the workers have to read."""
+    """How many clients of each kind. `rows`: what the workers have to read. `clients`: of which there are writers and readers."""
 
     tellers: int = 3
     producers: int = 2
     workers: int = 2
     rows: int = 30_000
+    clients: Sequence[str] = CLIENTS
 
 
 class NodesClients:
@@ -88,7 +94,7 @@ class NodesClients:
     def __init__(
         self, bootstrap: str, seed: int, folder: Path, load: Load, config: Mapping[str, Any]
     ) -> None:
-        """Nothing is connected before `start`."""
+        """Nothing is connected before `start`; raises `JavaMissingError`."""
         self._bootstrap = bootstrap
         self._config = dict(config)
         chance = Random(seed)
@@ -106,6 +112,13 @@ class NodesClients:
             PlainProducer(n, bootstrap, self.plain_journal, folder, self._config)
             for n in range(load.producers)
         ]
+        self.writers = Fleet(
+            bootstrap, chance, folder, clients=load.clients, count=1, config=self._config
+        )
+        self.readers = Readers(
+            bootstrap, self.writers.journal, load.clients,
+            command=self.writers.java_command, folder=folder,
+        )  # fmt: skip
         self._worker_count = load.workers
         self._fleet: workload.Fleet | None = None
         self.rows = [
@@ -125,6 +138,8 @@ class NodesClients:
         """Work from now on."""
         for thread in (*self._tellers, *self._producers):
             thread.start()
+        self.writers.start()
+        self.readers.start()
         self._fleet = workload.Fleet.start(
             self._worker_count, self._bootstrap, self.workers_journal, config=self._config
         )
@@ -134,6 +149,7 @@ class NodesClients:
         found: dict[str, list[float]] = {each.name: [] for each in self._tellers}
         found |= {f"plain-{n}": [] for n in range(len(self._producers))}
         found |= {f"worker-{n}": [] for n in range(self._worker_count)}
+        found |= {each.name: [] for each in self.writers.writers} | self.writers.journal.acked_now()
         for name, times in list(self.tellers_journal.acked_s.items()):
             found[name] += list(times)
         with self.plain_journal.lock:
@@ -147,6 +163,7 @@ class NodesClients:
     def errors(self) -> Counter[str]:
         """Return how often each error reached an application until now."""
         found = self.tellers_journal.errors + self.workers_journal.counted
+        found += self.writers.journal.errors_now()
         with self.plain_journal.lock:
             found.update(f"plain {name}" for name in self.plain_journal.failed.values())
             found.update(f"plain fatal {each}" for each in self.plain_journal.fatal)
@@ -159,7 +176,7 @@ class NodesClients:
         ]
 
     def stop(self) -> list[str]:
-        """End all clients; return those that do not end in time (they end with this process)."""
+        """End all that write; return those that do not end in time (they end with this process)."""
         workers = self._fleet.workers if self._fleet is not None else []
         stopped: list[Teller | workload.Worker] = [*self._tellers, *workers]
         threads: list[threading.Thread] = [*stopped, *self._producers]
@@ -172,4 +189,4 @@ class NodesClients:
         for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline_s - time.monotonic()))
-        return [thread.name for thread in threads if thread.is_alive()]
+        return [*(t.name for t in threads if t.is_alive()), *self.writers.stop()]

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Final
 
 
 class Fault(enum.Enum):
@@ -16,6 +17,18 @@ class Fault(enum.Enum):
     KILL = "SIGKILL, then started again"
     PAUSE = "SIGSTOP for some seconds, then SIGCONT"
     RESTART = "SIGTERM, then started again"
+    CUT = "its network is cut in silence, then joined again"
+    FULL = "its disk is filled to the last byte; freed, and the node restarted, as the runbook says"
+    EIO = "its disk answers EIO to what it writes; mended, and the node restarted, as the runbook says"
+
+
+PLAIN_FAULTS: Final = (Fault.KILL, Fault.PAUSE, Fault.RESTART)
+"""What needs no namespaces and no disk of its own."""
+DISK_FAULTS: Final = (Fault.FULL, Fault.EIO)
+LASTING_FAULTS: Final = (Fault.CUT, *DISK_FAULTS)
+"""What lasts until it is mended: clients must get on while it does."""
+INSIDE_FAULTS: Final = (Fault.CUT, Fault.FULL)
+"""What needs namespaces of its own."""
 
 
 class Victim(enum.Enum):
@@ -37,7 +50,7 @@ class Round:
 
 
 def rounds(
-    seed: int, count: int, faults: Sequence[Fault] = tuple(Fault), victims: Sequence[Victim] = tuple(Victim)
+    seed: int, count: int, faults: Sequence[Fault] = PLAIN_FAULTS, victims: Sequence[Victim] = tuple(Victim)
 ) -> Iterator[Round]:  # fmt: skip
     """Deal out the pairs in an order of chance, again and again."""
     chance = random.Random(seed)

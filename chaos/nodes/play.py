@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from chaos.nodes.clients import TOPICS, NodesClients
 from chaos.nodes.figures import Played, pauses_s
 from chaos.nodes.judge import judged
-from chaos.nodes.plan import Fault, Round
+from chaos.nodes.plan import LASTING_FAULTS, Fault, Round
 from chaos.nodes.stage import NodesStage
 from chaos.readers import read_all
 
@@ -101,7 +101,10 @@ class NodesDrill:
         self.stage.hurt(each.fault, name)
         if each.fault is Fault.KILL:
             time.sleep(DOWN_S)
-        self.stage.mend(name)
+        if each.fault in LASTING_FAULTS:
+            time.sleep(DOWN_S)
+            self._await_progress(time.monotonic(), f"round {each.number}, while it lasts")
+        self.stage.mend(each.fault, name)
         is_whole = self.stage.wait_whole()
         whole_s = time.monotonic()
         self._await_progress(whole_s, f"after round {each.number}")
@@ -150,7 +153,8 @@ class NodesDrill:
         self.stage.tell(f"{len(found)} records read back, {len(wrong)} things wrong")
 
     def tear_down(self) -> None:
-        """Stop all nodes."""
+        """Stop readers and nodes."""
         self._stall.stop()
+        self.clients.readers.stop()
         self.stage.check_ends()
         self.stage.cluster.stop()

@@ -121,6 +121,7 @@ def _document(seed: int, folder: Path, drill: RegionsDrill) -> dict[str, Any]:
         "out_of_order": counts.get("OUT_OF_ORDER", 0),
         "lost": drill.verdict.gone,
         "listed": drill.verdict.listed,
+        "lists_that_shrank": drill.stage.shrunk,
         "anomalies": drill.stage.anomalies,
         "folder": str(folder),
         **summary(drill.played),
@@ -143,6 +144,7 @@ def _print(document: dict[str, Any], output: str) -> None:
         "out_of_order",
         "lost",
         "listed",
+        "lists_that_shrank",
     )
     click.echo(", ".join(f"{name.replace('_', ' ')} {document[name]}" for name in names))
     if document["anomalies"]:

@@ -40,6 +40,8 @@ class RegionsStage(ClusterStage):
         self.folder = folder
         self._looks = {name: RegionLook(self.cluster.place(name)) for name in REGIONS}
         self._paused: set[str] = set()
+        self._listed: dict[str, dict[tuple[int, str], Mapping[str, Any]]] = {}
+        self.shrunk = 0
 
     def start(self) -> None:
         """Start all nodes."""
@@ -192,5 +194,24 @@ class RegionsStage(ClusterStage):
         return copies and all(look.whole() for look in self._looks.values())
 
     def losses(self) -> list[Mapping[str, Any]]:
-        """Return what both regions list as lost."""
-        return [each for region in REGIONS for each in stage.losses(self.cluster, region)]
+        """Return what both regions list as lost; a list that names less than it did before is kept as it was, and told."""
+        for region in REGIONS:
+            now = {_cut_of(each): each for each in stage.losses(self.cluster, region)}
+            before = self._listed.setdefault(region, {})
+            for cut, known in before.items():
+                count = now.get(cut, {"transaction_count": 0})["transaction_count"]
+                if count < known["transaction_count"]:
+                    self.shrunk += 1
+                    self.tell(
+                        f"  {region}, led by {self.leads(region)}, lists {count} of {known['transaction_count']} transactions"
+                        f" of region epoch {cut[0]} now"
+                    )
+            before.update({
+                cut: each for cut, each in now.items()
+                if cut not in before or each["transaction_count"] >= before[cut]["transaction_count"]
+            })  # fmt: skip
+        return [each for listed in self._listed.values() for each in listed.values()]
+
+
+def _cut_of(loss: Mapping[str, Any]) -> tuple[int, str]:
+    return loss["lineage_epoch"], loss["cause"]

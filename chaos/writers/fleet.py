@@ -35,8 +35,9 @@ class Fleet:
         """Nothing is connected before `start`; raises `JavaMissingError`."""
         self.journal = WritersJournal()
         self._gate = Gate()
-        command = compiled(folder / "classes") if "java" in clients else []
+        self.java_command = compiled(folder / "classes") if "java" in clients else []
         self.writers: list[Writer] = []
+        self._started: list[Writer] = []
         for number in range(count):
             base = (number, bootstrap, self.journal, self._gate, chance)
             if "confluent" in clients:
@@ -46,7 +47,7 @@ class Fleet:
                 self.writers.append(AioWriter(*base, log=log))
             if "java" in clients:
                 log = folder / f"java-{number}.log"
-                self.writers.append(JavaWriter(*base, command=command, log=log))
+                self.writers.append(JavaWriter(*base, command=self.java_command, log=log))
 
     @staticmethod
     def prepare(bootstrap: str, replicas: int) -> None:
@@ -58,6 +59,7 @@ class Fleet:
         """Write from now on."""
         for writer in self.writers:
             writer.start()
+            self._started.append(writer)
 
     def rest(self, timeout_s: float) -> set[str]:
         """Let all end what they do; return who does not in time."""
@@ -85,12 +87,12 @@ class Fleet:
 
     def stop(self) -> list[str]:
         """End all; return those that do not end in time (they end with this process)."""
-        for writer in self.writers:
+        for writer in self._started:
             writer.stop()
         self._gate.open()
         deadline_s = time.monotonic() + _JOIN_S
         return [
             writer.name
-            for writer in self.writers
+            for writer in self._started
             if not writer.finish(max(0.0, deadline_s - time.monotonic()))
         ]

@@ -23,8 +23,8 @@ class JavaMissingError(Exception):
     """Java, or its client, is not there; the text says what to do."""
 
 
-def compiled(folder: Path) -> list[str]:
-    """Compile into `folder`; return the command that takes a program's name and its arguments. Raises `JavaMissingError`."""
+def fetched() -> Path:
+    """Fetch the client where it is not here yet; return the folder of its jars. Raises `JavaMissingError`."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise JavaMissingError(
@@ -47,8 +47,14 @@ def compiled(folder: Path) -> list[str]:
             ],
             cache,
         )
+    return jars
+
+
+def compiled(folder: Path) -> list[str]:
+    """Compile into `folder`; return the command that takes a program's name and its arguments. Raises `JavaMissingError`."""
+    jars = fetched()
     sources = map(str, sorted(_SOURCES.glob("*.java")))
-    _run(["javac", "-d", str(folder), "-cp", f"{jars}/*", *sources], cache)
+    _run(["javac", "-d", str(folder), "-cp", f"{jars}/*", *sources], _SOURCES)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     return ["java", "-Xmx256m", quiet, "-cp", f"{folder}:{jars}/*"]
 

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-TOPIC: Final = "transfers"
+TOPIC: Final = "written"
 PACE_S: Final = 0.01
 """For how long a writer rests between two transactions: a drill is about faults, not about load."""
 

@@ -36,17 +36,18 @@ class ClusterError(Exception):
     """The local cluster cannot do what was asked; the text says why and what to do."""
 
 
-class NodePorts(msgspec.Struct, frozen=True, kw_only=True):
-    """The three ports of one node."""
+class NodePorts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The three ports of one node. `host`: another address than loopback is for who gives each node a network of its own."""
 
     kafka_port: int
     http_port: int
     peer_port: int
+    host: str = "127.0.0.1"
 
     @property
     def http(self) -> str:
         """The base address of the HTTP API."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http://{self.host}:{self.http_port}"
 
 
 class NodePlace(NodePorts, frozen=True, kw_only=True):
@@ -59,15 +60,15 @@ class NodePlace(NodePorts, frozen=True, kw_only=True):
     @property
     def bootstrap(self) -> str:
         """The Kafka bootstrap address."""
-        return f"127.0.0.1:{self.kafka_port}"
+        return f"{self.host}:{self.kafka_port}"
 
     def as_config(self, peer_port: int | None) -> dict[str, Any]:
         """Return what a configuration says of the node; `peer_port`: where it is dialled, None for its own port."""
         return {
             "node_id": self.node_id,
             "kafka": self.bootstrap,
-            "peer": f"127.0.0.1:{peer_port or self.peer_port}",
-            "http": f"127.0.0.1:{self.http_port}",
+            "peer": f"{self.host}:{peer_port or self.peer_port}",
+            "http": f"{self.host}:{self.http_port}",
         }
 
 
@@ -99,6 +100,7 @@ class RegionPlace(NodePorts, frozen=True, kw_only=True, omit_defaults=True):
             kafka_port=ports.kafka_port,
             http_port=ports.http_port,
             peer_port=ports.peer_port,
+            host=ports.host,
         )
 
     @property
