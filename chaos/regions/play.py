@@ -27,7 +27,10 @@ DOWN_S: Final = 2.0
 """For how long a killed node is left dead in a pair of faults."""
 PAUSED_S: Final = 4.0
 PATIENCE_S: Final = 90.0
+SHOWN_S: Final = 30.0
+"""How long a mirror may take to show what it has copied, while nobody writes."""
 _LOOK_S: Final = 0.05
+_AGAIN_S: Final = 0.5
 
 
 class RegionsDrill:
@@ -189,7 +192,7 @@ class RegionsDrill:
             return
         try:
             stage.wait_mirrored(self.stage.cluster, self.acting, self.mirror, PATIENCE_S)
-            final = {region: self._read(region) for region in REGIONS}
+            final = self._read_both()
             losses = self.stage.losses()
         except (stage.StageError, ApiError, KafkaException, OSError) as error:
             self.stage.blame(f"round {number}: what was written could not be read back: {error!r}")
@@ -206,6 +209,13 @@ class RegionsDrill:
             f" {told['OUT_OF_ORDER']}, lost {self.verdict.gone}, listed {self.verdict.listed}"
         )
         self.fleet.go_on()
+
+    def _read_both(self) -> dict[str, list[Seen]]:
+        """Return what either region shows; the mirror shows the last of it at a tidemark that is still to come."""
+        acting, deadline_s = self._read(self.acting), time.monotonic() + SHOWN_S
+        while (mirrored := self._read(self.mirror)) != acting and time.monotonic() < deadline_s:
+            time.sleep(_AGAIN_S)
+        return {self.acting: acting, self.mirror: mirrored}
 
     def _read(self, region: str) -> list[Seen]:
         bootstrap = self.stage.cluster.place(region).bootstrap

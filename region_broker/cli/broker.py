@@ -107,6 +107,7 @@ def _ports() -> "Ports":
 
 
 async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
+    from region_broker.controller.raft.failures import RaftStoreFailed
     from region_broker.groups import ports as of_groups
     from region_broker.groups.records import LedgerRecordError
     from region_broker.node import START_REFUSALS, Node
@@ -139,6 +140,10 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
         refused, others = ended.split(START_REFUSALS)
         if others is None:  # a node of a region with several looks further when it has joined
             click.echo(f"tidemark: {'; '.join(_texts(refused))}", err=True)
+            return 1
+        failed, others = ended.split(RaftStoreFailed)
+        if others is None:  # INV-M17: others of the region go on
+            click.echo(f"tidemark: {'; '.join(_texts(failed))}", err=True)
             return 1
         failed, others = ended.split((LedgerFailed, of_groups.LedgerFailed, LedgerRecordError))
         if others is not None:

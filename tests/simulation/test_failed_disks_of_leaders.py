@@ -29,6 +29,27 @@ async def test_writes_go_on_where_the_leaders_disk_fails(tmp_path: Path) -> None
             await written(cluster)
 
 
+async def test_INV_M17_a_node_that_cannot_write_its_metadata_ends_and_answers_nobody(
+    tmp_path: Path,
+) -> None:
+    """It would say for ever that nobody leads, and a client that asks it would never hear of the others."""
+    async with region_cluster(tmp_path, 2) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 2, {})
+        await all_in_sync(cluster)
+
+        def fail(operation: str, path: Path) -> None:
+            if operation in ("pwrite", "fdatasync"):
+                raise OSError(errno.EIO, "it fails", str(path))
+
+        leader.disk.fault = fail
+        await written(cluster)
+        async with asyncio.timeout(GOES_ON_S):
+            while not leader.died:
+                await asyncio.sleep(0.1)
+        assert "start the node again" in leader.why_died()
+
+
 async def written(cluster: Cluster) -> None:
     """Return once a record is acknowledged by whoever leads."""
     while True:
