@@ -24,7 +24,6 @@ class Played:
     commit_after_s: float | None
     pause_s: float
     whole_after_s: float
-    lost: int
     errors: Mapping[str, int]
 
 

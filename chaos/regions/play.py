@@ -98,7 +98,7 @@ class RegionsDrill:
             each.number, each.kind.name.lower(), str(each), acting_after_s,
             self._first_commit_s(lost_s) if acting_after_s is not None else None,
             longest_pause_s(self._commits_s(), began_s, time.monotonic()), whole_s - back_s,
-            0, self.fleet.journal.errors_now() - errors,
+            self.fleet.journal.errors_now() - errors,
         ))  # fmt: skip
 
     def _note(self, played: Played) -> None:

@@ -141,9 +141,9 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
         if others is None:  # a node of a region with several looks further when it has joined
             click.echo(f"tidemark: {'; '.join(_texts(refused))}", err=True)
             return 1
-        failed, others = ended.split(RaftStoreFailed)
+        of_disk, others = ended.split(RaftStoreFailed)
         if others is None:  # INV-M17: others of the region go on
-            click.echo(f"tidemark: {'; '.join(_texts(failed))}", err=True)
+            click.echo(f"tidemark: {'; '.join(_texts(of_disk))}", err=True)
             return 1
         failed, others = ended.split((LedgerFailed, of_groups.LedgerFailed, LedgerRecordError))
         if others is not None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
 from tests.simulation.region_cluster import Cluster, region_cluster
+from tests.simulation.region_pair import until
 from tests.simulation.test_region_of_three import TOPIC, all_in_sync, connected
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -44,9 +45,7 @@ async def test_INV_M17_a_node_that_cannot_write_its_metadata_ends_and_answers_no
 
         leader.disk.fault = fail
         await written(cluster)
-        async with asyncio.timeout(GOES_ON_S):
-            while not leader.died:
-                await asyncio.sleep(0.1)
+        await until(lambda: leader.died, "it has ended")
         assert "start the node again" in leader.why_died()
 
 

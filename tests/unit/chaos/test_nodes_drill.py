@@ -1,9 +1,15 @@
 """What a drill of nodes counts, and which faults it deals out (INV-CNF1)."""
 
+import errno
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
+from chaos.nodes.disks import FailingDisks
 from chaos.nodes.figures import Played, longest_pause_s, pauses_s, quantile, table
-from chaos.nodes.plan import Fault, Victim, rounds
+from chaos.nodes.plan import LASTING_FAULTS, Fault, Victim, rounds
 
 
 def test_INV_CNF1_a_pause_begins_with_the_last_acknowledgement_before_the_fault() -> None:
@@ -34,3 +40,42 @@ def test_every_fault_comes_as_often_as_any_other_and_a_seed_is_one_drill() -> No
     assert set(Counter((each.fault, each.victim) for each in dealt).values()) == {2}
     assert dealt == list(rounds(7, 18))
     assert {each.victim for each in rounds(7, 6, [Fault.KILL], [Victim.LEADER])} == {Victim.LEADER}
+
+
+def test_what_lasts_until_it_is_mended_is_dealt_where_it_is_asked_for() -> None:
+    assert not {each.fault for each in rounds(7, 18)} & set(LASTING_FAULTS)
+    assert {each.fault for each in rounds(7, 9, LASTING_FAULTS)} == set(LASTING_FAULTS)
+
+
+def test_a_disk_that_is_told_to_fail_answers_EIO_to_what_is_written_until_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    disks = FailingDisks(tmp_path, ["eu/1", "eu/2"])
+    environment = {**os.environ, **disks.environment("eu/1")}
+    written = [sys.executable, "-c", _WRITE, str(tmp_path / "data")]
+
+    def ends_with() -> str:
+        return subprocess.run(
+            written, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    disks.fail("eu/2")
+    assert ends_with().split() == ["sound"] * 3
+    disks.fail("eu/1")
+    assert ends_with().split() == [errno.errorcode[errno.EIO]] * 3
+    disks.mend("eu/1")
+    assert ends_with().split() == ["sound"] * 3
+
+
+_WRITE = """
+import errno, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+for work in (
+    lambda: os.pwritev(descriptor, [b"a"], 0), lambda: os.write(descriptor, b"a"), lambda: os.fdatasync(descriptor)
+):
+    try:
+        work()
+        print("sound")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
