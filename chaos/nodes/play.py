@@ -157,4 +157,4 @@ class NodesDrill:
         self._stall.stop()
         self.clients.readers.stop()
         self.stage.check_ends()
-        self.stage.cluster.stop()
+        self.stage.close()

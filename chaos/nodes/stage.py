@@ -177,6 +177,12 @@ class NodesStage(ClusterStage):
         if not self.cluster.pids(name):
             self.cluster.start([name])
 
+    def close(self) -> None:
+        """Stop all nodes, and let their disks go."""
+        self.cluster.stop()
+        if self._small is not None:
+            self._small.close()
+
     def _end(self, name: str) -> None:
         """Stop a node; one whose disk has failed may have ended by itself."""
         if ended := self.cluster.dead():

@@ -80,7 +80,7 @@ def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, count: int, kinds: list[str], clients: list[str], writers: int, switches: float,
     keep: bool, output: str,
 ) -> None:  # fmt: skip
-    """Play a drill of regions: in half of the rounds the acting region is killed as a whole, with a node already dead on either side."""
+    """Play a drill of regions: in half of the rounds the primary region is killed as a whole, with a node already dead on either side."""
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-regions-{seed}-"))
     stage = RegionsStage(seed, folder / "cluster")
     stage.on_stderr = output == "json"

@@ -13,7 +13,7 @@ from chaos.nodes.figures import quantile
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One round. Times in seconds: from when the acting region was lost until the other one acted, and until a client's next commit
+    """One round. Times in seconds: from when the primary region was lost until the other one acted, and until a client's next commit
     was answered; None where no region was lost. `pause_s`: the longest time without any answered commit.
     """
 

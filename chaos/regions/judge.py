@@ -1,9 +1,9 @@
 """What is wrong after a round: a pure function of what writers were told, what both regions show, and what they list as lost.
 
-INV-RGJ1  what is gone of a writer's committed transactions is what the regions list of its transactional id, term by term
-INV-RGJ2  a record that was answered and is gone lies in a listed range, or below all of them in its partition: there it was copied, and
+INV-DRJ1  what is gone of a writer's committed transactions is what the regions list of its transactional id, term by term
+INV-DRJ2  a record that was answered and is gone lies in a listed range, or below all of them in its partition: there it was copied, and
           stays, aborted. None that is there lies in one
-INV-RGJ3  what a planned switch cost is nothing, and each list is equal to the statement that was given before
+INV-DRJ3  what a planned switch cost is nothing, and each list is equal to the statement that was given before
 
 Not here: torn, doubled, out of order (`chaos.checker`).
 """
@@ -67,7 +67,7 @@ def _ids(losses: Iterable[Mapping[str, Any]]) -> list[str]:
 def _by_term(
     told: Told, losses: Sequence[Mapping[str, Any]], there: set[str], gone: Sequence[Attempt]
 ) -> list[str]:
-    """Return where a term's list and what is gone of it differ (INV-RGJ1)."""
+    """Return where a term's list and what is gone of it differ (INV-DRJ1)."""
     listed: dict[int, Counter[str]] = defaultdict(Counter)
     for loss in losses:
         if loss["lineage_epoch"] in told.epochs:
@@ -89,7 +89,7 @@ def _by_term(
 def _by_record(
     told: Told, losses: Sequence[Mapping[str, Any]], gone: Sequence[Attempt]
 ) -> list[str]:
-    """Return records that are gone and not listed, or listed and there (INV-RGJ2)."""
+    """Return records that are gone and not listed, or listed and there (INV-DRJ2)."""
     ranges: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for loss in losses:
         term = told.epochs.get(loss["lineage_epoch"])

@@ -1,7 +1,7 @@
 """What is done in each round, by a seed: each case comes as often as any other of its kind.
 
-INV-RGP1  half of the rounds are failovers (of an odd number one more), in an order of chance; a seed is the same drill again
-INV-RGP2  a region loses one node of its three at a time, but for the region that is killed as a whole: with two dead it has
+INV-DRP1  half of the rounds are failovers (of an odd number one more), in an order of chance; a seed is the same drill again
+INV-DRP2  a region loses one node of its three at a time, but for the region that is killed as a whole: with two dead it has
           no quorum
 
 Not here: how it is done (`stage`, `play`).
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 class Kind(enum.Enum):
     """What a round is."""
 
-    FAILOVER = "the acting region is killed as a whole, and the other one takes over by order"
+    FAILOVER = "the primary region is killed as a whole, and the other one takes over by order"
     PAIR = "a node of either region is killed or stopped at once; the same region goes on"
 
 
@@ -87,7 +87,7 @@ _FAILOVERS: tuple[tuple[Blow | None, Blow | None], ...] = (
     *product(_KILLS, _KILLS),
     *((blow, None) for blow in _KILLS),
 )
-"""A node dead on either side; or none in the region that takes over, which loses the one that runs the step (INV-RGP2)."""
+"""A node dead on either side; or none in the region that takes over, which loses the one that runs the step (INV-DRP2)."""
 _PAIRS: tuple[tuple[Blow | None, Blow | None], ...] = tuple(product(_BLOWS, _BLOWS))
 
 

@@ -126,7 +126,7 @@ class RegionsDrill:
         time.sleep(PAUSED_S if any(hurt is Hurt.PAUSE for _, hurt in meant) else DOWN_S)
 
     def _fail_over(self, each: Round) -> tuple[float, float]:
-        """Play it; return when the acting region was gone, and after how long the other one acted."""
+        """Play it; return when the primary region was gone, and after how long the other one acted."""
         self._hurt(self.acting, each.acting)
         self._hurt(self.mirror, each.mirror)
         self._await_progress(time.monotonic(), f"round {each.number}, a node dead on either side")

@@ -1,4 +1,4 @@
-"""What a drill of regions deals out (INV-RGP1, INV-RGP2), how it is judged (INV-RGJ1 to INV-RGJ3), and what it sums up."""
+"""What a drill of regions deals out (INV-DRP1, INV-DRP2), how it is judged (INV-DRJ1 to INV-DRJ3), and what it sums up."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from chaos.regions.plan import Blow, Hurt, Kind, Role, rounds
 from chaos.writers.writer import TOPIC
 
 
-def test_INV_RGP1_half_of_the_rounds_are_failovers_and_a_seed_is_one_drill() -> None:
+def test_INV_DRP1_half_of_the_rounds_are_failovers_and_a_seed_is_one_drill() -> None:
     dealt = list(rounds(7, 32))
     assert Counter(each.kind for each in dealt) == {Kind.FAILOVER: 16, Kind.PAIR: 16}
     assert dealt == list(rounds(7, 32))
@@ -21,7 +21,7 @@ def test_INV_RGP1_half_of_the_rounds_are_failovers_and_a_seed_is_one_drill() -> 
     assert {each.kind for each in rounds(7, 6, [Kind.PAIR])} == {Kind.PAIR}
 
 
-def test_INV_RGP2_a_region_that_goes_on_loses_one_node_at_a_time() -> None:
+def test_INV_DRP2_a_region_that_goes_on_loses_one_node_at_a_time() -> None:
     for each in rounds(3, 200):
         if each.kind is Kind.FAILOVER:
             assert each.acting is not None
@@ -90,7 +90,7 @@ def test_what_is_torn_doubled_or_out_of_order_is_counted_by_its_name() -> None:
     assert judged(told(final={"eu": shown, "us": shown})).counts["TORN"] == 1
 
 
-def test_INV_RGJ1_a_loss_that_is_not_listed_and_one_that_is_listed_in_another_term_are_found() -> (
+def test_INV_DRJ1_a_loss_that_is_not_listed_and_one_that_is_listed_in_another_term_are_found() -> (
     None
 ):
     assert any("term 0" in each for each in judged(told(losses=[])).wrong)
@@ -99,14 +99,14 @@ def test_INV_RGJ1_a_loss_that_is_not_listed_and_one_that_is_listed_in_another_te
     assert any("java-0 in term 1: 0 gone" in each for each in wrong)
 
 
-def test_INV_RGJ1_a_try_that_was_not_answered_may_be_listed_or_not() -> None:
+def test_INV_DRJ1_a_try_that_was_not_answered_may_be_listed_or_not() -> None:
     unsure = attempt(2, 0, Outcome.UNKNOWN)
     assert judged(told(attempts=[attempt(1, 0), unsure, attempt(3, 1)])).wrong == []
     there = told(attempts=[attempt(1, 0), unsure, attempt(3, 1)], losses=[])
     assert judged(there).wrong == []
 
 
-def test_INV_RGJ2_a_record_beside_the_listed_ranges_and_one_that_is_there_within_are_found() -> (
+def test_INV_DRJ2_a_record_beside_the_listed_ranges_and_one_that_is_there_within_are_found() -> (
     None
 ):
     narrow = loss(17, ["java-0"], {0: (1, 1), 1: (2, 2)})
@@ -117,7 +117,7 @@ def test_INV_RGJ2_a_record_beside_the_listed_ranges_and_one_that_is_there_within
     assert any("listed, and there" in each for each in judged(told(losses=[wide])).wrong)
 
 
-def test_INV_RGJ3_what_a_switch_cost_and_what_no_statement_explains_is_found() -> None:
+def test_INV_DRJ3_what_a_switch_cost_and_what_no_statement_explains_is_found() -> None:
     assert any("planned switch" in e for e in judged(told(planned=frozenset({17}))).wrong)
     odd = {**LISTED, "unexplained": ["x"]}
     assert any("outside the loss statement" in each for each in judged(told(losses=[odd])).wrong)
