@@ -142,7 +142,7 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
             click.echo(f"tidemark: {'; '.join(_texts(refused))}", err=True)
             return 1
         of_disk, others = ended.split(RaftStoreFailed)
-        if others is None:  # INV-M17: others of the region go on
+        if others is None:  # INV-M19: others of the region go on
             click.echo(f"tidemark: {'; '.join(_texts(of_disk))}", err=True)
             return 1
         failed, others = ended.split((LedgerFailed, of_groups.LedgerFailed, LedgerRecordError))

@@ -6,7 +6,7 @@ INV-M6   a command is in `image` only once it is committed in the log; what was 
 INV-M13  a database whose position is not in the log belongs to another log, or that one is an older copy: neither is used; nor
          is one without a position that the log never came to: a version without log changed it meanwhile
 INV-M16  who follows the image hears of each one in the step in which it is there, whoever asked for the change
-INV-M17  a node of several whose log of the metadata has failed ends: it would tell clients for ever who led when it did, and they stay
+INV-M19  a node of several whose log of the metadata has failed ends: it would tell clients for ever who led when it did, and they stay
          with a node that answers. One that is alone serves on: nobody else has what it serves
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
          whoever asks here has gone on with what came before it; all that a snapshot brings is told so
@@ -225,7 +225,7 @@ class MetadataStore:
     async def run(self) -> None:
         """Carry commands out until `close`; until this is called, who wants one does it itself, if it is alone.
 
-        Raises `RaftStoreFailed` among others (INV-M17): the node has to end then.
+        Raises `RaftStoreFailed` among others (INV-M19): the node has to end then.
         """
         try:
             if self._cluster is None:

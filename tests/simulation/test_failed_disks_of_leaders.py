@@ -30,7 +30,7 @@ async def test_writes_go_on_where_the_leaders_disk_fails(tmp_path: Path) -> None
             await written(cluster)
 
 
-async def test_INV_M17_a_node_that_cannot_write_its_metadata_ends_and_answers_nobody(
+async def test_INV_M19_a_node_that_cannot_write_its_metadata_ends_and_answers_nobody(
     tmp_path: Path,
 ) -> None:
     """It would say for ever that nobody leads, and a client that asks it would never hear of the others."""
