@@ -71,6 +71,12 @@ def _one_of(known: Sequence[str]) -> Any:
     show_default=True,
     help="After which share of the rounds a planned switch follows.",
 )
+@click.option(
+    "--minutes",
+    type=float,
+    default=None,
+    help="After so many no round begins any more; no limit if not given.",
+)
 @click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
@@ -78,7 +84,7 @@ def _one_of(known: Sequence[str]) -> Any:
 )  # fmt: skip
 def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, count: int, kinds: list[str], clients: list[str], writers: int, switches: float,
-    keep: bool, output: str,
+    minutes: float | None, keep: bool, output: str,
 ) -> None:  # fmt: skip
     """Play a drill of regions: in half of the rounds the primary region is killed as a whole, with a node already dead on either side."""
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-regions-{seed}-"))
@@ -95,7 +101,7 @@ def main(  # noqa: PLR0913 -- one for each option
     drill = RegionsDrill(stage, fleet)
     try:
         drill.set_up()
-        drill.play(rounds(seed, count, [Kind[each.upper()] for each in kinds], switches))
+        drill.play(rounds(seed, count, [Kind[each.upper()] for each in kinds], switches), minutes)
     except (StageError, ClusterError, ApiError, KafkaException, OSError) as error:
         stage.blame(f"the drill could not go on: {error!r}: {stage.state()}")
     finally:

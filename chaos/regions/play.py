@@ -3,6 +3,7 @@
 Not here: writers (`chaos.writers`), sums (`figures`), what is wrong (`judge`).
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -59,9 +60,13 @@ class RegionsDrill:
         self.fleet.start()
         self._await_progress(time.monotonic(), "at the start")
 
-    def play(self, rounds: Iterable[Round]) -> None:
-        """Play each round and judge it; end early where something is wrong."""
+    def play(self, rounds: Iterable[Round], minutes: float | None = None) -> None:
+        """Play each round and judge it; end early where something is wrong, or after so many minutes."""
+        until_s = math.inf if minutes is None else time.monotonic() + 60 * minutes
         for each in rounds:
+            if time.monotonic() > until_s:
+                self.stage.tell(f"{minutes:g} minutes are over")
+                return
             self._play(each)
             if each.switch and not self.stage.anomalies:
                 self._switch()

@@ -78,11 +78,10 @@ class Fleet:
 
     def behind(self, since_s: float) -> list[str]:
         """Return who has had no commit answered since then."""
-        acked_s = self.journal.acked_now()
         return [
             writer.name
             for writer in self.writers
-            if not any(at > since_s for at in acked_s.get(writer.name, ())[-1:])
+            if self.journal.last_acked_s(writer.name) <= since_s
         ]
 
     def stop(self) -> list[str]:

@@ -61,6 +61,11 @@ class WritersJournal(Journal):
         with self.changed:
             return {name: list(times) for name, times in self.acked_s.items()}
 
+    def last_acked_s(self, name: str) -> float:
+        """Return when a writer's last commit was answered, 0 where none was."""
+        with self.changed:
+            return self.acked_s[name][-1] if name in self.acked_s else 0.0
+
     def next_term(self) -> None:
         """Another region is to act from now on."""
         with self.changed:
