@@ -74,7 +74,7 @@ class FailingDisks:
 
     def environment(self, name: str) -> dict[str, str]:
         """Return what a node's process must be started with."""
-        return {"LD_PRELOAD": str(self._library), "TIDEMARK_EIO_WHILE": str(self._flags[name])}
+        return {"LD_PRELOAD": str(self._library), "CHAOS_EIO_WHILE": str(self._flags[name])}
 
     def fail(self, name: str) -> None:
         """Let a node's writes fail from now on."""

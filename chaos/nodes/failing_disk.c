@@ -1,4 +1,4 @@
-/* Fails what a node writes with EIO while the file that TIDEMARK_EIO_WHILE names exists: writes, truncation, and syncs of regular files.
+/* Fails what a node writes with EIO while the file that CHAOS_EIO_WHILE names exists: writes, truncation, and syncs of regular files.
    Preloaded into one node's process; reads go on, as of a disk that takes nothing more. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 static int fails(int descriptor) {
-    const char *flag = getenv("TIDEMARK_EIO_WHILE");
+    const char *flag = getenv("CHAOS_EIO_WHILE");
     struct stat about;
     int before = errno, found = 0;
     if (flag != NULL && descriptor > 2 && access(flag, F_OK) == 0 && fstat(descriptor, &about) == 0)

@@ -18,7 +18,7 @@ import msgspec
 
 from region_broker.workbench.cluster_plan import ClusterPlan, RegionPlace
 
-_INSIDE: Final = "TIDEMARK_NODES_INSIDE"
+_INSIDE: Final = "CHAOS_NODES_INSIDE"
 _NOBODY: Final = "02:00:00:00:00:99"
 _NAMES: Final = Path("/run/netns")
 
