@@ -157,6 +157,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(1, 64, "each is two logs, and a position in every tidemark")
     ] = 4
     auto_create_topics: bool = False
+    replica_selector: Literal["rack", "leader"] = "rack"
     default_partition_count: Annotated[
         int, Within(1, PARTITION_COUNT_MAX, "no topic may have more")
     ] = 1

@@ -113,6 +113,11 @@ class Partition:
         return self.sight.is_leader
 
     @property
+    def shows_committed(self) -> bool:
+        """Whether readers see all that is committed in the region (`Sight.shows_committed`)."""
+        return self.sight.shows_committed
+
+    @property
     def written_epoch(self) -> LeaderEpoch:
         """Return the newest leader epoch that something in the log was written under, -1 if nothing was."""
         return self.log.content.epochs.latest
@@ -147,8 +152,22 @@ class Partition:
         if self.is_leader:
             self.sight.is_leader = False
             self.commits.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
+        self.sight.is_copy_shown = False
         self.follow_term(self.written_epoch)
         self.watchers.notify()
+
+    def show_copy(self, leader_epoch: LeaderEpoch) -> None:
+        """Let readers see this follower's copy up to HW, as of the leader that it follows under `leader_epoch` (INV-PT11)."""
+        assert not self.is_leader, self.tp
+        self.sight.is_copy_shown = True
+        self.sight.follow_term(leader_epoch)
+        self.watchers.notify()
+
+    def hide_copy(self) -> None:
+        """Show readers nothing of this follower's copy any more: whoever waits is told at once."""
+        if self.sight.is_copy_shown:
+            self.sight.is_copy_shown = False
+            self.watchers.notify()
 
     def follow_term(self, leader_epoch: LeaderEpoch) -> None:
         """Tell clients of a mirror the leader epoch of the primary region's term, under which this log may be idle.
