@@ -515,6 +515,7 @@ class Node:
                 leading=replication.leading,
                 following=replication.following,
                 follows=lambda: replication.leadership.follows,
+                readers=replication.readers.counts,
             )
         )
         service = ClusterService(view, cluster.controller)
