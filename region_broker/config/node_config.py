@@ -86,7 +86,7 @@ class ConfigError(Exception):
 class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node of a region: addresses are `host:port` as the others (and clients) reach them.
 
-    `rack`: where it stands, for placement and for reads from followers; "" where that is not said.
+    `rack`: where it stands: consumers that say the same read here (KIP-392); "" where that is not said.
     """
 
     node_id: Annotated[int, Within(0, INT32_MAX, "Kafka clients know nodes by 31 bits")]

@@ -115,7 +115,7 @@ class Replication:
                 me=cluster.member,
                 life=cluster.line.standing.life,
                 image=lambda: metadata.image,
-                takers=self.leading.takers,
+                serving=self.leading.serving,
                 is_open=lambda: self.following.readers.is_open,
             )
         )

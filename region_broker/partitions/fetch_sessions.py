@@ -90,7 +90,7 @@ class Wanted:
         if partition is None:
             return False
         self.quiet_in = None
-        self.shows_as_before = partition.shows_committed == self.showed
+        self.shows_as_before = partition.sight.shows_committed == self.showed
         partition.watchers.unwatch(self)
         if self.session is not None:
             self.session.dirty[self.key] = self
@@ -189,7 +189,7 @@ class FetchSession:
         if not self.ended and self.dirty.get(item.key) is item:
             # Another of that key is a partition that was forgotten and added anew: it stays (INV-FE6).
             del self.dirty[item.key]
-            item.quiet_in, item.showed = partition, partition.shows_committed
+            item.quiet_in, item.showed = partition, partition.sight.shows_committed
             partition.watchers.watch(item)
 
     def must_tell(self, item: Wanted, told: Told) -> bool:

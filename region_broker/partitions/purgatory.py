@@ -27,7 +27,7 @@ class _Target:
         self._offset = offset
         self._isolation = isolation
         self.partition = partition
-        self.showed = partition.shows_committed
+        self.showed = partition.sight.shows_committed
         self.found_bytes = 0
 
     def look(self, enough_bytes: int) -> int:
@@ -77,7 +77,7 @@ class ReadableWait:
         if self._on_enough is None:
             return
         self._found_bytes += target.look(self._enough_bytes)
-        if target.partition.shows_committed != target.showed or self.has_enough:
+        if target.partition.sight.shows_committed != target.showed or self.has_enough:
             on_enough, self._on_enough = self._on_enough, None
             on_enough()
 

@@ -10,7 +10,7 @@ import pytest
 from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_regions import ClusterRegion, NodeAmong, Regions, cluster_regions
 from tests.simulation.cut_judge import whole
-from tests.simulation.kafka_client import Connection, Reader, batch_of, patiently
+from tests.simulation.kafka_client import FETCH, Connection, Reader, batch_of, patiently
 from tests.simulation.region_cluster import Cluster, Member, rack_of, region_cluster
 from tests.simulation.test_region_of_three import TOPIC, all_in_sync, connected, write
 
@@ -28,10 +28,10 @@ def serves(node: Member) -> bool:
     return replication is not None and replication.following.readers.is_open
 
 
-def takers(leader: Member) -> set[int]:
+def serving(leader: Member) -> set[int]:
     replication = leader.node._replication
     assert replication is not None
-    return {member.node_id for member in replication.leading.takers()}
+    return {member.node_id for member in replication.leading.serving()}
 
 
 async def all_serve(cluster: Cluster) -> Member:
@@ -40,8 +40,8 @@ async def all_serve(cluster: Cluster) -> Member:
     others = followers_of(cluster, leader)
     await cluster.until(
         lambda: (
-            takers(leader) == {node.node_id for node in others}
-            and all(node.partition(TOPIC, 0).shows_committed for node in others)
+            serving(leader) == {node.node_id for node in others}
+            and all(node.partition(TOPIC, 0).sight.shows_committed for node in others)
         ),
         "followers serve readers",
     )
@@ -103,6 +103,31 @@ async def test_INV_HRD1_INV_HRD2_a_reader_is_sent_to_its_rack_and_served_there(
             row = await asked(at_leader, rack)
             assert (int(row.preferred_read_replica), bool(row.records)) == (NOBODY, True)
         assert leader.node._services.readers.counts.sent_away == 2  # type: ignore[union-attr]
+
+
+async def test_INV_FCH1_an_error_that_sends_a_reader_away_names_who_leads(tmp_path: Path) -> None:
+    async with region_cluster(tmp_path, 58) as cluster:
+        leader = await all_in_sync(cluster)
+        topic = await leader.node.topics.create_topic(TOPIC, 1, {})
+        leader = await all_serve(cluster)
+        await write(await connected(cluster, leader), [b"1"])
+        node = followers_of(cluster, leader)[0]
+        connection = await connected(cluster, node)
+        now = leader.node.role.leader_epoch
+        for epoch, error in ((now - 1, "fenced_leader_epoch"), (now + 1, "unknown_leader_epoch")):
+            part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": epoch}  # fmt: skip
+            answer = await connection.call(
+                FETCH, 16,
+                {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "isolation_level": 1, "session_id": 0, "session_epoch": -1,
+                 "topics": [{"topic_id": topic.topic_id, "partitions": [part]}], "forgotten_topics_data": [],
+                 "rack_id": rack_of(node.name)},
+            )  # fmt: skip
+            [row] = answer.responses[0].partitions
+            assert row.error_code.name == error
+            if error == "fenced_leader_epoch":
+                named = row.current_leader.leader_id, row.current_leader.leader_epoch
+                assert named == (leader.node_id, now)
+                assert [each.node_id for each in answer.node_endpoints] == [leader.node_id]
 
 
 async def test_INV_PT11_a_copy_shows_no_undecided_and_no_aborted_record(tmp_path: Path) -> None:
@@ -189,11 +214,12 @@ async def test_INV_RRD1_who_is_cut_off_from_the_leader_soon_serves_nobody(tmp_pa
         await cluster.until(lambda: not serves(node), "it serves nobody")
         assert asyncio.get_running_loop().time() - began_s < 3
         row = await waiting
+        assert asyncio.get_running_loop().time() - began_s < 3, "who waits hears at once"
         assert row.error_code.name == "not_leader_or_follower"
         assert (await asked(connection, rack)).error_code.name == "not_leader_or_follower"
         # The leader serves the reader meanwhile.
         at_leader = await connected(cluster, leader)
-        await cluster.until(lambda: node.node_id not in takers(leader), "the leader knows")
+        await cluster.until(lambda: node.node_id not in serving(leader), "the leader knows")
         row = await asked(at_leader, rack)
         assert (int(row.preferred_read_replica), bool(row.records)) == (NOBODY, True)
         for name in (leader.name, other.name):
@@ -227,6 +253,25 @@ async def test_INV_RRD2_whoever_waits_at_a_follower_hears_at_once_that_another_o
         await all_serve(cluster)
         connection = await connected(cluster, leader)
         assert await read_at(connection, rack_of(leader.name), committed=True) == [b"1", b"2"]
+
+
+async def test_INV_RRD1_followers_serve_readers_while_their_region_takes_writes(
+    tmp_path: Path,
+) -> None:
+    """A leader that takes no writes says so in its answers, before the metadata say what is to come of it."""
+    async with region_cluster(tmp_path, 57) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 1, {})
+        leader = await all_serve(cluster)
+        await write(await connected(cluster, leader), [b"1"])
+        leader.node.role.close_gate("this is a test")
+        node, other = followers_of(cluster, leader)
+        at_leader = await connected(cluster, leader)
+        row = await asked(at_leader, rack_of(node.name))
+        assert (int(row.preferred_read_replica), bool(row.records)) == (NOBODY, True)
+        await cluster.until(lambda: not (serves(node) or serves(other)), "they serve nobody")
+        row = await asked(await connected(cluster, node), rack_of(node.name))
+        assert row.error_code.name == "not_leader_or_follower"
 
 
 def copies_shown(regions: Regions, name: str) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 v16: who leads now, beside FENCED_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER (KIP-951).
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
-INV-H12 an error that sends a reader to the leader names that one, never this node while it follows (KIP-951)
+INV-FCH1 an error that sends a reader to the leader names that one, never this node while it follows (KIP-951)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
 While the memory budget is full nothing is read: the request waits for room, then is answered empty; else an answer
 takes half of what is left at most.
@@ -335,7 +335,7 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
 def _with_leader(
     ctx: RequestContext, item: Wanted, row: FetchedRow
 ) -> tuple[FetchedRow, Endpoint | None]:
-    """Return a row with who leads, and where that one is, as far as this node knows (INV-H12)."""
+    """Return a row with who leads, and where that one is, as far as this node knows (INV-FCH1)."""
     services = ctx.services
     nodes = services.nodes
     if nodes.leads and row.error_code != _FENCED:

@@ -137,11 +137,11 @@ class ClusterView:
         """Return nodes, leadership, quorum, and what this node does (INV-CVW1)."""
         parts = self.parts
         leadership = parts.metadata.image.leadership
-        followers, takers = parts.leading.standings(), parts.leading.takers()
+        followers, serving = parts.leading.standings(), parts.leading.serving()
         return {
             "region": parts.region,
             "node_id": parts.me.node_id,
-            "nodes": [_node_row(node, leadership, followers, takers) for node in self._nodes()],
+            "nodes": [_node_row(node, leadership, followers, serving) for node in self._nodes()],
             "leadership": _leadership_row(leadership),
             "quorum": self._quorum(),
             "here": {
@@ -214,7 +214,7 @@ class ClusterView:
 
 
 def _node_row(
-    node: NodeImage, leadership: Leadership | None, followers: Mapping[Member, Mapping[str, Any]], takers: frozenset[Member],
+    node: NodeImage, leadership: Leadership | None, followers: Mapping[Member, Mapping[str, Any]], serving: frozenset[Member],
 ) -> dict[str, Any]:  # fmt: skip
     known = followers.get(node.member, {})
     return {
@@ -234,7 +234,7 @@ def _node_row(
         "logs_behind": known.get("logs_behind"),
         "records_behind": known.get("records_behind"),
         "behind_ms": known.get("behind_ms"),
-        "serves_readers": node.member in takers if known else None,
+        "serves_readers": node.member in serving if known else None,
     }
 
 

@@ -22,7 +22,7 @@ _log: Final = logging.getLogger("tidemark.replication")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderParts:
-    """What is looked at. `life`: of this process. `takers`: the followers of which this node, as leader, knows that they serve readers.
+    """What is looked at. `life`: of this process. `serving`: the followers of which this node, as leader, knows that they serve readers.
 
     `is_open`: whether this node serves readers as a follower.
     """
@@ -31,7 +31,7 @@ class ReaderParts:
     me: Member
     life: UUID
     image: Callable[[], MetadataImage]
-    takers: Callable[[], frozenset[Member]]
+    serving: Callable[[], frozenset[Member]]
     is_open: Callable[[], bool]
 
 
@@ -48,12 +48,12 @@ class RegionReaders:
 
     def nearer(self, rack: str) -> Sequence[int]:
         """See `ReaderPlaces`; looked up anew where the metadata or the followers have changed."""
-        image, takers = self._parts.image(), self._parts.takers()
+        image, serving = self._parts.image(), self._parts.serving()
         if rack == self._own_rack(image):
             return ()
-        if self._of is None or self._of[0] is not image or self._of[1] is not takers:
-            self._by_rack = _by_rack(image, takers)
-            self._of = image, takers
+        if self._of is None or self._of[0] is not image or self._of[1] is not serving:
+            self._by_rack = _by_rack(image, serving)
+            self._of = image, serving
         return self._by_rack.get(rack, ())
 
     def serves(self, rack: str) -> bool:
@@ -86,16 +86,16 @@ class RegionReaders:
         )
 
 
-def _by_rack(image: MetadataImage, takers: frozenset[Member]) -> dict[str, tuple[int, ...]]:
+def _by_rack(image: MetadataImage, serving: frozenset[Member]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for _, node in sorted(image.nodes.items()):
-        if node.rack and _is_sent_to(image, takers, node):
+        if node.rack and _is_sent_to(image, serving, node):
             found[node.rack] = (*found.get(node.rack, ()), node.node_id)
     return found
 
 
-def _is_sent_to(image: MetadataImage, takers: frozenset[Member], node: NodeImage) -> bool:
+def _is_sent_to(image: MetadataImage, serving: frozenset[Member], node: NodeImage) -> bool:
     """Rule INV-RPR1."""
     leadership = image.leadership
     in_sync = () if leadership is None else leadership.in_sync
-    return node.member in takers and node.member in in_sync and node.is_eligible
+    return node.member in serving and node.member in in_sync and node.is_eligible

@@ -253,10 +253,10 @@ class ReplicaLeading:
             for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
         }
 
-    def takers(self) -> frozenset[Member]:
+    def serving(self) -> frozenset[Member]:
         """Return the followers that serve readers, as they have said last; none where this node does not lead."""
         term = self._present()
-        return _NOBODY if term is None or term.is_over else term.takers
+        return _NOBODY if term is None or term.is_over else term.serving
 
     def is_short(self, partition: Partition) -> bool:
         """Return whether the in-sync set is smaller than the log's `min.insync.replicas`: acks=all is to be refused (R1)."""

@@ -69,12 +69,12 @@ class ReplicaReaders:
         if partition.key not in self._named:
             self._named[partition.key] = partition
             if self.is_open:
-                partition.show_copy(self._leader_epoch)
+                partition.copy_view.show(self._leader_epoch)
 
     def gone(self, partition: Partition) -> None:
         """A log has left the session, or stopped."""
         if self._named.pop(partition.key, None) is not None:
-            partition.hide_copy()
+            partition.copy_view.hide()
 
     def look(self, now_ms: int) -> None:
         """See whether readers may be served (INV-RRD1); at each change of the metadata, and now and then."""
@@ -88,7 +88,7 @@ class ReplicaReaders:
         if may and not self.is_open:
             self.is_open = True
             for partition in self._named.values():
-                partition.show_copy(self._leader_epoch)
+                partition.copy_view.show(self._leader_epoch)
         elif not may:
             self._close()
 
@@ -102,4 +102,4 @@ class ReplicaReaders:
         if self.is_open:
             self.is_open = False
             for partition in self._named.values():
-                partition.hide_copy()
+                partition.copy_view.hide()

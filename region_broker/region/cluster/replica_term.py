@@ -102,8 +102,8 @@ class LeaderTerm:
         self._is_over = False
         self._min_in_sync: dict[LogKey, int] = {}
         self._followers: dict[NodeSession, FetchSession] = {}
-        self._takers: dict[NodeSession, Member] = {}
-        self.takers: frozenset[Member] = frozenset()
+        self._serving: dict[NodeSession, Member] = {}
+        self.serving: frozenset[Member] = frozenset()
         """The followers that have said last that they serve readers (INV-RPR1); another object where that has changed."""
         self._moved: dict[LogKey, Partition] = {}
         self._unsettled: set[LogKey] = set()
@@ -313,13 +313,13 @@ class LeaderTerm:
 
     def takes_readers(self, session: NodeSession, *, takes: bool) -> None:
         """Note whether consumers may be sent to the follower of a connection."""
-        if takes == (session in self._takers):
+        if takes == (session in self._serving):
             return
         if takes:
-            self._takers[session] = session.member
+            self._serving[session] = session.member
         else:
-            del self._takers[session]
-        self.takers = frozenset(self._takers.values())
+            del self._serving[session]
+        self.serving = frozenset(self._serving.values())
 
     def _lost(self, session: NodeSession) -> None:
         self.takes_readers(session, takes=False)

@@ -27,11 +27,12 @@ class PlayedCopy:
     def __init__(self, number: int) -> None:
         self.key = LogKey(UUID(int=5), number)
         self.shown: LeaderEpoch | None = None
+        self.copy_view = self
 
-    def show_copy(self, leader_epoch: LeaderEpoch) -> None:
+    def show(self, leader_epoch: LeaderEpoch) -> None:
         self.shown = leader_epoch
 
-    def hide_copy(self) -> None:
+    def hide(self) -> None:
         self.shown = None
 
 
@@ -136,12 +137,12 @@ def image(*nodes: NodeImage, in_sync: tuple[Member, ...] = (LEADER, ME, OTHER), 
 def readers_of(
     me: Member,
     held: MetadataImage,
-    takers: frozenset[Member] = frozenset(),
+    serving: frozenset[Member] = frozenset(),
     *,
     is_open: bool = False,
 ) -> RegionReaders:
     return RegionReaders(
-        ReaderParts(region="eu", me=me, life=LIFE, image=lambda: held, takers=lambda: takers, is_open=lambda: is_open)
+        ReaderParts(region="eu", me=me, life=LIFE, image=lambda: held, serving=lambda: serving, is_open=lambda: is_open)
     )  # fmt: skip
 
 
