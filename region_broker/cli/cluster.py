@@ -277,11 +277,11 @@ def _tell(done: Mapping[str, Any], output: str) -> None:
 def _print_nodes(view: Mapping[str, Any]) -> None:
     print_table(
         "",
-        ("node#", "state", "leads", "in sync", "lacks", "kafka", "http", "rack"),
+        ("node#", "state", "leads", "in sync", "lacks", "readers", "kafka", "http", "rack"),
         [
             (
-                row["node_id"], _state(row), _yes(row["leads"]), _yes(row["in_sync"]), _lacks(row), row["kafka"], row["http"],
-                row["rack"],
+                row["node_id"], _state(row), _yes(row["leads"]), _yes(row["in_sync"]), _lacks(row), _readers(row), row["kafka"],
+                row["http"], row["rack"],
             )
             for row in view["nodes"]
         ],
@@ -309,6 +309,13 @@ def _lacks(row: Mapping[str, Any]) -> str:
     if not row["logs_behind"]:
         return "nothing"
     return f"{row['records_behind']} records in {row['logs_behind']} logs"
+
+
+def _readers(row: Mapping[str, Any]) -> str:
+    """Return whom a node serves; of an older node nothing is told."""
+    if row["leads"]:
+        return "all"
+    return "of its rack" if row.get("serves_readers") and row["rack"] else ""
 
 
 def _who(node_id: int | None) -> str:

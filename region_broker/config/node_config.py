@@ -86,7 +86,7 @@ class ConfigError(Exception):
 class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node of a region: addresses are `host:port` as the others (and clients) reach them.
 
-    `rack`: where it stands, for placement and for reads from followers; "" where that is not said.
+    `rack`: where it stands: consumers that say the same read here (KIP-392); "" where that is not said.
     """
 
     node_id: Annotated[int, Within(0, INT32_MAX, "Kafka clients know nodes by 31 bits")]
@@ -157,6 +157,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(1, 64, "each is two logs, and a position in every tidemark")
     ] = 4
     auto_create_topics: bool = False
+    replica_selector: Literal["rack", "leader"] = "rack"
     default_partition_count: Annotated[
         int, Within(1, PARTITION_COUNT_MAX, "no topic may have more")
     ] = 1

@@ -47,6 +47,9 @@ class ClusterCollector(Collector):
             ("cluster_is_in_sync", "1 where this node is in sync.", here["in_sync"]),
             ("cluster_nodes", "Nodes that are registered.", len(nodes)),
             ("cluster_fenced_nodes", "Nodes that are not heard.", sum(node["fenced"] for node in nodes)),
+            ("cluster_serves_readers", "1 while this follower serves readers in its rack.", here["serves_readers"]),
+            ("cluster_readers_sent_away", "Partitions of answers that sent a reader to a follower, since this process began.", here["readers_sent_away"]),
+            ("cluster_copy_bytes_read", "Bytes that this node, as a follower, gave to readers since this process began.", here["copy_bytes_read"]),
             ("cluster_elections_seen", "Elections of a leader since this process began.", here["elections_seen"]),
             ("cluster_unclean_elections", "Elections, ever, that may have lost records.", leadership["unclean"]),
         ):  # fmt: skip
@@ -60,6 +63,11 @@ def _followers(region: str, nodes: Iterable[Mapping[str, Any]]) -> Iterable[Metr
     known = [node for node in nodes if node["connected"] is not None and not node["leads"]]
     for name, text, key in (
         ("connected", "1 while the follower copies from this node, which leads.", "connected"),
+        (
+            "serves_readers",
+            "1 while readers in its rack are sent to the follower.",
+            "serves_readers",
+        ),
         ("lag_records", "Records that the follower does not have durably yet.", "records_behind"),
         ("lag_ms", "Milliseconds since it had all; NaN: it never had.", "behind_ms"),
     ):

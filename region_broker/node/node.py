@@ -134,6 +134,7 @@ class Node:
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
+            self._services.readers = self._replication.readers
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
             self.operating = self._operate(cluster, self._replication)
@@ -514,6 +515,7 @@ class Node:
                 leading=replication.leading,
                 following=replication.following,
                 follows=lambda: replication.leadership.follows,
+                readers=replication.readers.counts,
             )
         )
         service = ClusterService(view, cluster.controller)

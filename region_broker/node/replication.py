@@ -28,6 +28,7 @@ from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import no_bound
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
+from region_broker.region.cluster.reader_places import ReaderParts, RegionReaders
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
@@ -104,15 +105,27 @@ class Replication:
                 settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
                 lineage=lambda: digest_of(lineage()),
                 owes_cut=self._cuts.owes,
+                acts=lambda: role.acting,
             )
         )
         self.leading.serve_on(cluster.door.handlers_for(REPLICA))
+        self.readers = RegionReaders(
+            ReaderParts(
+                region=role.region,
+                me=cluster.member,
+                life=cluster.line.standing.life,
+                image=lambda: metadata.image,
+                serving=self.leading.serving,
+                is_open=lambda: self.following.readers.is_open,
+            )
+        )
         self.following = ReplicaFollowing(
             FollowingParts(
                 partitions=partitions,
                 line=cluster.line,
                 lineage=lambda: self._cuts.digest,
                 cut_below=self._cut_below,
+                may_serve=self.readers.may_serve,
             )
         )
         self.leadership = LeadershipDriver(
@@ -139,6 +152,7 @@ class Replication:
         self._statements.serve_on(cluster.door.handlers_for(STATEMENTS))
         self._registry = RegistryFollowing(partitions, self._opened, self._why_deleted)
         metadata.on_foreign = self._changed_by_others
+        metadata.follow(lambda _image: self.following.image_changed())
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
         self._was_out_of_sync = False

@@ -57,7 +57,7 @@ class Wanted:
     """One partition that a client reads, and what it was told last (-1: nothing).
 
     `session`: that remembers it. While `quiet_in` is a partition, all that it has was told, and it is watched.
-    `leads_as_before`: its role has not changed while it was quiet (INV-PU1).
+    `shows_as_before`: its role has not changed while it was quiet (INV-PU1).
     """
 
     topic: TopicKey
@@ -69,8 +69,8 @@ class Wanted:
     last_stable_offset: int = _UNTOLD
     log_start_offset: int = _UNTOLD
     quiet_in: Partition | None = None
-    led: bool = False
-    leads_as_before: bool = True
+    showed: bool = False
+    shows_as_before: bool = True
     session: "FetchSession | None" = None
 
     @property
@@ -90,7 +90,7 @@ class Wanted:
         if partition is None:
             return False
         self.quiet_in = None
-        self.leads_as_before = partition.is_leader == self.led
+        self.shows_as_before = partition.sight.shows_committed == self.showed
         partition.watchers.unwatch(self)
         if self.session is not None:
             self.session.dirty[self.key] = self
@@ -189,7 +189,7 @@ class FetchSession:
         if not self.ended and self.dirty.get(item.key) is item:
             # Another of that key is a partition that was forgotten and added anew: it stays (INV-FE6).
             del self.dirty[item.key]
-            item.quiet_in, item.led = partition, partition.is_leader
+            item.quiet_in, item.showed = partition, partition.sight.shows_committed
             partition.watchers.watch(item)
 
     def must_tell(self, item: Wanted, told: Told) -> bool:

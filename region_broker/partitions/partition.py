@@ -7,6 +7,7 @@
     retention  what goes from its beginning               (`parts.retention`)
     commits    who waits for HW, or for this disk alone, or for an order to delete (`parts.commits`)
     copies     which other node of the region is told     (`parts.copies`)
+    copy_view  whether readers see a follower's copy      (`parts.copy_view`)
     watchers   who is told that readers may see more      (`readable_watchers`)
 
 INV-PT2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
@@ -27,6 +28,7 @@ from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.commit_waiters import CommitFuture
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
+from region_broker.partitions.parts.copy_view import CopyView
 from region_broker.partitions.parts.reader import PartitionReader
 from region_broker.partitions.parts.retention import Retention
 from region_broker.partitions.parts.sight import Sight
@@ -57,6 +59,7 @@ class Partition:
         self._trimming = Trimming(tp, log, start)
         self.commits = Commits(log.content, log.durability)
         self.copies = Copies(log.listener)
+        self.copy_view = CopyView(sight, self.watchers)
         self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
         self.reader = PartitionReader(tp, log, sight, cold_reads)
         self.retention = Retention(
@@ -147,6 +150,7 @@ class Partition:
         if self.is_leader:
             self.sight.is_leader = False
             self.commits.fail(NotLeader(f"{self.tp} is a mirror here now; the outcome is unknown"))
+        self.sight.is_copy_shown = False
         self.follow_term(self.written_epoch)
         self.watchers.notify()
 

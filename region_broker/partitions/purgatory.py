@@ -18,7 +18,7 @@ from region_broker.partitions.parts.sight import Isolation
 class _Target:
     """One partition of a waiting fetch: where it reads, and what was found when it was looked at last."""
 
-    __slots__ = ("_isolation", "_offset", "_wait", "found_bytes", "led", "partition")
+    __slots__ = ("_isolation", "_offset", "_wait", "found_bytes", "partition", "showed")
 
     def __init__(
         self, wait: "ReadableWait", partition: Partition, offset: int, isolation: Isolation
@@ -27,7 +27,7 @@ class _Target:
         self._offset = offset
         self._isolation = isolation
         self.partition = partition
-        self.led = partition.is_leader
+        self.showed = partition.sight.shows_committed
         self.found_bytes = 0
 
     def look(self, enough_bytes: int) -> int:
@@ -77,7 +77,7 @@ class ReadableWait:
         if self._on_enough is None:
             return
         self._found_bytes += target.look(self._enough_bytes)
-        if target.partition.is_leader != target.led or self.has_enough:
+        if target.partition.sight.shows_committed != target.showed or self.has_enough:
             on_enough, self._on_enough = self._on_enough, None
             on_enough()
 

@@ -56,6 +56,8 @@ class NodePlace(NodePorts, frozen=True, kw_only=True):
     name: str
     title: str
     node_id: int
+    rack: str = ""
+    """Where it is said to stand: each node of a region of several has a rack of its own."""
 
     @property
     def bootstrap(self) -> str:
@@ -69,6 +71,7 @@ class NodePlace(NodePorts, frozen=True, kw_only=True):
             "kafka": self.bootstrap,
             "peer": f"{self.host}:{peer_port or self.peer_port}",
             "http": f"{self.host}:{self.http_port}",
+            **({"rack": self.rack} if self.rack else {}),
         }
 
 
@@ -87,13 +90,14 @@ class RegionPlace(NodePorts, frozen=True, kw_only=True, omit_defaults=True):
             return [self._node(self, self.ordinal + 1, self.name, f"region {self.name}")]
         first_id = self.ordinal * count + 1
         return [
-            self._node(ports, node_id, f"{self.name}/{node_id}", f"node {node_id} of region {self.name}")
+            self._node(ports, node_id, f"{self.name}/{node_id}", f"node {node_id} of region {self.name}", f"rack-{node_id}")
             for node_id, ports in enumerate((self, *self.siblings), first_id)
         ]  # fmt: skip
 
     @staticmethod
-    def _node(ports: NodePorts, node_id: int, name: str, title: str) -> NodePlace:
+    def _node(ports: NodePorts, node_id: int, name: str, title: str, rack: str = "") -> NodePlace:
         return NodePlace(
+            rack=rack,
             name=name,
             title=title,
             node_id=node_id,

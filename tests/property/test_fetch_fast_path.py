@@ -151,6 +151,7 @@ rows = st.lists(
         records=st.binary(max_size=130) | st.just(b"r" * 20_000),
         leader=st.none() | st.tuples(st.integers(0, 9), INT32),
         diverging=st.none() | st.tuples(INT32, INT64),
+        preferred=st.just(-1) | INT32,
     ),
     max_size=3,
 )
@@ -170,6 +171,8 @@ def fields_of(version: int, row: FetchedRow) -> dict[str, Any]:
         fields["current_leader"] = {"leader_id": row.leader[0], "leader_epoch": row.leader[1]}
     if row.diverging is not None and version >= 12:
         fields["diverging_epoch"] = {"epoch": row.diverging[0], "end_offset": row.diverging[1]}
+    if version >= 11:
+        fields["preferred_read_replica"] = row.preferred
     return fields
 
 

@@ -24,7 +24,7 @@ from region_broker.region.folder.identity_file import write_identity
 from region_broker.region.folder.newborn import new_identity
 from tests.fixtures.born_folders import FolderChance, birth_at, with_history
 from tests.simulation.network import Fabric
-from tests.simulation.region_cluster import Member
+from tests.simulation.region_cluster import Member, rack_of
 from tests.simulation.region_pair import (
     CLUSTER_ID,
     JOURNAL_BYTES,
@@ -59,7 +59,7 @@ def config_of(node: Region, layout: Layout) -> NodeConfig:
     regions = [
         {"name": region, "ordinal": ordinal, "nodes": [
             {"node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}", "peer": f"127.0.0.1:{11_000 + at}",
-             "http": f"127.0.0.1:{12_000 + at}"}
+             "http": f"127.0.0.1:{12_000 + at}", "rack": rack_of(names[at])}
             for at in map(names.index, members)]}
         for ordinal, (region, members) in enumerate(layout.items())
     ]  # fmt: skip

@@ -141,17 +141,19 @@ class Connection:
         return (answer.producer_id, answer.producer_epoch) if tv2 else producer
 
     async def fetch(
-        self, topic: str, positions: Mapping[int, int], *, committed: bool, wait_ms: int = 0
-    ) -> Sequence[Any]:
+        self, topic: str, positions: Mapping[int, int], *, committed: bool, wait_ms: int = 0, rack: str = "",
+    ) -> Sequence[Any]:  # fmt: skip
         """Return the answered rows, all partitions in one reading."""
-        answered = await self.fetch_topics({topic: positions}, committed=committed, wait_ms=wait_ms)
+        answered = await self.fetch_topics(
+            {topic: positions}, committed=committed, wait_ms=wait_ms, rack=rack
+        )
         return answered.get(topic, ())
 
     async def fetch_topics(
-        self, positions: Mapping[str, Mapping[int, int]], *, committed: bool, wait_ms: int = 0
-    ) -> Mapping[str, Sequence[Any]]:
+        self, positions: Mapping[str, Mapping[int, int]], *, committed: bool, wait_ms: int = 0, rack: str = "",
+    ) -> Mapping[str, Sequence[Any]]:  # fmt: skip
         """Return the answered rows of several topics, all in one request."""
-        self._write(_fetch_frame(positions, committed, wait_ms))
+        self._write(_fetch_frame(positions, committed, wait_ms, rack))
         await self._stream.drain()
         answer = await self.receive(FETCH, 12)
         if answer.error_code.value:
@@ -191,11 +193,11 @@ def _ends_frame(topic: str, partitions: int) -> bytes:
 
 
 def _fetch_frame(
-    positions: Mapping[str, Mapping[int, int]], committed: bool, wait_ms: int
+    positions: Mapping[str, Mapping[int, int]], committed: bool, wait_ms: int, rack: str
 ) -> bytes:
     """Return a whole Fetch: kio takes its time to write one, so offsets are put into one that it wrote before."""
     shape = tuple((topic, tuple(each)) for topic, each in positions.items())
-    frame, places = _fetch_template(shape, committed, wait_ms)
+    frame, places = _fetch_template(shape, committed, wait_ms, rack)
     made = bytearray(frame)
     offsets = (offset for each in positions.values() for offset in each.values())
     for place, offset in zip(places, offsets, strict=True):
@@ -205,7 +207,7 @@ def _fetch_frame(
 
 @lru_cache(maxsize=256)
 def _fetch_template(
-    shape: tuple[tuple[str, tuple[int, ...]], ...], committed: bool, wait_ms: int
+    shape: tuple[tuple[str, tuple[int, ...]], ...], committed: bool, wait_ms: int, rack: str
 ) -> tuple[bytes, list[int]]:
     """Return a Fetch with other offsets, and where these lie in it."""
     numbers = count(_STAND_IN)
@@ -220,7 +222,7 @@ def _fetch_template(
         FETCH, 12,
         {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 26,
          "isolation_level": int(committed), "session_id": 0, "session_epoch": -1,
-         "topics": topics, "forgotten_topics_data": [], "rack_id": ""},
+         "topics": topics, "forgotten_topics_data": [], "rack_id": rack},
     )  # fmt: skip
     stand_ins = range(_STAND_IN, next(numbers))
     assert all(frame.count(_OFFSET.pack(each)) == 1 for each in stand_ins), shape

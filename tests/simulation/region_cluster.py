@@ -38,6 +38,11 @@ ENDING_S = 0.05
 """How long a process that is killed is waited for: it may be in the middle of asking the quorum."""
 
 
+def rack_of(name: str) -> str:
+    """Return where a node stands: each has a rack of its own."""
+    return f"rack-{name}"
+
+
 class Member(Region):
     """One node of the region."""
 
@@ -53,7 +58,7 @@ class Member(Region):
         """Return the node's configuration."""
         nodes = [
             {"node_id": at + 1, "kafka": f"127.0.0.1:{10_000 + at}", "peer": f"127.0.0.1:{11_000 + at}",
-             "http": f"127.0.0.1:{12_000 + at}"}
+             "http": f"127.0.0.1:{12_000 + at}", "rack": rack_of(self.names[at])}
             for at in range(len(self.names))
         ]  # fmt: skip
         return NodeConfig.build(

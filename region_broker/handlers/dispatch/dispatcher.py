@@ -122,18 +122,22 @@ class Dispatcher:
             return False
         if api.forward and not self._services.region.acting:
             return False
-        if not self._services.leads and RULES[api.key].what is not Elsewhere.HERE:
+        is_of_leader = not self._services.leads and RULES[api.key].what is not Elsewhere.HERE
+        if is_of_leader and api.at_followers is None:
             return False
         if incoming.peer.state.starts is not None:
             return False
         assert api.begin is not None
+        done = self._finishing(api, incoming, finish)
         try:
-            return self._begin(api, api.begin, incoming, self._finishing(api, incoming, finish))
+            return self._begin(api, api.begin, incoming, done, is_of_leader=is_of_leader)
         except BaseException:
             self._services.metrics.api(api.name).failed()
             raise
 
-    def _begin(self, api: Api, begin: Begin, incoming: Incoming, finish: Finish) -> bool:
+    def _begin(
+        self, api: Api, begin: Begin, incoming: Incoming, finish: Finish, *, is_of_leader: bool
+    ) -> bool:
         header = _header(incoming)
         ctx = self._context(incoming, header.client_id)
         try:
@@ -142,6 +146,8 @@ class Dispatcher:
             return False
         except DecodeRefused as error:
             raise _malformed(api, incoming, error) from error
+        if is_of_leader and not self._serves_as_follower(api, request):
+            return False
         if api.key != _PRODUCE_KEY:
             return begin(ctx, request, finish)
         return _begin_in_order(begin, ctx, request, finish)
@@ -265,11 +271,15 @@ class Dispatcher:
         is_own = api.is_own is not None and api.is_own(request)
         forwards = api.forward and not is_own and not self._services.region.acting
         rule = None
-        if not self._services.leads and not is_own:
+        if not (self._services.leads or is_own or self._serves_as_follower(api, request)):
             rule = rule_of(api.key, request)
         if waits_until_s is None:
             waits_until_s = self._waits_until_s(api, request, is_own=is_own)
         return _Begun(forwards, request, rule, held, waits_until_s)
+
+    def _serves_as_follower(self, api: Api, request: Any) -> bool:
+        """Return whether this node, which does not lead, serves a request itself (INV-HRD2)."""
+        return api.at_followers is not None and api.at_followers(self._services, request)
 
     def _waits_until_s(self, api: Api, request: Any, *, is_own: bool) -> float:
         """Return until when a request waits for a leader: a change does, where one of several nodes is elected."""

@@ -53,7 +53,7 @@ _DRAWS_AN_ID: Final = Rule(Elsewhere.FORWARDED, ErrorCode.coordinator_load_in_pr
 
 RULES: Final[Mapping[int, Rule]] = {
     0: _OF_A_PARTITION,  # Produce
-    1: _OF_A_PARTITION,  # Fetch
+    1: _OF_A_PARTITION,  # Fetch; of a reader in this node's rack: `Api.at_followers`
     2: _OF_A_PARTITION,  # ListOffsets
     3: _HERE,  # Metadata
     8: _OF_A_COORDINATOR,  # OffsetCommit

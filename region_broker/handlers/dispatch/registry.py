@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.ports.network import Buffer
 from region_broker.wire.codec.schemas import has_schema
 
@@ -48,6 +48,8 @@ class Api:
     `not_here(ctx, request, error_code)` builds the answer of a node that does not lead the region's logs, where that says more than
     `on_error`, or there is no such: who leads (KIP-951).
 
+    `at_followers(ctx.services, request)`: whether a node that does not lead serves the request itself now, other than `not_led_here` says.
+
     `waits`: an answer may wait on other clients for long; the frame is handed back once it is decoded (INV-WQ4).
     """
 
@@ -61,6 +63,7 @@ class Api:
     on_error: Callable[[RequestContext, Any, int], Fields] | None = None
     begin: Begin | None = None
     not_here: Callable[[RequestContext, Any, int], Fields | Written] | None = None
+    at_followers: Callable[[Services, Any], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
 from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
+from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.limits import LEADER_WAIT_MS
 from region_broker.metrics import Metrics
@@ -280,6 +281,11 @@ class HandlerConfig(Protocol):
         """Return the partition count of the ledgers."""
         ...
 
+    @property
+    def replica_selector(self) -> str:
+        """Return whether readers are sent to their rack: `rack`, or `leader`."""
+        ...
+
 
 def never_short(_partition: Partition) -> bool:
     """Return False: in a region of one node that one is all that must be in sync."""
@@ -315,6 +321,8 @@ class Services:
     """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
     is_short: Callable[[Partition], bool] = never_short
     """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
+    readers: ReaderPlaces | None = None
+    """Who serves readers in this region; None where this node is the only one."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -322,6 +330,16 @@ class Services:
     def nodes(self) -> NodeFacts:
         """Return the nodes of the region as of now."""
         return alone(self.region) if self.region_nodes is None else self.region_nodes.facts
+
+    def nearer_nodes(self, rack: str) -> Sequence[int]:
+        """Return the nodes that a reader in `rack` is to ask instead of this one (INV-HRD1)."""
+        if not rack or self.readers is None or self.config.replica_selector == SELECTS_LEADER:
+            return ()
+        return self.readers.nearer(rack) if self.leads and self.region.acting else ()
+
+    def serves_copies(self, rack: str) -> bool:
+        """Return whether this node, which does not lead, serves a reader in `rack` (INV-HRD2)."""
+        return rack != "" and self.readers is not None and self.readers.serves(rack)
 
     @property
     def leads(self) -> bool:

@@ -2,10 +2,12 @@
 
 v16: who leads now, beside FENCED_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER (KIP-951).
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
+INV-FCH1 an error that sends a reader to the leader names that one, never this node while it follows (KIP-951)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
 While the memory budget is full nothing is read: the request waits for room, then is answered empty; else an answer
 takes half of what is left at most.
 A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
+A reader that says its rack may be sent to a follower, and be served by one (`dispatch.readers`).
 On a mirror "the end" is what the last tidemark reached shows: `Sight.readable_end`.
 Not here: looking, waiting and reading (`fetch.reading`), what a session remembers (`partitions.fetch_sessions`), bytes
 (`wire.codec.fast_paths.fetch`).
@@ -20,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.handlers.dispatch.partitions import find_partition, isolation_of
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
-from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.fetch.reading import Read, Reading
 from region_broker.limits import (
     FETCH_PARTITION_COUNT_MAX,
@@ -43,6 +45,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.wire.codec.fast_paths.fetch import (
     KEY,
+    NO_REPLICA,
     NO_SESSION,
     VERSIONS,
     Endpoint,
@@ -65,6 +68,7 @@ _SESSIONS_SINCE: Final = 7
 _BY_ID: Final = 13
 _NAMES_LEADERS: Final = 16
 _FENCED: Final = int(ErrorCode.fenced_leader_epoch)
+_NAMING: Final = frozenset({_FENCED, int(ErrorCode.not_leader_or_follower)})
 
 
 async def handle_fetch(ctx: RequestContext, request: FetchRequest) -> Written:
@@ -124,7 +128,7 @@ class Fetching:
         wait_ms_max = min(request.wait_ms_max, FETCH_WAIT_MS_MAX)
         self.reading = Reading(
             ctx.services, session or asked.wanted, asked.isolation,
-            bytes_min=request.bytes_min, bytes_max=request.bytes_max, wait_ms_max=wait_ms_max,
+            bytes_min=request.bytes_min, bytes_max=request.bytes_max, wait_ms_max=wait_ms_max, rack=request.rack,
         )  # fmt: skip
 
     def begin(self, finish: Finish) -> None:
@@ -222,7 +226,7 @@ class Fetching:
 def _facts(row: FetchedRow) -> Told:
     return Told(
         row.high_watermark, row.last_stable_offset, row.log_start_offset,
-        bool(row.records), row.error_code != 0,
+        bool(row.records) or row.preferred != NO_REPLICA, row.error_code != 0,
     )  # fmt: skip
 
 
@@ -305,6 +309,11 @@ def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Wr
     return _written(ctx, answer, (ErrorCode(error_code).name,))
 
 
+def _serves_copies(services: Services, request: FetchRequest) -> bool:
+    """Return whether this node, which does not lead, serves the reader (INV-HRD2)."""
+    return services.serves_copies(request.rack)
+
+
 def _written(ctx: RequestContext, answer: FetchAnswer, names: Sequence[str]) -> Written:
     return Written(drained(pieces_of_answer(ctx.version, ctx.correlation_id, answer)), names)
 
@@ -316,12 +325,27 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
         if not topics or topics[-1][0] != item.topic:
             topics.append((item.topic, []))
         told = row
-        if row.error_code == _FENCED and ctx.version >= _NAMES_LEADERS:
-            region = ctx.services.region
-            endpoint = Endpoint(region.node_id, region.kafka_host, region.kafka_port)
-            told = row._replace(leader=(region.node_id, _leader_epoch(ctx, item)))
+        if row.error_code in _NAMING and ctx.version >= _NAMES_LEADERS:
+            told, named = _with_leader(ctx, item, row)
+            endpoint = named or endpoint
         topics[-1][1].append(told)
     return FetchAnswer(0, session_id, topics, endpoint)
+
+
+def _with_leader(
+    ctx: RequestContext, item: Wanted, row: FetchedRow
+) -> tuple[FetchedRow, Endpoint | None]:
+    """Return a row with who leads, and where that one is, as far as this node knows (INV-FCH1)."""
+    services = ctx.services
+    nodes = services.nodes
+    if nodes.leads and row.error_code != _FENCED:
+        return row, None  # what this node leads, and shows nobody yet
+    if nodes.leader is None:
+        return row, None
+    leader_epoch = nodes.epoch_to_tell(_leader_epoch(ctx, item))
+    leader = nodes.leader
+    named = Endpoint(leader.node_id, leader.kafka_host, leader.kafka_port)
+    return row._replace(leader=(leader.node_id, leader_epoch)), named
 
 
 def _leader_epoch(ctx: RequestContext, item: Wanted) -> LeaderEpoch:
@@ -336,4 +360,5 @@ API: Final = Api(
     handle_fetch,
     begin=begin_fetch,
     not_here=_not_here,
+    at_followers=_serves_copies,
 )

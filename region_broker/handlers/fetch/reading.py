@@ -22,7 +22,7 @@ from region_broker.partitions.fetch_sessions import FetchSession, Wanted
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
-from region_broker.wire.codec.fast_paths.fetch import FetchedRow
+from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
 from region_broker.wire.cooperative_yield import Pieces
 
 
@@ -37,10 +37,11 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_isolation", "_named", "_on_over", "_services", "_session", "_tries", "_wait", "wait_ms_max",
+        "_bytes_max", "_bytes_min", "_isolation", "_named", "_nearer", "_on_over", "_rack", "_services", "_session", "_tries", "_wait",
+        "wait_ms_max",
     )  # fmt: skip
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the rest by keyword
         self,
         services: Services,
         wanted: Sequence[Wanted] | FetchSession,
@@ -49,6 +50,7 @@ class Reading:
         bytes_min: int,
         bytes_max: int,
         wait_ms_max: int,
+        rack: str = "",
     ) -> None:
         """Call `begin` next, then `read`."""
         self._services = services
@@ -61,6 +63,8 @@ class Reading:
         self._wait: ReadableWait | None = None
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
+        self._rack = rack
+        self._nearer: Sequence[int] = ()
 
     def _wanted(self) -> Sequence[Wanted]:
         if self._session is None:
@@ -73,6 +77,7 @@ class Reading:
         if enough_bytes <= 0 or self.wait_ms_max <= 0:
             on_over()
             return
+        self._nearer = self._services.nearer_nodes(self._rack)
         self._on_over = on_over
         self._wait = ReadableWait(enough_bytes, self._enough)
         if self._session is not None:
@@ -95,14 +100,14 @@ class Reading:
         """Look at one partition; return whether there is still reason to wait."""
         assert self._wait is not None
         partition = find(self._services, item)
-        if isinstance(partition, ErrorCode):
+        if isinstance(partition, ErrorCode) or self._nearer_node(partition, item) != NO_REPLICA:
             return False
         self._wait.look_at(partition, item.offset, self._isolation)
         return not self._wait.has_enough
 
     def _dirty(self, item: Wanted) -> None:
         """Look at what is quiet no more; called within the change."""
-        if self._wait is not None and not (self._look_at(item) and item.leads_as_before):
+        if self._wait is not None and not (self._look_at(item) and item.shows_as_before):
             self._enough()
 
     def _enough(self) -> None:
@@ -139,6 +144,7 @@ class Reading:
         error: the frames that one keeps alive hold what was found, in a cycle, until the collector comes.
         """
         wait = self._services.partitions.cold_reads.may_wait(self._tries)
+        self._nearer = self._services.nearer_nodes(self._rack)
         left_bytes = self._left_bytes()
         first = not self._services.memory.full
         found: list[Read] = []
@@ -166,7 +172,7 @@ class Reading:
     def holds(self, read: Read) -> Partition | None:
         """Return the partition if what was read of it is all there is to be told; None if there is more or an error."""
         item, row = read
-        if row.records or row.error_code:
+        if row.records or row.error_code or row.preferred != NO_REPLICA:
             return None
         partition = find(self._services, item)
         if isinstance(partition, ErrorCode):
@@ -189,6 +195,49 @@ class Reading:
         if not partition.sight.is_known:
             # INV-PT9, INV-PT10: an empty answer would say that the reader is at the end. It has waited as long as it wanted.
             return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
+        if partition.sight.is_copy_shown:
+            return self._row_of_copy(partition, item, left_bytes, first=first, wait=wait)
+        if (nearer := self._nearer_node(partition, item)) != NO_REPLICA:
+            return self._sent_away(partition, item, nearer)
+        return self._row_of(partition, item, left_bytes, first=first, wait=wait)
+
+    def _nearer_node(self, partition: Partition, item: Wanted) -> int:
+        """Return which node the reader of a partition is to ask instead (INV-HRD1); those of one rack share the partitions."""
+        nearer = self._nearer
+        if not nearer or not partition.is_leader:
+            return NO_REPLICA
+        if not partition.log_start_offset <= item.offset <= partition.high_watermark:
+            return NO_REPLICA
+        return nearer[item.index % len(nearer)]
+
+    def _sent_away(self, partition: Partition, item: Wanted, node_id: int) -> FetchedRow:
+        assert self._services.readers is not None
+        self._services.readers.counts.sent_away += 1
+        sight = partition.sight
+        return FetchedRow(
+            item.index, 0, sight.visible_end, sight.last_stable_offset, sight.log_start_offset, preferred=node_id
+        )  # fmt: skip
+
+    def _row_of_copy(
+        self, partition: Partition, item: Wanted, left_bytes: int, *, first: bool, wait: bool
+    ) -> FetchedRow:
+        """Read a follower's copy, which is behind the leader's log (INV-HRD3)."""
+        if item.offset < partition.log_start_offset:
+            return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
+        if item.offset > partition.high_watermark:
+            return FetchedRow(item.index, int(ErrorCode.offset_not_available))
+        row = self._row_of(partition, item, left_bytes, first=first, wait=wait)
+        readers = self._services.readers
+        assert readers is not None, "a copy is shown in a region of several nodes"
+        readers.counts.copy_bytes += len(row.records)
+        if row.error_code != ErrorCode.corrupt_message:
+            return row
+        readers.stop_serving(f"{partition.tp} is damaged at {item.offset} or behind it")
+        return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
+
+    def _row_of(
+        self, partition: Partition, item: Wanted, left_bytes: int, *, first: bool, wait: bool
+    ) -> FetchedRow:
         # Bytes that are used up still tell offsets: an empty reading at the end of what is readable.
         bytes_max = max(0, min(left_bytes, item.max_bytes))
         try:

@@ -1,8 +1,8 @@
 """The role of one partition, and how far its readers may see.
 
 INV-PT1  log_start_offset <= last_stable_offset <= visible end <= high_watermark <= log_end_offset; the visible
-        end is HW where the partition leads, D of the last shown tidemark (at most HW) where it is a mirror (T17);
-        the last stable offset of a mirror lies at or below its whole cut
+        end is HW where the partition leads, or is a copy that is shown (INV-PT11), D of the last shown tidemark (at most HW)
+        where it is a mirror (T17); the last stable offset of a mirror lies at or below its whole cut
 INV-PT8  the leader epoch that clients are told never goes back, whatever role this has, and a mirror's is that of the
         primary region's term as soon as it is known here (`follow_term`, KIP-320)
 INV-PT9  after a start, and while what was shown is taken back, nobody knows where this ends for readers, until it leads or
@@ -11,6 +11,8 @@ INV-PT9  after a start, and while what was shown is taken back, nobody knows whe
 INV-PT10 while a mirror has reached nothing of the region epoch that it follows, and has not compared its log with the
         primary's, nobody knows where a log begins that an order has cut off further than the reached tidemark says: the order
         may be lost (T14)
+INV-PT11 a copy inside the region is shown up to HW while its follower serves readers (`region.cluster.replica_readers`), and at
+        no other time: what takes writes or mirrors is no such copy
 
 Not here: who is told when it changes (`partition`), the bytes (`reader`).
 """
@@ -48,6 +50,8 @@ class Sight:
         """False while what other logs forgot keeps a mirror from saying where the whole cut ends here (INV-MV6)."""
         self.is_shown = False
         """Whether a link of this node shows this log: a copy inside the region that nobody is shown does not."""
+        self.is_copy_shown = False
+        """Whether this is a follower's copy that readers see: below HW all is committed in the region (KIP-392, INV-PT11)."""
         self.start_is_known = True
         """False where records may be hidden that the primary region has: nobody is told where this begins (INV-PT10)."""
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -74,10 +78,15 @@ class Sight:
         return max(self._content.start_offset, self._start.offset)
 
     @property
+    def shows_committed(self) -> bool:
+        """Return whether readers see all that is committed: it leads, or is a copy that is shown."""
+        return self.is_leader or self.is_copy_shown
+
+    @property
     def visible_end(self) -> int:
-        """What takes HW's place for readers: HW of a leader, D of the last shown tidemark of a mirror."""
+        """What takes HW's place for readers: HW of a leader or a shown copy, D of the last shown tidemark of a mirror."""
         high_watermark = self._durability.stable_offset
-        if self.is_leader:
+        if self.is_leader or self.is_copy_shown:
             return high_watermark
         return max(min(self.shown_cut_offset, high_watermark), self.log_start_offset)
 
@@ -90,7 +99,7 @@ class Sight:
             # A region just back as a mirror, before it knows its cut: show nothing rather than guess.
             return self.log_start_offset
         stable = state.last_stable_offset(bound)
-        if not self.is_leader:
+        if not self.shows_committed:
             stable = min(stable, self.whole_end)
         return max(stable, self.log_start_offset)
 
@@ -105,11 +114,11 @@ class Sight:
     @property
     def is_known(self) -> bool:
         """Return whether it is known what is to be shown here (INV-PT9, INV-PT10)."""
-        return self.start_is_known and self.end_is_known
+        return (self.start_is_known and self.end_is_known) or self.is_copy_shown
 
     def knows_end(self, isolation: Isolation) -> bool:
         """Return whether the readable end is an end, or only the least that may be shown meanwhile (INV-PT9)."""
-        if not self.is_known or isolation is not Isolation.READ_COMMITTED or self.is_leader:
+        if not self.is_known or isolation is not Isolation.READ_COMMITTED or self.shows_committed:
             return self.is_known
         known_to, state = max(self.whole_end, self.log_start_offset), self._content.state
         if self.whole_end_is_known and known_to >= state.forgotten_below:
@@ -150,6 +159,7 @@ class Sight:
         epochs, end_offset = self._content.epochs, self._content.end_offset
         assert leader_epoch >= epochs.latest, (leader_epoch, epochs.latest)
         self.is_leader = True
+        self.is_copy_shown = False
         self.end_is_known = self.start_is_known = True
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = end_offset
@@ -181,6 +191,7 @@ class Sight:
         return True
 
     def show_no_more_than(self, offset: int) -> None:
-        """Take a mirror's readers back: what lay above is gone."""
+        """Take a mirror's readers back: what lay above is gone. A copy that was cut is shown no more."""
+        self.is_copy_shown = False
         self.shown_cut_offset = min(self.shown_cut_offset, offset)
         self.whole_end = min(self.whole_end, offset)

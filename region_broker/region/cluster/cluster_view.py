@@ -14,6 +14,7 @@ from idempotency.identity import Member
 from idempotency.ports import Clock
 from region_broker.controller.cluster_image import Leadership, NodeImage
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.handlers.dispatch.readers import ReaderCounts
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.cluster.replica_following import ReplicaFollowing
 from region_broker.region.cluster.replica_leading import ReplicaLeading
@@ -37,6 +38,7 @@ class ViewParts:
     leading: ReplicaLeading
     following: ReplicaFollowing
     follows: Callable[[], bool]
+    readers: ReaderCounts
 
 
 class ClusterView:
@@ -135,11 +137,11 @@ class ClusterView:
         """Return nodes, leadership, quorum, and what this node does (INV-CVW1)."""
         parts = self.parts
         leadership = parts.metadata.image.leadership
-        followers = parts.leading.standings()
+        followers, serving = parts.leading.standings(), parts.leading.serving()
         return {
             "region": parts.region,
             "node_id": parts.me.node_id,
-            "nodes": [_node_row(node, leadership, followers) for node in self._nodes()],
+            "nodes": [_node_row(node, leadership, followers, serving) for node in self._nodes()],
             "leadership": _leadership_row(leadership),
             "quorum": self._quorum(),
             "here": {
@@ -148,6 +150,9 @@ class ClusterView:
                 "in_sync": leadership is not None and parts.me in leadership.in_sync,
                 "elections_seen": self._elections,
                 "following": parts.following.state() if parts.follows() else None,
+                "serves_readers": parts.following.readers.is_open,
+                "readers_sent_away": parts.readers.sent_away,
+                "copy_bytes_read": parts.readers.copy_bytes,
             },
         }
 
@@ -209,8 +214,8 @@ class ClusterView:
 
 
 def _node_row(
-    node: NodeImage, leadership: Leadership | None, followers: Mapping[Member, Mapping[str, Any]]
-) -> dict[str, Any]:
+    node: NodeImage, leadership: Leadership | None, followers: Mapping[Member, Mapping[str, Any]], serving: frozenset[Member],
+) -> dict[str, Any]:  # fmt: skip
     known = followers.get(node.member, {})
     return {
         "node_id": node.node_id,
@@ -229,6 +234,7 @@ def _node_row(
         "logs_behind": known.get("logs_behind"),
         "records_behind": known.get("records_behind"),
         "behind_ms": known.get("behind_ms"),
+        "serves_readers": node.member in serving if known else None,
     }
 
 

@@ -31,6 +31,7 @@ from region_broker.region.cluster.replica_cuts import CutBelow, ReplicaCuts
 from region_broker.region.cluster.replica_line import CannotBe, ReplicaLine
 from region_broker.region.cluster.replica_logs import local_log, noted_high_watermark
 from region_broker.region.cluster.replica_messages import ReplicaPart
+from region_broker.region.cluster.replica_readers import MayServe, ReplicaReaders, nobody_reads
 from region_broker.replication.effects import (
     AppendSlices,
     CheckEpochs,
@@ -82,6 +83,8 @@ class FollowingParts:
     line: LineParts
     lineage: Callable[[], int] = _no_lineage
     """A number for the lineage that the logs were cut by before this follows (INV-LSH4)."""
+    may_serve: MayServe = nobody_reads
+    """Whether this node may serve readers as a follower of that leader (INV-RRD1)."""
     cut_below: Callable[[], CutBelow | None] = _nothing
     """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
 
@@ -111,6 +114,7 @@ class ReplicaFollowing:
         self._started: dict[LogKey, int] = {}
         """Where the logs start now that a step of the core has moved."""
         self._behind: dict[LogKey, Behind] = {}
+        self.readers = ReplicaReaders(parts.may_serve)
         self._cuts = ReplicaCuts(parts.line.clock, self.logs_changed)
         self._line: ReplicaLine | None = None
         self._lines: deque[ReplicaLine] = deque()
@@ -180,6 +184,7 @@ class ReplicaFollowing:
 
     def _remove(self, key: LogKey) -> None:
         partition = self._logs.pop(key)
+        self.readers.gone(partition)
         partition.copies.tell_durable(None)
         self._moved.pop(key, None)
         self._behind.pop(key, None)
@@ -335,6 +340,7 @@ class ReplicaFollowing:
                 assert_never(effect)
 
     def _end_line(self) -> None:
+        self.readers.end()
         line, self._line = self._line, None
         if line is not None and line in self._tasks:
             self._tasks[line].cancel()
@@ -355,7 +361,9 @@ class ReplicaFollowing:
     def let_in(self, line: ReplicaLine) -> None:
         """See `Driver`."""
         if line is self._line:
+            assert self._leader is not None, "a line leads to somebody"
             self._last_reason = ""
+            self.readers.begin(self._leader, self._leader_epoch)
             for partition in self._logs.values():
                 # An order may have deleted more than was known to be committed: the core counts on that, and says no more of it.
                 partition.commit_up_to(noted_high_watermark(partition))
@@ -367,10 +375,13 @@ class ReplicaFollowing:
         if line is self._line:
             self._tell(EpochsChecked(line.session, found))
 
-    def fetched(self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]]) -> None:
+    def fetched(
+        self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool
+    ) -> None:
         """See `Driver`; raises `CannotBe` while the disk has no room."""
         if line is not self._line:
             return
+        self.readers.heard(self._parts.line.clock.monotonic_ms(), acts=acts)
         full = self._parts.partitions.room.refusal
         if full is not None:
             raise CannotBe(full)
@@ -385,6 +396,10 @@ class ReplicaFollowing:
             )
         self._tell(Fetched(line.session, tuple(slices)))
         self._answer = {}
+        if line is self._line:
+            for part, _ in parts:
+                if self._core.stage(part.key) is Stage.COPIED and part.key in self._logs:
+                    self.readers.named(self._logs[part.key])
 
     # -- tasks -----------------------------------------------------------------------------------
 
@@ -402,6 +417,15 @@ class ReplicaFollowing:
                         task = self._tasks[line] = tasks.create_task(self._keep(line))
                         task.add_done_callback(partial(self._ended, line))
 
+    @property
+    def serves_readers(self) -> bool:
+        """See `Driver`."""
+        return self.readers.is_open and self.readers.named_count >= len(self._logs)
+
+    def image_changed(self) -> None:
+        """The metadata have changed: whoever is in sync, or leads, or acts may be another one now (INV-RRD2)."""
+        self.readers.look(self._parts.line.clock.monotonic_ms())
+
     def _ended(self, line: ReplicaLine, _task: asyncio.Task[None]) -> None:
         del self._tasks[line]
 
@@ -409,6 +433,7 @@ class ReplicaFollowing:
         reason = await line.run()
         if line is self._line:
             self._line = None
+            self.readers.end()
             self._say(reason)
             self._tell(ConnectionBroken(line.session))
 
@@ -418,6 +443,7 @@ class ReplicaFollowing:
             await self._parts.line.clock.sleep_ms(TICK_MS)
             if self._is_on:
                 self._tell(Ticked())
+                self.readers.look(self._parts.line.clock.monotonic_ms())
 
     # -- for people ------------------------------------------------------------------------------
 

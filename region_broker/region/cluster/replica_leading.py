@@ -58,11 +58,16 @@ from region_broker.replication.leading import LeadingSettings
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 TICK_MS: Final = 100
+_NOBODY: Final[frozenset[Member]] = frozenset()
 MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
 def _none() -> int:
     return 0
+
+
+def _acts_not() -> bool:
+    return False
 
 
 def _owes_nothing(_partition: Partition) -> bool:
@@ -87,6 +92,8 @@ class LeadingParts:
     """A number that two nodes share whose metadata have the same lineage."""
     owes_cut: Callable[[Partition], bool] = _owes_nothing
     """Whether a log holds what that lineage voids."""
+    acts: Callable[[], bool] = _acts_not
+    """Whether the region takes writes here: followers serve readers only then (INV-RRD1)."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
 
 
@@ -246,6 +253,11 @@ class ReplicaLeading:
             for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
         }
 
+    def serving(self) -> frozenset[Member]:
+        """Return the followers that serve readers, as they have said last; none where this node does not lead."""
+        term = self._present()
+        return _NOBODY if term is None or term.is_over else term.serving
+
     def is_short(self, partition: Partition) -> bool:
         """Return whether the in-sync set is smaller than the log's `min.insync.replicas`: acks=all is to be refused (R1)."""
         term = self._present()
@@ -321,8 +333,8 @@ class ReplicaLeading:
 
     def _session(self, term: LeaderTerm) -> FetchSession:
         return FetchSession(
-            term.logs, term.copying, self._parts.partitions.cold_reads, self._parts.clock
-        )
+            term.logs, term.copying, self._parts.partitions.cold_reads, self._parts.clock, self._parts.acts
+        )  # fmt: skip
 
     async def _check(
         self, session: NodeSession, message: CheckReplicaLogs, _attachment: memoryview
@@ -349,6 +361,7 @@ class ReplicaLeading:
         for place in message.positions:
             following.begin(place.key, place.offset)
         term.report(session, offsets_of(message.durable_ends), starts_of(message))
+        term.takes_readers(session, takes=message.serves_readers)
         reply = await following.answer(message)
         self._admit(session, message.leader_epoch)
         return reply

@@ -57,8 +57,15 @@ class Driver(Protocol):
         """A part of what was asked with `check` was answered."""
         ...
 
-    def fetched(self, line: "ReplicaLine", parts: list[tuple[ReplicaPart, memoryview]]) -> None:
-        """A fetch was answered."""
+    def fetched(
+        self, line: "ReplicaLine", parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool
+    ) -> None:
+        """A fetch was answered; `acts`: whether the leader's region takes writes."""
+        ...
+
+    @property
+    def serves_readers(self) -> bool:
+        """Whether consumers may be sent to this follower now."""
         ...
 
 
@@ -151,7 +158,7 @@ class ReplicaLine:
             answer = await self._fetches.get()
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 fetched, attachment = await answer
-            self._driver.fetched(self, _parts_of(fetched, attachment))
+            self._driver.fetched(self, _parts_of(fetched, attachment), acts=fetched.acts)
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -182,6 +189,7 @@ class ReplicaLine:
             forgotten=tuple((key.topic_id, key.partition) for key in effect.forgotten),
             durable_ends=places_of(effect.durable_ends),
             log_starts=places_of(effect.log_starts),
+            serves_readers=self._driver.serves_readers,
             bytes_max=FETCH_BYTES_MAX,
             wait_ms_max=FETCH_WAIT_MS,
         )

@@ -104,7 +104,7 @@ class CheckedReplicaLogs(PeerMessage, frozen=True, kw_only=True):
 class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     """Ask for what is new: `positions` are set, `forgotten` removed, the rest goes on where it was sent to (KIP-227).
 
-    `durable_ends`, `log_starts`: as in `DurableReport`. Answered at once when anything is there, else after `wait_ms_max`.
+    `durable_ends`, `log_starts`: as in `DurableReport`. `serves_readers`: whether consumers may be sent to the follower now. Answered at once when anything is there, else after `wait_ms_max`.
     """
 
     leader_epoch: Epoch
@@ -112,6 +112,7 @@ class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     forgotten: Names = ()
     durable_ends: Places = ()
     log_starts: Places | None = None
+    serves_readers: bool = False
     bytes_max: Offset
     wait_ms_max: Offset
 
@@ -141,9 +142,10 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaFetched(PeerMessage, frozen=True, kw_only=True):
-    """What is new, in the attachment's order."""
+    """What is new, in the attachment's order. `acts`: whether the leader's region takes writes, as it did when this was put together."""
 
     parts: Annotated[tuple[ReplicaPart, ...], msgspec.Meta(max_length=LOGS_MAX)]
+    acts: bool = False
 
 
 class DurableReport(PeerMessage, frozen=True, kw_only=True):

@@ -94,13 +94,15 @@ class FetchSession:
         copying: Copying,
         cold_reads: ColdReads,
         clock: Clock,
+        acts: Callable[[], bool],
     ) -> None:
-        """Send what `logs` has, by and by; nothing is asked for yet."""
+        """Send what `logs` has, by and by; nothing is asked for yet. `acts`: whether the region takes writes."""
         self.positions: dict[LogKey, int] = {}
         self._logs = logs
         self._copying = copying
         self._cold_reads = cold_reads
         self._clock = clock
+        self._acts = acts
         self._told: dict[LogKey, tuple[int, int]] = {}
         """What was said last of HW and start."""
         self._moved: dict[LogKey, None] = {}
@@ -157,7 +159,7 @@ class FetchSession:
                 if reply is not None:
                     return reply
                 if self._closed or self._clock.monotonic_ms() >= until_ms:
-                    return Reply(ReplicaFetched(parts=()))
+                    return Reply(ReplicaFetched(parts=(), acts=self._acts()))
 
     async def _wait(self, wait_ms: int) -> None:
         if self._closed or self._wakes.is_set() or wait_ms <= 0:
@@ -176,7 +178,7 @@ class FetchSession:
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
         waiting, self._moved = self._moved, {}
         left, unfinished = list[LogKey](), list[LogKey]()
-        begun_ms = self._clock.monotonic_ms()
+        begun_ms, acted = self._clock.monotonic_ms(), self._acts()
         for key in waiting:
             if room <= 0 or self._clock.monotonic_ms() > begun_ms + COLLECT_MS:
                 left.append(key)
@@ -195,7 +197,9 @@ class FetchSession:
         moved_meanwhile, self._moved = self._moved, {}
         for key in (*left, *moved_meanwhile, *unfinished):
             self.mark(key)
-        return Reply(ReplicaFetched(parts=tuple(parts)), data) if parts else None
+        if not parts:
+            return None
+        return Reply(ReplicaFetched(parts=tuple(parts), acts=acted and self._acts()), data)
 
     def _take(
         self, key: LogKey, bytes_max: int, *, wait: bool

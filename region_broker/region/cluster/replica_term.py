@@ -102,6 +102,9 @@ class LeaderTerm:
         self._is_over = False
         self._min_in_sync: dict[LogKey, int] = {}
         self._followers: dict[NodeSession, FetchSession] = {}
+        self._serving: dict[NodeSession, Member] = {}
+        self.serving: frozenset[Member] = frozenset()
+        """The followers that have said last that they serve readers (INV-RPR1); another object where that has changed."""
         self._moved: dict[LogKey, Partition] = {}
         self._unsettled: set[LogKey] = set()
         """The logs of which this leader does not know yet all that was committed before (R6)."""
@@ -308,7 +311,18 @@ class LeaderTerm:
             )
         )
 
+    def takes_readers(self, session: NodeSession, *, takes: bool) -> None:
+        """Note whether consumers may be sent to the follower of a connection."""
+        if takes == (session in self._serving):
+            return
+        if takes:
+            self._serving[session] = session.member
+        else:
+            del self._serving[session]
+        self.serving = frozenset(self._serving.values())
+
     def _lost(self, session: NodeSession) -> None:
+        self.takes_readers(session, takes=False)
         following = self._followers.pop(session, None)
         if following is not None:
             following.close()

@@ -7,17 +7,22 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from tests.simulation.bank import ACCOUNTS
+from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.cluster_swarm.logs import ClusterGrowth, ClusterTrims
+from tests.simulation.cluster_swarm.rack_reader import RackReader
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cluster_swarm.topics import TopicsLoad
 from tests.simulation.region_cluster import NAMES, Member
 from tests.simulation.region_pair import Region
 from tests.simulation.swarm.clients import Clients
-from tests.simulation.swarm.plain_writer import PlainWriter
+from tests.simulation.swarm.plain_writer import PLAIN_TOPIC, PlainWriter
+from tests.simulation.swarm.processor import OUTPUT_TOPIC
 from tests.simulation.swarm.workloads.groups import ClassicGroupLoad, ModernGroupLoad
 from tests.simulation.swarm.workloads.setting import Load, Reach, Setting, Visitor, Workload
 
 DOORS: Final = ("one", "two")
+READ_TOPICS: Final = {PLAIN_TOPIC: len(DOORS), ACCOUNTS_TOPIC: ACCOUNTS, OUTPUT_TOPIC: len(DOORS)}
 """Names for ways to the same region: each has clients of its own."""
 CALL_S: Final = 2.0
 READ_EVERY_S: Final = 0.2
@@ -81,6 +86,8 @@ def clients_of(stage: Stage) -> Clients:
     if chance.random() < GROWTH_SHARE:
         loads["growth"] = ClusterGrowth(settings[2], stage)
     clients.workloads = loads
+    rack_reach = Reach(stage.fabric, {"rack": reach.regions[DOORS[0]]})
+    clients.watchers.append(RackReader(stage, rack_reach, READ_TOPICS))
     return clients
 
 

@@ -15,6 +15,7 @@ from chaos.shuffle.judge import judge
 from chaos.story import Place, Story
 from region_broker.partitions.partition import Partition
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
+from tests.simulation.cluster_swarm.rack_reader import RackReader
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cut_judge import whole
 from tests.simulation.kafka_client import Connection, Reader
@@ -92,6 +93,16 @@ class Judge:
             ]
         return sorted(found)
 
+    def rack_readers(self) -> list[RackReader]:
+        """Return the readers that say their rack."""
+        return [each for each in self.clients.watchers if isinstance(each, RackReader)]
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Return up to where read-committed readers may read, as who leads says."""
+        return {
+            (str(p.tp.topic), p.tp.partition): p.sight.last_stable_offset for p in self._leading()
+        }
+
     async def look(self) -> Found:
         """Read everything back and judge it; raises OSError, `Refused`."""
         clients = self.clients
@@ -117,6 +128,9 @@ class Judge:
         found.wrong += [
             f"a producer is refused for good: {each}" for w in clients.writers for each in w.refused
         ]
+        for reader in self.rack_readers():
+            found.wrong += reader.judged(found.story.final[REGION])
+            found.counts += reader.counts
         found.wrong += await self._processors(places)
         found.wrong += [f"not the same bytes: {each}" for each in self._logs_differ()]
         found.wrong += self._metadata_differ()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tests.simulation.cluster_swarm import faults
 from tests.simulation.cluster_swarm.clients import DOORS, clients_of, doors, hasten
-from tests.simulation.cluster_swarm.judge import Found, judged
+from tests.simulation.cluster_swarm.judge import Found, Judge, judged
 from tests.simulation.cluster_swarm.logs import ClusterTrims
 from tests.simulation.cluster_swarm.plan import OF_ALL, OF_DISKS, OF_FOLDERS, Fault, Gust, Plan
 from tests.simulation.cluster_swarm.stage import Stage
@@ -253,6 +253,14 @@ class Life:
         self.stage.blame(f"these get nothing through {when}: {told}; {self.stage.told_state()}")
         return False
 
+    async def _readers_end(self, judge: Judge) -> None:
+        """Rule INV-CSR2."""
+        for reader in judge.rack_readers():
+            if not await self.stage.until(lambda r=reader: r.is_at_end(judge.ends()), EQUAL_S):  # type: ignore[misc]
+                self.stage.blame(
+                    f"a reader with a rack does not come to the end: {reader.lacks(judge.ends())}"
+                )
+
     # -- the end ---------------------------------------------------------------------------------
 
     async def _end(self) -> None:
@@ -260,10 +268,11 @@ class Life:
         clients.stop_writing()
         if not await stage.until(lambda: len(self._tasks) == len(clients.watchers), ENDING_S):
             stage.blame(f"writers do not end within {ENDING_S:.0f} s: {clients.last_errors()}")
-        clients.stop_reading()
         judge = judged(stage, clients, self._topics())
         if not await stage.until(judge.is_decided, STABLE_S):
             stage.blame(f"not decided within {STABLE_S:.0f} s: {judge.undecided()}")
+        await self._readers_end(judge)
+        clients.stop_reading()
         await stage.until(judge.is_equal, EQUAL_S)
         try:
             found: Found = await judge.look()

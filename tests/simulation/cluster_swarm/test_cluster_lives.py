@@ -13,12 +13,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 MINUTES = 0.05
 
 
-def test_INV_CSJ1_INV_CSW1_INV_CSW2_nothing_is_lost_doubled_or_torn() -> None:
+def test_INV_CSJ1_INV_CSW1_INV_CSW2_INV_CSR1_nothing_is_lost_doubled_or_torn() -> None:
     outcome = play(2, minutes=MINUTES)
     assert not outcome.violations, outcome
     assert any(outcome.counted[each.value] for each in Fault), "nothing has happened"
     assert outcome.counted["acked"] > 0
     assert outcome.counted["committed"] > 0
+    assert outcome.counted["read at followers"] > 0
 
 
 def test_INV_CSL1_one_seed_has_one_trace_in_every_process() -> None:

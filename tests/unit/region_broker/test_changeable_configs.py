@@ -126,6 +126,7 @@ PROBES: dict[str, tuple[Any, Callable[[Node], Any]]] = {
     "log_level": ("error", lambda node: node.configs.present.log_level),
     "metrics_names_max": (13, lambda node: node._effects.names._topics.names_max),
     "mirror_whole_wait_ms": (14_000, lambda node: node.tidemarks._whole_wait_ms),
+    "replica_selector": ("leader", lambda node: node._services.config.replica_selector),
     "request_memory_bytes": (15 << 20, lambda node: node.memory.left_bytes),
     "retention_check_interval_ms": (
         16, lambda node: node.configs.present.retention_check_interval_ms,

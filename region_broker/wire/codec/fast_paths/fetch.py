@@ -35,6 +35,7 @@ from region_broker.wire.cooperative_yield import Pieces, drained
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)
 NO_SESSION: Final = 0
+NO_REPLICA: Final = -1
 FINAL_EPOCH: Final = -1
 _LOG_START_SINCE: Final = 5
 _SESSIONS_SINCE: Final = 7
@@ -69,6 +70,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: Sequence[tuple[TopicKey, Sequence[AskedPartition]]]
     forgotten: Sequence[tuple[TopicKey, Sequence[int]]] = ()
+    rack: str = ""
+    """Where the client stands (`client.rack`, v11 on); "" where it does not say."""
 
 
 def read_request(version: int, body: memoryview) -> FetchRequest:
@@ -118,6 +121,7 @@ def _of_entity(version: int, request: Any) -> Pieces[FetchRequest]:
         getattr(request, "session_epoch", FINAL_EPOCH),
         topics,
         forgotten,
+        getattr(request, "rack_id", ""),
     )
 
 
@@ -154,13 +158,13 @@ def _plain(version: int, body: memoryview) -> FetchRequest | None:
     forgotten = reader.forgotten() if version >= _SESSIONS_SINCE else ()
     if forgotten is None or not reader.is_whole():
         return None
-    return FetchRequest(*front, topics, forgotten)
+    return FetchRequest(*front, topics, forgotten, reader.rack)
 
 
 class _Reader:
     """Reads the arrays of one plain request; None stands for what is not plain."""
 
-    __slots__ = ("_at", "_body", "_end", "_flexible", "_version")
+    __slots__ = ("_at", "_body", "_end", "_flexible", "_version", "rack")
 
     def __init__(self, version: int, body: memoryview, at: int) -> None:
         self._version = version
@@ -168,6 +172,7 @@ class _Reader:
         self._at = at
         self._end = len(body)
         self._flexible = version >= _FLEXIBLE_SINCE
+        self.rack = ""
 
     def topics(self) -> list[tuple[TopicKey, list[AskedPartition]]] | None:
         return self._by_topic(self._partitions)
@@ -205,6 +210,7 @@ class _Reader:
             rack, self._at = text(self._body, at, size_bytes, self._end)
             if rack is None:
                 return False
+            self.rack = rack
         return self._no_tags() and self._at == self._end
 
     def _count(self) -> int:
@@ -281,6 +287,8 @@ class FetchedRow(NamedTuple):
     """The node and the epoch that lead now (v16 on)."""
     diverging: tuple[int, int] | None = None
     """A leader epoch and where it ends here, for a reader who is beyond (v12 on)."""
+    preferred: int = NO_REPLICA
+    """The node that the reader is to ask instead (KIP-392, v11 on)."""
 
 
 class Endpoint(NamedTuple):
@@ -307,7 +315,6 @@ _LEADER: Final = struct.Struct(">iiB")
 _EPOCH_END: Final = struct.Struct(">iqB")
 _FRONT_OF_ANSWER: Final = struct.Struct(">ihi")
 _I16: Final = struct.Struct(">h")
-_NO_REPLICA: Final = b"\xff\xff\xff\xff"
 _NULL: Final = b"\xff\xff\xff\xff"
 
 
@@ -348,7 +355,9 @@ def _flexible_row(parts: list[Buffer], _version: int, row: FetchedRow) -> None:
     parts.append(_ROW.pack(*row[:5]))
     if row.aborted:
         rows = [pair + b"\0" for pair in starmap(_ABORTED.pack, row.aborted)]
-        parts += (write_uvarint(len(rows) + 1), *rows, _NO_REPLICA)
+        parts += (write_uvarint(len(rows) + 1), *rows, _I32.pack(row.preferred))
+    elif row.preferred != NO_REPLICA:
+        parts += (b"\0" if row.aborted is None else b"\1", _I32.pack(row.preferred))
     else:
         parts.append(b"\0\xff\xff\xff\xff" if row.aborted is None else b"\1\xff\xff\xff\xff")
     if row.records:
@@ -376,7 +385,7 @@ def _legacy_row(parts: list[Buffer], version: int, row: FetchedRow) -> None:
         parts.append(_I32.pack(len(row.aborted)))
         parts += starmap(_ABORTED.pack, row.aborted)
     if version >= _RACK_SINCE:
-        parts.append(_NO_REPLICA)
+        parts.append(_I32.pack(row.preferred))
     parts += (_I32.pack(len(row.records)), row.records)
 
 

@@ -1,0 +1,101 @@
+"""Where readers of this region are served that say their rack: what the metadata and the followers say of it, in one place.
+
+INV-RPR1 a follower is named only while its own last fetch in this term says that it serves readers, and the metadata have it in sync,
+         heard, and not about to stop: whoever is sent away is not sent back for long
+INV-RPR2 a follower serves by the image that it has, and by that of no other node (INV-RRD1)
+Not here: what is told of nodes (`view`), what a follower shows (`replica_readers`).
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from idempotency.identity import LeaderEpoch, Member
+from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
+from region_broker.handlers.dispatch.readers import ReaderCounts
+
+_log: Final = logging.getLogger("tidemark.replication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderParts:
+    """What is looked at. `life`: of this process. `serving`: the followers of which this node, as leader, knows that they serve readers.
+
+    `is_open`: whether this node serves readers as a follower.
+    """
+
+    region: str
+    me: Member
+    life: UUID
+    image: Callable[[], MetadataImage]
+    serving: Callable[[], frozenset[Member]]
+    is_open: Callable[[], bool]
+
+
+class RegionReaders:
+    """A `handlers.dispatch.readers.ReaderPlaces`."""
+
+    def __init__(self, parts: ReaderParts) -> None:
+        """Nobody was sent away yet."""
+        self.counts = ReaderCounts()
+        self._parts = parts
+        self._is_damaged = False
+        self._of: tuple[MetadataImage, frozenset[Member]] | None = None
+        self._by_rack: Mapping[str, Sequence[int]] = {}
+
+    def nearer(self, rack: str) -> Sequence[int]:
+        """See `ReaderPlaces`; looked up anew where the metadata or the followers have changed."""
+        image, serving = self._parts.image(), self._parts.serving()
+        if rack == self._own_rack(image):
+            return ()
+        if self._of is None or self._of[0] is not image or self._of[1] is not serving:
+            self._by_rack = _by_rack(image, serving)
+            self._of = image, serving
+        return self._by_rack.get(rack, ())
+
+    def serves(self, rack: str) -> bool:
+        """See `ReaderPlaces`."""
+        return self._parts.is_open() and rack == self._own_rack(self._parts.image())
+
+    def stop_serving(self, reason: str) -> None:
+        """See `ReaderPlaces`."""
+        if not self._is_damaged:
+            self._is_damaged = True
+            _log.error("this node serves no readers while it follows, until it is started anew: %s", reason)  # fmt: skip
+
+    def _own_rack(self, image: MetadataImage) -> str:
+        node = image.node_of(self._parts.me)
+        return "" if node is None else node.rack
+
+    def may_serve(self, leader: Member, leader_epoch: LeaderEpoch) -> bool:
+        """Return whether this node may serve readers as a follower of `leader` under its leader epoch (INV-RRD1)."""
+        image, me = self._parts.image(), self._parts.me
+        leadership, node = image.leadership, image.node_of(me)
+        domain = image.domains.get(DEFAULT_DOMAIN)
+        if self._is_damaged or leadership is None or node is None or domain is None:
+            return False
+        return (
+            (leadership.leader, leadership.leader_epoch) == (leader, leader_epoch)
+            and me in leadership.in_sync
+            and node.is_eligible
+            and node.life == self._parts.life
+            and domain.acting_region == self._parts.region
+        )
+
+
+def _by_rack(image: MetadataImage, serving: frozenset[Member]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for _, node in sorted(image.nodes.items()):
+        if node.rack and _is_sent_to(image, serving, node):
+            found[node.rack] = (*found.get(node.rack, ()), node.node_id)
+    return found
+
+
+def _is_sent_to(image: MetadataImage, serving: frozenset[Member], node: NodeImage) -> bool:
+    """Rule INV-RPR1."""
+    leadership = image.leadership
+    in_sync = () if leadership is None else leadership.in_sync
+    return node.member in serving and node.member in in_sync and node.is_eligible
