@@ -136,6 +136,7 @@ class Node:
             )  # fmt: skip
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
+            self.operations.elsewhere = self._replication.tails.elsewhere
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod

@@ -11,7 +11,7 @@ Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance
+from region_broker.region.cluster.tail_copies import Elsewhere
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.known_lineage import lineage_of
 from region_broker.region.failover.log_surgery import quarantined_tail, there_again
@@ -94,6 +95,8 @@ class FailoverOperations:
         self._operations: dict[str, Operation] = {}
         self._cut_off: list[Operation] = []
         self._losses: dict[Hashable, Losses] = {}
+        self.elsewhere: Callable[[], Elsewhere] = Elsewhere
+        """Returns what other nodes of the region may have cut off that is not here."""
 
     @property
     def region(self) -> str:
@@ -445,7 +448,7 @@ class FailoverOperations:
     async def losses(self) -> list[Losses]:
         """Return the losses of every takeover that this region has quarantined tails of.
 
-        A tail that is not what its provenance says is named in its losses. Raises `OperationRefused` where a provenance
+        A tail that is not what its provenance says is named in its losses; what may be at other nodes, `elsewhere` says. Raises `OperationRefused` where a provenance
         cannot be read.
         """
         try:
@@ -467,12 +470,13 @@ class FailoverOperations:
         if cause is CutCause.LINEAGE:
             statement = self._parts.quarantine.statement(domain, epoch)
         # Quarantine is immutable: what was counted once stays counted, until more is moved in.
+        is_all = not self.elsewhere().may_hold_more
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
         lineage = lineage_of(self._parts.metadata.image.domains[domain].lineage)
         passed_over = lineage.was_passed_over(epoch)
         is_held = there_again(lineage, self._parts.role.logs()) if passed_over else None
-        key = domain, epoch, cause, statement is not None, complete, names
+        key = domain, epoch, cause, statement is not None, complete, is_all, names
         if (
             passed_over or key not in self._losses
         ):  # what is there again changes while this region copies
@@ -483,8 +487,8 @@ class FailoverOperations:
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
                 tail=await quarantined_tail(self._parts.quarantine, tails, is_held),
-                exact=all(tail.acting_region != self.region for tail in tails),
-                complete=complete and not passed_over,
+                exact=is_all and all(tail.acting_region != self.region for tail in tails),
+                complete=complete and is_all and not passed_over,
                 cause=cause,
             )
             self._losses[key] = count_losses(quarantined, statement)
