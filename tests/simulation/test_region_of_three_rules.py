@@ -427,3 +427,29 @@ async def test_INV_CNN2_a_node_that_joins_notes_the_regions_history_in_its_own_f
             node.member._take_history_over(older)
             assert begun.identity.born == born.born
             assert read_identity(node.disk, node.folder) == begun.identity
+
+
+async def test_INV_NRP1_a_node_that_starts_takes_nothing_of_its_logs_for_committed(
+    tmp_path: Path,
+) -> None:
+    """What is durable here may be on no other node: nobody is shown it, and nothing stands on it, before it leads or follows."""
+    found: dict[str, tuple[int, int, int]] = {}
+
+    def look(node: Any) -> None:
+        for log in node.storage.partitions:
+            found[str(log.tp)] = log.log_start_offset, log.high_watermark, log.log_end_offset
+
+    async with region_cluster(tmp_path, 63) as cluster:
+        await all_in_sync(cluster)
+        leader = await cluster.until_led()
+        await leader.node.topics.create_topic(TOPIC, 2, {})
+        connection = await connected(cluster, leader)
+        await write(connection, [b"1", b"2"])
+        connection.close()
+        away = next(node for node in cluster.nodes.values() if node is not leader)
+        await all_in_sync(cluster)
+        await away.kill()
+        away.on_open = look
+        await away.start()
+    assert any(end > start for start, _, end in found.values()), "it has records"
+    assert all(shown == start for start, shown, _ in found.values())
