@@ -75,6 +75,19 @@ async def test_INV_LO8_a_planned_switch_says_at_once_that_nothing_was_lost(tmp_p
         await create(regions, regions.eu)
         await write(regions, regions.eu, b"1")
         await shown(regions, regions.us, 1)
-        await regions.take_over(regions.us, planned=True)
+        first = regions.us.led
+        ordered = await regions.ordered(regions.us, planned=True)
+        await regions.until(lambda: regions.us.acts, "us acts")
         (losses,) = await regions.us.led.node.operations.losses()
         assert losses.exact
+        if (
+            regions.us.led is first
+        ):  # it remembers by itself, too: ask for what is recorded (INV-FOP1)
+            first.node.operations._operations.clear()
+        leader = regions.us.led
+        told = leader.within(lambda: leader.node.operations.operation(ordered.operation_id))
+        assert told is not None
+        await regions.until(lambda: told.status != "running", "it is told as ended")
+        assert told.steps[0] == "draining region eu"
+        assert (told.status, told.started_wall_ms) == ("succeeded", ordered.started_wall_ms)
+        assert 0 < told.writes_paused_ms < 60_000
