@@ -157,6 +157,7 @@ async def test_INV_FOP1_also_where_nobody_asked_before_it_had_ended(
     begun = await switched(pair, held)
     await pair.us.until(Phase.ACTING)
     is_told_whole(await pair.us.ended(asked_elsewhere(pair, begun.operation_id)), begun)
+    await pair.eu.until(Phase.MIRRORING)
     back = pair.eu.operations.begin_switch()
     assert (await pair.eu.ended(back)).status == "succeeded"
     found = asked_elsewhere(pair, begun.operation_id)
