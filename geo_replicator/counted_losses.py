@@ -6,6 +6,7 @@ INV-LO3  `unexplained` is empty, or the statement was wrong. In the region that 
 INV-LO5  a tail that diverged is no loss of the takeover that was followed at the time: it is listed by itself
 INV-LO6  but for what an accepted loss named: there both histories part below the base, and the tail is found by its bytes
 INV-LO7  what a takeover had cut off that was passed over, and what the histories since hold of it, is no loss
+INV-LO8  after a planned switch an empty tail is exact in every region: all that was acknowledged is in the base (INV-FD5)
 
 Not here: the statement, and what a tail holds (`loss`); reading quarantine (drivers).
 """
@@ -36,7 +37,7 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """What was lost, from what one region had to put into quarantine for one lineage entry.
 
     `exact` in a region that returned: its tail is all that there was. The candidate's own quarantine, and that of
-    another mirror, holds only what had been copied, so its losses are those known so far. With a statement, each
+    another mirror, holds only what had been copied, so its losses are those known so far; after a planned switch there is no more. With a statement, each
     lost transaction is either one of the `named_count` that it named, or in `not_arrived`, or in `unexplained`.
 
     `cause` is `divergence` for what a mirror held and the primary region did not, while `lineage_epoch` was followed:
@@ -103,11 +104,14 @@ def count_losses(quarantined: Quarantined, statement: LossStatement | None) -> L
         whole = quarantined.complete and quarantined.region == check.statement.from_region
         whole = whole and not quarantined.tail.unreadable
         unexplained = (*check.unnamed(), *(check.named_in_vain() if whole else ()))
+    is_drained = statement is not None and statement.planned
+    is_nothing = is_drained and not (transactions or records or offsets)  # INV-LO8
     return Losses(
         domain=quarantined.domain,
         lineage_epoch=quarantined.lineage_epoch,
         region=quarantined.region,
-        exact=quarantined.exact and of_the_lost and not quarantined.tail.unreadable,
+        exact=(is_nothing or (quarantined.exact and of_the_lost))
+        and not quarantined.tail.unreadable,
         base_region_epoch=quarantined.base_region_epoch,
         base_number=quarantined.base_number,
         transactions=transactions[:LISTED_MAX],

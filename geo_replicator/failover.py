@@ -47,6 +47,7 @@ from geo_replicator.failover_events import (
     Returned,
     TakeoverAbandoned,
     TakeoverBegun,
+    TakeoverDone,
 )
 from geo_replicator.lineage import Cut, in_force, lowest_base
 from idempotency.identity import RegionEpoch
@@ -92,6 +93,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     copied: bool = False
     """All that is held here was copied: this region joined a history and has not acted since."""
+    done: TakeoverDone | None = None
 
     @property
     def may_act(self) -> bool:
@@ -236,7 +238,8 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
             assert state.entry is not None, state
             assert region_epoch == state.entry.region_epoch, (region_epoch, state.entry)
             return state
-        case Adopted(region_epoch=region_epoch):
+        case Adopted(region_epoch=region_epoch, wall_ms=wall_ms):
+            takeover = state.takeover
             assert state.entry is not None, state
             assert region_epoch == state.entry.region_epoch, (region_epoch, state.entry)
             return msgspec.structs.replace(
@@ -247,6 +250,9 @@ def _remember_takeover(state: State, event: TakeoverEvent) -> State:
                 refuted=None,
                 reason="",
                 copied=False,
+                done=TakeoverDone(takeover, wall_ms)
+                if takeover is not None and takeover.started_wall_ms
+                else None,
             )
 
 

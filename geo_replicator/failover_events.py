@@ -81,6 +81,8 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     `accepts`: the region whose history the operator gave up, where this one takes over from itself (T33).
     `accepts_behind`: what other regions have reached beyond this one is given up by the operator's word (T24).
     `gives_up`: the lost logs that the operator gave up by name; what is lost later was not meant (T36).
+    `steps`, `started_wall_ms`, `paused_wall_ms`: what its operation had done before, since when, and since when writes were being
+    stopped for it, for whoever is asked later; 0 where that is not known. Nothing is decided by them.
     """
 
     region_epoch: RegionEpoch
@@ -92,6 +94,9 @@ class TakeoverBegun(msgspec.Struct, frozen=True, tag=True):
     accepts: str = ""
     accepts_behind: bool = False
     gives_up: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    started_wall_ms: int = 0
+    paused_wall_ms: int = 0
 
 
 class TakeoverAbandoned(msgspec.Struct, frozen=True, tag=True):
@@ -116,6 +121,14 @@ class Adopted(msgspec.Struct, frozen=True, tag=True):
     """Ledgers loaded, orphans aborted, groups clamped, first tidemark published (T21): writes open."""
 
     region_epoch: RegionEpoch
+    wall_ms: int = 0
+
+
+class TakeoverDone(msgspec.Struct, frozen=True):
+    """The last takeover that this region acted by, and when: for people."""
+
+    takeover: TakeoverBegun
+    acted_wall_ms: int
 
 
 class HistoryRefuted(msgspec.Struct, frozen=True, tag=True):

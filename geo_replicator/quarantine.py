@@ -4,6 +4,7 @@ INV-Q2  a tail is in quarantine before its log is cut (T20); moving it again cha
 INV-Q3  nothing below the cut is ever moved
 INV-Q4  names prove nothing: offsets are given out again after a cut, under the same epoch too. Only equal bytes are
         the same tail; others that have its name stand beside it, as its next `edition`
+INV-Q5  between the nodes of a region a tail goes by its `identity`: name, cause, size and CRC, which were made of its bytes
 A quarantined tail is keyed {domain, topic id, partition, lineage entry, first, last offset}, holds whole batches
 verbatim, and never changes.
 
@@ -59,6 +60,15 @@ class QuarantineKey(NamedTuple):
         )
 
 
+class TailIdentity(NamedTuple):
+    """What two copies of one tail share, whatever node they are on, and no two tails (INV-Q5)."""
+
+    key: QuarantineKey
+    cause: CutCause
+    byte_count: int
+    crc32c: int
+
+
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """What the JSON beside a quarantined tail says: whence, why, and how to check it.
 
@@ -97,6 +107,15 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             self.first_offset,
             self.last_offset,
         )
+
+    @property
+    def identity(self) -> TailIdentity:
+        """Return what each copy of this tail shares (INV-Q5)."""
+        return TailIdentity(self.key, self.cause, self.byte_count, self.crc32c)
+
+
+class CopyDamaged(Exception):
+    """What was sent as a copy of a tail is not what its provenance says."""
 
 
 class ProvenanceUnreadable(Exception):

@@ -109,6 +109,8 @@ ADMIN_ITEMS_MAX: Final = 20_000
 
 # A loss statement that another node of the region sends: it names each log that a takeover touched.
 STATEMENT_BYTES_MAX: Final = 64 * MIB
+# Tails in quarantine that it names: one for each log that a takeover cut, a kilobyte each in memory.
+TAILS_MAX: Final = 100_000
 
 # Groups. What a member brings (all protocols) and what a leader assigns (all members) is persisted in one
 # ledger record, so both are bounded together with the member count.

@@ -42,7 +42,7 @@ Examples:
 @click.option(
     "--check",
     is_flag=True,
-    help="Check the configuration, its folder and its ports, write nothing, and stop.",
+    help="Check the configuration, its folder and its ports, and what nodes that run say of it; write nothing, and stop.",
 )
 @click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when stdin is closed.")
 def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
@@ -66,6 +66,8 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
 
 
 def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
+    from region_broker.cli.config_compare import differences
+
     for name in strange:
         click.echo(f"{name} overlays no key, and no command reads it", err=True)
     try:
@@ -74,7 +76,7 @@ def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
         fail(str(error))
     if found.in_use:
         click.echo(f"a node runs on {config.data_dir}: folder and ports were not tried", err=True)
-    for remark in found.remarks:
+    for remark in (*found.remarks, *differences(config)):
         click.echo(remark, err=True)
     if found.unborn:
         click.echo(

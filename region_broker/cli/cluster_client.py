@@ -64,7 +64,7 @@ class RegionOfNodes:
         found = self._all(self._urls)
         names = {str(view["region"]) for view in found.values()}
         if self._region and self._region not in names:
-            found |= self._all(Cluster(self._urls).nodes_of(self._region))
+            found |= self._all(self._nodes_of(self._region))
         elif node_id is not None and not any(map(partial(_has, node_id), found.values())):
             found |= self._all(self._everywhere())
         if not found:
@@ -73,6 +73,17 @@ class RegionOfNodes:
         return {
             url: view for url, view in found.items() if view["region"] == region
         } or self._fail()
+
+    def _nodes_of(self, region: str) -> list[str]:
+        cluster = Cluster(self._urls)
+        answering = sorted(cluster.views())
+        if region in cluster.http and region not in answering:
+            raise NoNode(
+                f"no node of region {region} answers: {cluster.tried(region)}. So nobody can say how they stand. Start them; while they"
+                f" have no majority: docs/runbooks/quorum_lost.md. How the other regions stand ({', '.join(answering)} answers):"
+                f" tidemark region status. Was region {region} the one that took writes, and it is lost: docs/runbooks/region_failover.md"
+            )
+        return cluster.nodes_of(region)
 
     def _everywhere(self) -> list[str]:
         cluster = Cluster(self._urls)

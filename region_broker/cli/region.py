@@ -416,21 +416,39 @@ def losses(url: str | None, output: str) -> None:
     """List what takeovers lost, from the quarantine of every region that answers."""
     cluster = Cluster(parse_urls(url))
     found: list[Mapping[str, Any]] = []
+    elsewhere: dict[str, Mapping[str, Any]] = {}
     views = cluster.views()
     for name in sorted(views):
         leading = LeadingNode(cluster.nodes_of(name))
-        found.extend(leading.ask("/v1/region/losses", ASK_S)["losses"])
+        listed = leading.ask("/v1/region/losses", ASK_S)
+        found.extend(listed["losses"])
+        if listed.get("outstanding"):  # of several nodes only
+            elsewhere[name] = {key: listed[key] for key in ("outstanding", "may_hold_more")}
     found.sort(key=lambda lost: (lost["lineage_epoch"], lost["region"]))
     if output == JSON:
-        print_json({"losses": found, "unreachable": cluster.dead})
+        print_json({"losses": found, "unreachable": cluster.dead, "elsewhere": elsewhere})
         return
     if not found:
         click.echo("no region has a quarantined tail: nothing was lost, or nobody returned yet")
+    for name, listed in elsewhere.items():
+        _print_outstanding(name, listed)
     exact = {_cut_of(lost): lost for lost in found if lost["exact"]}
     for lost in found:
         whole = exact.get(_cut_of(lost), lost)
         if whole is lost or not _within(lost, whole):
             _print_losses(lost, views, whole["region"])
+
+
+def _print_outstanding(region: str, listed: Mapping[str, Any]) -> None:
+    """Say which nodes may have more in quarantine than is listed."""
+    who = "; ".join(f"node {node['node_id']}: {node['reason']}" for node in listed["outstanding"])
+    what = "what such a node alone had acknowledged (acks=1)"
+    if listed["may_hold_more"]:
+        what = "records that were acknowledged"
+    click.echo(
+        f"region {region} does not know yet all that was cut off at each of its nodes ({who}): {what} may be missing below."
+        " Ask again when they are there; one that is gone for good is to be removed: tidemark cluster node remove"
+    )
 
 
 def _cut_of(lost: Mapping[str, Any]) -> tuple[object, ...]:

@@ -175,12 +175,13 @@ class Cluster:
         if region not in views:
             others = ", ".join(sorted(views))
             raise NoNode(
-                f"region {region} does not answer at {self._tried(region)}: start its node first, or choose another region;"
+                f"region {region} does not answer at {self.tried(region)}: start its node first, or choose another region;"
                 f" there answer: {others}. Nothing was changed."
             )
         return address
 
-    def _tried(self, region: str) -> str:
+    def tried(self, region: str) -> str:
+        """Return the addresses of a region's nodes, with why each of them does not answer."""
         nodes = self._nodes.get(region) or [self.http[region]]
         return ", ".join(f"{url} ({self.dead.get(url, 'no answer')})" for url in nodes)
 

@@ -1,6 +1,7 @@
 """Commands that change the metadata image, and the one pure function that applies them.
 
 INV-M17 a topic's `copied_count` is 0, or beyond its partition count
+INV-M18  what a node writes at its start changes nothing of a domain that is there: lineage, shards, who acts, birth
 INV-M4  a domain's region epoch never goes down, and no two lineage entries share one (rule T19)
 `apply` is deterministic and total: a command that must not take effect raises `CommandRefused` and leaves the image as
 it was; nothing else is raised.
@@ -109,7 +110,20 @@ class PutRegion(msgspec.Struct, frozen=True, tag=True):
 
 
 class PutDomain(msgspec.Struct, frozen=True, tag=True):
-    """Create a domain; refused if it exists with another shard count."""
+    """Put a domain in place of the one of its name; refused if that has another shard count, or a later region epoch.
+
+    Only logs of older versions have it: it takes the lineage back to what its sender had read (`BearDomain`).
+    """
+
+    domain: DomainImage
+
+
+class BearDomain(msgspec.Struct, frozen=True, tag=True):
+    """Let a domain have what its birth says, as far as it lacks that (INV-M18); never refused.
+
+    1. A node starts, and reads that the domain has no birth noted yet. 2. A takeover is recorded. 3. What the node sends is
+    applied: it must not take the takeover back, nor end the node because of it.
+    """
 
     domain: DomainImage
 
@@ -146,6 +160,7 @@ Command = (
     | RenameTopic
     | PutRegion
     | PutDomain
+    | BearDomain
     | RecordLineage
     | CountNodeStart
     | TakeLeaderEpoch
@@ -175,16 +190,26 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _set_node_configs(image, command)
         case PutRegion(region=region):
             return _put_region(image, region)
-        case PutDomain(domain=domain):
-            return _put_domain(image, domain)
-        case RecordLineage():
-            return _record_lineage(image, command)
+        case PutDomain() | BearDomain() | RecordLineage():
+            return _change_domain(image, command)
         case CountNodeStart():
             return msgspec.structs.replace(image, node_start_count=image.node_start_count + 1)
         case TakeLeaderEpoch(leader_epoch=leader_epoch):
             return _take_leader_epoch(image, leader_epoch)
         case _:
             return _change_region(image, command)
+
+
+def _change_domain(
+    image: MetadataImage, command: PutDomain | BearDomain | RecordLineage
+) -> MetadataImage:
+    match command:
+        case PutDomain(domain=domain):
+            return _put_domain(image, domain)
+        case BearDomain(domain=domain):
+            return _bear_domain(image, domain)
+        case RecordLineage():
+            return _record_lineage(image, command)
 
 
 def _change_region(
@@ -362,6 +387,17 @@ def _put_domain(image: MetadataImage, domain: DomainImage) -> MetadataImage:
             f" {domain.region_epoch}",
         )
     return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})
+
+
+def _bear_domain(image: MetadataImage, born: DomainImage) -> MetadataImage:
+    domain = image.domains.get(born.name, born)  # INV-M18
+    if domain.birth is None:
+        domain = msgspec.structs.replace(domain, birth=born.birth)
+    if not domain.lineage and domain.region_epoch < born.region_epoch:  # nobody has ever acted
+        domain = msgspec.structs.replace(
+            domain, acting_region=born.acting_region, region_epoch=born.region_epoch
+        )
+    return msgspec.structs.replace(image, domains={**image.domains, born.name: domain})
 
 
 def _record_lineage(image: MetadataImage, command: RecordLineage) -> MetadataImage:

@@ -79,3 +79,7 @@ class RegionApi(Protocol):
     async def losses(self) -> Sequence[Mapping[str, Any]]:
         """Return what each takeover lost."""
         ...
+
+    def losses_elsewhere(self) -> Mapping[str, Any]:
+        """Return which nodes of the region may have cut off what `losses` does not name."""
+        ...

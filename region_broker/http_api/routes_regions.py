@@ -97,7 +97,9 @@ class _RegionRoutes:
         if (elsewhere := self._not_leading(request)) is not None:
             return elsewhere
         try:
-            return answer({"region": self._api.region, "losses": await self._api.losses()})
+            losses = await self._api.losses()
+            known = {"region": self._api.region, "losses": losses}
+            return answer({**known, **self._api.losses_elsewhere()})
         except self._api.refusal as error:
             return _refused(error)
 

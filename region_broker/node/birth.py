@@ -200,8 +200,9 @@ def _check_empty(identity: FolderIdentity | None, config: NodeConfig, ports: Por
 async def _check_others(
     config: NodeConfig, identity: FolderIdentity, ports: Ports, no_history_elsewhere: bool
 ) -> None:
-    others = [(region, node) for region in config.others for node in region.nodes]
-    others += [(config.own, node) for node in config.siblings]
+    # Its own region's first: it joins these, whatever another region says.
+    others = [(config.own, node) for node in config.siblings]
+    others += [(region, node) for region in config.others for node in region.nodes]
     answers = await asyncio.gather(*(_ask(node, identity, ports) for _, node in others))
     spoken_for = {
         region.name

@@ -31,7 +31,7 @@ from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import CommandRefused, PutDomain
+from region_broker.controller.metadata_commands import BearDomain, CommandRefused
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.metadata_store import Cluster
 from region_broker.controller.raft.effects import RoleChanged, TransferAsked
@@ -308,7 +308,7 @@ class ClusterNode:
             await prepare(begun, config)
             domain = store.image.main_domain
             if domain.birth is None and history is not None:
-                await store.apply(PutDomain(msgspec.structs.replace(domain, birth=history)))
+                await store.apply(BearDomain(msgspec.structs.replace(domain, birth=history)))
         while not self._is_prepared():
             await self._ports.clock.sleep_ms(LOOK_MS)
         if history is None:

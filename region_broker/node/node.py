@@ -137,6 +137,7 @@ class Node:
             self._services.readers = self._replication.readers
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
+            self.operations.elsewhere = self._replication.tails.elsewhere
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod

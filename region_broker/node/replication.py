@@ -34,6 +34,7 @@ from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
+from region_broker.region.cluster.tail_copies import TailCopies, TailCopiesParts
 from region_broker.region.failover.known_lineage import KnownLineage
 from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts, digest_of
 from region_broker.region.failover.log_surgery import CutReason, cut_copy
@@ -150,11 +151,20 @@ class Replication:
             )
         )
         self._statements.serve_on(cluster.door.handlers_for(STATEMENTS))
+        self.tails = TailCopies(
+            TailCopiesParts(
+                me=cluster.member, region=role.region, image=lambda: metadata.image, store=storage.quarantine, line=cluster.line,
+                cut_by=lambda: self._cuts.digest, lineage=lambda: digest_of(lineage()),
+                no_room=lambda: storage.partitions.room.refusal, acknowledged_on=self.leading.acknowledged_on,
+            )
+        )  # fmt: skip
+        self.tails.serve_on(cluster.door.handlers_for(STATEMENTS))
         self._registry = RegistryFollowing(partitions, self._opened, self._why_deleted)
         metadata.on_foreign = self._changed_by_others
         metadata.follow(lambda _image: self.following.image_changed())
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
+        metadata.follow(self.tails.take_image)
         self._was_out_of_sync = False
         self._look_for_copied(metadata.image)
         metadata.follow(self._look_for_copied)
@@ -252,6 +262,7 @@ class Replication:
             tasks.create_task(self.following.run(), name="replica-following")
             tasks.create_task(self.leadership.run(), name="leadership")
             tasks.create_task(self._statements.run(), name="statement-copies")
+            tasks.create_task(self.tails.run(), name="tail-copies")
             while True:
                 await self._clock.sleep_ms(AGAIN_MS)
                 if self._registry.is_behind:

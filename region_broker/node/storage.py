@@ -30,10 +30,10 @@ from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.controller.image_database import ConnectSqlite, MetadataUnreadable
 from region_broker.controller.metadata_commands import (
+    BearDomain,
     CommandRefused,
     CountNodeStart,
     CreateTopic,
-    PutDomain,
     PutRegion,
     SetTopicConfigs,
     apply,
@@ -447,7 +447,7 @@ async def prepare(begun: Begun, config: NodeConfig) -> None:
             region_epoch=epoch,
             shard_count=config.shard_count,
         )
-        await store.apply(PutDomain(first))
+        await store.apply(BearDomain(first))
     shard_count = store.image.main_domain.shard_count
     for name, count in (
         (TRANSACTION_LEDGER, shard_count),
@@ -464,9 +464,18 @@ async def prepare(begun: Begun, config: NodeConfig) -> None:
                 internal=True,
                 configs=configs,
             )
-            await store.apply(CreateTopic(topic))
+            await _create_ledger(store, topic)
         elif present.configs != configs:  # a folder that another version wrote
             await store.apply(SetTopicConfigs(present.topic_id, configs))
+
+
+async def _create_ledger(store: MetadataStore, topic: TopicImage) -> None:
+    """Create it, unless another node of the region has meanwhile."""
+    try:
+        await store.apply(CreateTopic(topic))
+    except CommandRefused:
+        if store.image.topic_by_id(topic.topic_id) is None:
+            raise
 
 
 def _write_digest(disk: Disk, segment_path: Path) -> None:

@@ -234,6 +234,12 @@ class RegionService:
         """Return what each takeover lost, as far as this region's quarantine knows."""
         return [_plain(losses) for losses in await self._operations.losses()]
 
+    def losses_elsewhere(self) -> Mapping[str, Any]:
+        """Return which nodes of the region may have cut off what `losses` does not name."""
+        elsewhere = self._operations.elsewhere()
+        outstanding = [each._asdict() for each in elsewhere.outstanding]
+        return {"outstanding": outstanding, "may_hold_more": elsewhere.may_hold_more}
+
 
 _NOT_KNOWN_HERE: Final[Mapping[str, object]] = {
     "tidemark": {"region_epoch": None, "number": None, "published_wall_ms": None, "age_ms": -1},

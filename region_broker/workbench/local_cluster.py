@@ -178,12 +178,18 @@ class LocalCluster:
         """Start processes in another way from now on."""
         self._starts = starts
 
-    def start(self, names: Sequence[str] | None = None) -> None:
-        """Start these (all, when None) and return when each has said that it is up."""
+    def start(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        on_up: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        """Start these (all, when None) and return when each has said that it is up; `on_up` is told of one after the other."""
         wanted = self._each(names)
         self._spawn_all(wanted)
         for name in wanted:
             self._await_ready(name)
+            on_up(name)
 
     def _each(self, names: Sequence[str] | None) -> list[str]:
         """Return the nodes that several names mean; None: all."""

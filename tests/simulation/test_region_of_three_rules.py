@@ -9,17 +9,27 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster.elections import elect
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
-from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic
-from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_commands import (
+    Command,
+    CommandRefused,
+    CreateTopic,
+    RecordLineage,
+)
+from region_broker.controller.metadata_image import (
+    DomainImage,
+    LineageEntry,
+    MetadataImage,
+    TopicImage,
+)
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.node.storage import Begun, Storage
 from region_broker.region.cluster.leadership import LeadershipDriver
 from region_broker.region.folder.identity_file import read_identity
-from tests.simulation.region_cluster import Cluster, Member, region_cluster
+from tests.simulation.region_cluster import REGION, Cluster, Member, region_cluster
 from tests.simulation.region_pair import until
 from tests.simulation.test_region_of_three import (
     TOPIC,
@@ -368,3 +378,78 @@ async def test_a_node_whose_process_is_gone_is_fenced_before_one_that_is_silent(
         )
         took_ms = 1_000 * (now_s() - begun_s)
         assert settings.reset_grace_ms <= took_ms < settings.session_timeout_ms / 2
+
+
+async def test_INV_M18_a_takeover_that_is_learnt_while_a_node_starts_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the domain by then, and notes the birth in it."""
+    entry = LineageEntry(
+        region_epoch=RegionEpoch(16), acting_region=REGION, base_region_epoch=RegionEpoch(8), base_number=0
+    )  # fmt: skip
+    real, learnt = MetadataStore.apply, False
+
+    async def apply(store: MetadataStore, command: Command, **more: Any) -> MetadataImage:
+        nonlocal learnt
+        domain = getattr(command, "domain", None)
+        if isinstance(domain, DomainImage) and domain.birth is not None and not learnt:
+            learnt = True
+            await real(store, RecordLineage(domain.name, entry), **more)
+        return await real(store, command, **more)
+
+    monkeypatch.setattr(MetadataStore, "apply", apply)
+    async with region_cluster(tmp_path, 61) as cluster:
+        await all_in_sync(cluster)
+        assert learnt
+        leader = await cluster.until_led()
+        domain = leader.node.storage.metadata.image.main_domain
+        assert domain.lineage == (entry,)
+        assert domain.birth is not None
+
+
+async def test_INV_CNN2_a_node_that_joins_notes_the_regions_history_in_its_own_folder(
+    tmp_path: Path,
+) -> None:
+    """Its next start must know that it has history: alone, it would ask for one; and so must one that joins an older region."""
+    async with region_cluster(tmp_path, 62) as cluster:
+        await all_in_sync(cluster)
+        first, *others = cluster.nodes.values()
+        born = read_identity(first.disk, first.folder)
+        assert born is not None
+        assert born.history is not None
+        for node in others:
+            identity = read_identity(node.disk, node.folder)
+            assert identity is not None
+            assert identity.history == born.history
+            begun = node.member._begun
+            begun.identity = msgspec.structs.replace(identity, born=None, joined=None)
+            older = msgspec.structs.replace(begun.metadata.image, region_folder=None)
+            node.member._take_history_over(older)
+            assert begun.identity.born == born.born
+            assert read_identity(node.disk, node.folder) == begun.identity
+
+
+async def test_INV_NRP1_a_node_that_starts_takes_nothing_of_its_logs_for_committed(
+    tmp_path: Path,
+) -> None:
+    """What is durable here may be on no other node: nobody is shown it, and nothing stands on it, before it leads or follows."""
+    found: dict[str, tuple[int, int, int]] = {}
+
+    def look(node: Any) -> None:
+        for log in node.storage.partitions:
+            found[str(log.tp)] = log.log_start_offset, log.high_watermark, log.log_end_offset
+
+    async with region_cluster(tmp_path, 63) as cluster:
+        await all_in_sync(cluster)
+        leader = await cluster.until_led()
+        await leader.node.topics.create_topic(TOPIC, 2, {})
+        connection = await connected(cluster, leader)
+        await write(connection, [b"1", b"2"])
+        connection.close()
+        away = next(node for node in cluster.nodes.values() if node is not leader)
+        await all_in_sync(cluster)
+        await away.kill()
+        away.on_open = look
+        await away.start()
+    assert any(end > start for start, _, end in found.values()), "it has records"
+    assert all(shown == start for start, shown, _ in found.values())

@@ -128,6 +128,7 @@ class HostedFleet:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=0,  # a Ctrl-C in the terminal is its starter's, which closes its standard input
         )
         return host.process
 

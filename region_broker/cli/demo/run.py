@@ -102,8 +102,9 @@ def perform(plan: Plan) -> list[str]:
 def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
     several = f" of {plan.node_count} nodes" if plan.node_count > 1 else ""
     story.tell(f"starting two regions{several}, eu (primary) and us, each {'node ' if several else ''}a process of its own")  # fmt: skip
-    cluster.start()
+    cluster.start(on_up=lambda name: story.progress(f"node {name} runs") if several else None)
     if several:
+        story.progress("waiting for the nodes of eu to be in sync")
         NodesOfRegion(cluster, PRIMARY).until_in_sync()
     bootstrap = cluster.place(PRIMARY).bootstrap
     topics = [

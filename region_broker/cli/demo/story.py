@@ -30,6 +30,11 @@ class Story:
         if not self.quiet:
             click.echo(f"{moment.at_s:6.1f} s  {text}", err=False)
 
+    def progress(self, text: str) -> None:
+        """Print one line that is not worth keeping: something is going on."""
+        if not self.quiet:
+            click.echo(f"{time.monotonic() - self.start_s:6.1f} s    {text}", err=False)
+
     def since_start(self, at_s: float) -> float:
         """Return a monotonic time as seconds of the demo."""
         return at_s - self.start_s

@@ -142,6 +142,8 @@ class ClusterOrders:
         return node
 
     def _costs(self, order: ClusterOrder) -> str:
+        if order.kind == "drain":
+            return self._nothing_to_drain(order.node_id)
         if order.kind != "unclean-election":
             return ""
         leadership = self._view.parts.metadata.image.leadership
@@ -150,6 +152,15 @@ class ClusterOrders:
         return (
             f"what only nodes {names or 'none'} hold is lost for good, though it was acknowledged: node {order.node_id} was not in sync."
             " Transactions may be torn by it; the nodes that come back are cut to what it has"
+        )
+
+    def _nothing_to_drain(self, node_id: int | None) -> str:
+        node = None if node_id is None else self._view.parts.metadata.image.nodes.get(node_id)
+        if node is None or not node.fenced:
+            return ""
+        return (
+            f"node {node_id} is not heard, so it led nothing, and nothing was led away from it: this counts if it is heard again before it is"
+            f" started anew. If it is gone for good: tidemark cluster node remove {node_id}"
         )
 
     # -- by the controller -----------------------------------------------------------------------

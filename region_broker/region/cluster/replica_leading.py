@@ -272,6 +272,12 @@ class ReplicaLeading:
         wanted = int(topic.configs.get(MIN_IN_SYNC, default)) if topic is not None else default
         return min(wanted, max(len(image.nodes), default))
 
+    def acknowledged_on(self) -> int:
+        """Return on how many nodes each record is, at the least, that acks=all has answered: of the topics that there are."""
+        default = self._parts.min_in_sync
+        topics = self._parts.image().topics.values()
+        return min([default, *(int(topic.configs.get(MIN_IN_SYNC, default)) for topic in topics)])
+
     # -- tasks -----------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -9,14 +9,15 @@ INV-LSC4 who leads, and lacks one, asks the other nodes: the one that led the ta
 
 A statement is written on the disk of the node that leads a takeover, before the base is chosen. Were that disk lost, the region could not
 name any more what the takeover has lost. It is sent in pieces: it names each log that the takeover touched.
-Not here: what a statement says (`geo_replicator.loss`), where it lies (`region.failover.quarantine_store`), tails: those each node cuts
-from its own logs.
+Not here: what a statement says (`geo_replicator.loss`), where it lies (`region.failover.quarantine_store`), tails
+(`tail_copies`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -27,14 +28,13 @@ from idempotency.identity import Member, RegionEpoch
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.limits import MIB, STATEMENT_BYTES_MAX
 from region_broker.region.cluster.member_line import LineParts
-from region_broker.region.cluster.standing import StandingTowards
+from region_broker.region.cluster.node_asking import ask_node, wait_until
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.node_protocol import STATEMENTS
 from region_broker.region.peers.protocol import (
     PEER_FRAME_BYTES_MAX,
     PeerMessage,
     PeerRefused,
-    PeerUnreachable,
 )
 from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
 
@@ -84,9 +84,6 @@ class Named(NamedTuple):
 
 class _CannotBe(Exception):
     """The other node sent what is no such statement: why."""
-
-
-_BREAKS: Final = (PeerUnreachable, PeerRefused, TimeoutError, _CannotBe, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +146,7 @@ class StatementCopies:
             if pause_ms is None:
                 await self._changed.wait()
             else:
-                await self._wait(pause_ms)
-
-    async def _wait(self, pause_ms: int) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            changed = tasks.create_task(self._changed.wait())
-            timer = tasks.create_task(self._parts.line.clock.sleep_ms(pause_ms))
-            await asyncio.wait((changed, timer), return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
-            timer.cancel()
+                await wait_until(self._changed, self._parts.line.clock, pause_ms)
 
     async def _look(self) -> int | None:
         """Ask for what is lacking; return after how long to look again, None where only news can help."""
@@ -167,7 +156,8 @@ class StatementCopies:
                 lacking = self._lacking()
                 if not lacking:
                     break
-                failure = await self._copy_from(member, lacking)
+                copying = partial(self._copy_each, lacking)
+                failure = await ask_node(self._parts.line, member, STATEMENTS, copying)
                 if failure is not None:
                     self._say(f"node {member}: {failure!r}")
                     pause_ms = AGAIN_MS
@@ -195,29 +185,8 @@ class StatementCopies:
                     self._kept.add(named)
         return [each for each in reversed(_named(self._parts.image())) if each not in self._kept]
 
-    async def _copy_from(self, member: Member, lacking: list[Named]) -> Exception | None:
-        """Keep those that this member has; return what kept this from ending."""
-        address = self._parts.line.where(member)
-        if address is None:
-            return PeerUnreachable("nobody knows where it is", sent=False)
-        try:
-            client = await NodeClient.connect(self._parts.line.network, address)
-        except PeerUnreachable as error:
-            return error
-        async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(client.run())
-            try:
-                identity = StandingTowards(self._parts.line.standing, member)
-                await client.handshake(identity, STATEMENTS)
-                return await self._copy_each(client, lacking)
-            except _BREAKS as error:
-                return error
-            finally:
-                client.close()
-                serving.cancel()
-
-    async def _copy_each(self, client: NodeClient, lacking: list[Named]) -> Exception | None:
-        """Keep what comes; one that cannot be keeps no other one back."""
+    async def _copy_each(self, lacking: list[Named], client: NodeClient) -> Exception | None:
+        """Keep those that this member has; return what kept this from ending. One that cannot be keeps no other one back."""
         failure: Exception | None = None
         for named in lacking:
             try:

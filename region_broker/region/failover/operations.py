@@ -4,6 +4,9 @@ At most one operation runs; a second one is refused with the id of the first. An
 here, or when it is certain that they will not by it. Nothing is taken over without the operator's word, unless the old
 region was drained (T24). The loss statement is durable before the base is chosen, so before anything is cut.
 
+INV-FOP1  whoever leads next tells an operation as its first node had: what it did, since when, and for how long writes paused; all of
+          that is recorded with the takeover
+
 A takeover that a restart, or another node of the region that leads next, finds half-done goes on by itself (`failover.record`);
 its operation is shown again under its old id.
 Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
@@ -11,7 +14,8 @@ Not here: HTTP (`http_api.routes_regions`), the steps (`steps`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -26,6 +30,7 @@ from geo_replicator.quarantine import CutCause, Provenance
 from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Chance
+from region_broker.region.cluster.tail_copies import Elsewhere
 from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.known_lineage import lineage_of
 from region_broker.region.failover.log_surgery import quarantined_tail, there_again
@@ -47,6 +52,9 @@ from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 
 _log: Final = logging.getLogger("tidemark.failover")
 OPERATIONS_KEPT: Final = 100
+STEP_CHARS_MAX: Final = 500
+"""Of what is recorded of a step."""
+_TAKEOVER_PHASES: Final = (Phase.FENCING, Phase.CUTTING, Phase.ADOPTING)
 
 
 class OperationRefused(Exception):
@@ -94,6 +102,8 @@ class FailoverOperations:
         self._operations: dict[str, Operation] = {}
         self._cut_off: list[Operation] = []
         self._losses: dict[Hashable, Losses] = {}
+        self.elsewhere: Callable[[], Elsewhere] = Elsewhere
+        """Returns what other nodes of the region may have cut off that is not here."""
 
     @property
     def region(self) -> str:
@@ -104,17 +114,40 @@ class FailoverOperations:
         """Return an operation, also one that a restart interrupted and that goes on."""
         self._go_on()
         known = self._operations.get(operation_id)
-        takeover = self._driver.state.takeover
-        is_recorded = takeover is not None and takeover.operation_id == operation_id
-        if known is None and takeover is not None and is_recorded and self._driver.running:
-            kind = "switch" if takeover.planned else "failover"
-            kind = "accept-loss" if takeover.accepts else kind
-            known = self._new(kind, operation_id, takeover.old_region)
-            known.region_epoch = takeover.region_epoch
-            self._watch(known)
+        if known is None and self._driver.running:
+            known = self._recorded(operation_id)
         if known is not None and known.status == "running":
             known.phase = self._driver.state.phase.value
         return known
+
+    def _recorded(self, operation_id: str) -> Operation | None:
+        """Return an operation that another node, or another life, had begun, as it is recorded (INV-FOP1)."""
+        state = self._driver.state
+        takeover = state.takeover
+        if takeover is not None and takeover.operation_id == operation_id:
+            before = list(takewhile(lambda phase: phase is not state.phase, _TAKEOVER_PHASES))
+            operation = self._told_by(takeover, before)
+            self._watch(operation)
+            return operation
+        if state.done is None or state.done.takeover.operation_id != operation_id:
+            return None
+        operation = self._told_by(state.done.takeover, _TAKEOVER_PHASES)
+        if state.phase is Phase.ACTING and state.region_epoch == operation.region_epoch:
+            self._watch(operation)
+        else:  # it has ended, and another one came since
+            operation.status, operation.phase = "succeeded", Phase.ACTING.value
+            operation.ended_wall_ms = state.done.acted_wall_ms
+            operation.writes_paused_ms = _paused_ms(state, operation)
+        return operation
+
+    def _told_by(self, takeover: TakeoverBegun, phases: Iterable[Phase]) -> Operation:
+        kind = "switch" if takeover.planned else "failover"
+        kind = "accept-loss" if takeover.accepts else kind
+        operation = self._new(kind, takeover.operation_id, takeover.old_region)
+        operation.region_epoch = takeover.region_epoch
+        operation.started_wall_ms = takeover.started_wall_ms or operation.started_wall_ms
+        operation.steps = [*takeover.steps, *(phase.value for phase in phases)]
+        return operation
 
     def _go_on(self) -> None:
         """Follow again what was cut off as this node began to lead under another leader epoch, as it does in a takeover.
@@ -314,7 +347,9 @@ class FailoverOperations:
 
     async def _switch(self, operation: Operation) -> None:
         paused_at_ms = self._parts.clock.monotonic_ms()
+        paused_wall_ms = self._parts.clock.wall_ms()
         takeover = await self._drained_takeover(operation)
+        takeover = msgspec.structs.replace(takeover, paused_wall_ms=paused_wall_ms)
         await self._take_over(operation, takeover)
         operation.writes_paused_ms = self._parts.clock.monotonic_ms() - paused_at_ms
 
@@ -410,6 +445,11 @@ class FailoverOperations:
     async def _take_over(self, operation: Operation, takeover: TakeoverBegun) -> None:
         operation.region_epoch = takeover.region_epoch
         operation.steps.append(f"fencing under region epoch {takeover.region_epoch}")
+        takeover = msgspec.structs.replace(
+            takeover,
+            steps=tuple(step[:STEP_CHARS_MAX] for step in operation.steps),
+            started_wall_ms=operation.started_wall_ms,
+        )
         state = self._driver.state
         higher = state.highest_epoch_known >= takeover.region_epoch
         if higher or not await self._driver.record(takeover, expected=state):
@@ -438,6 +478,7 @@ class FailoverOperations:
         while not self._parts.role.acting and self._driver.state is state:
             await self._parts.clock.sleep_ms(1)
         operation.steps.append(f"region {self.region} takes writes")
+        operation.writes_paused_ms = _paused_ms(state, operation)
 
     async def _next_state(self, state: State) -> State:
         return await self._driver.until(lambda now: now is not state)
@@ -445,7 +486,7 @@ class FailoverOperations:
     async def losses(self) -> list[Losses]:
         """Return the losses of every takeover that this region has quarantined tails of.
 
-        A tail that is not what its provenance says is named in its losses. Raises `OperationRefused` where a provenance
+        A tail that is not what its provenance says is named in its losses; what may be at other nodes, `elsewhere` says. Raises `OperationRefused` where a provenance
         cannot be read.
         """
         try:
@@ -467,12 +508,13 @@ class FailoverOperations:
         if cause is CutCause.LINEAGE:
             statement = self._parts.quarantine.statement(domain, epoch)
         # Quarantine is immutable: what was counted once stays counted, until more is moved in.
+        is_all = not self.elsewhere().may_hold_more
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
         lineage = lineage_of(self._parts.metadata.image.domains[domain].lineage)
         passed_over = lineage.was_passed_over(epoch)
         is_held = there_again(lineage, self._parts.role.logs()) if passed_over else None
-        key = domain, epoch, cause, statement is not None, complete, names
+        key = domain, epoch, cause, statement is not None, complete, is_all, names
         if (
             passed_over or key not in self._losses
         ):  # what is there again changes while this region copies
@@ -483,12 +525,21 @@ class FailoverOperations:
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
                 tail=await quarantined_tail(self._parts.quarantine, tails, is_held),
-                exact=all(tail.acting_region != self.region for tail in tails),
-                complete=complete and not passed_over,
+                exact=is_all and all(tail.acting_region != self.region for tail in tails),
+                complete=complete and is_all and not passed_over,
                 cause=cause,
             )
             self._losses[key] = count_losses(quarantined, statement)
         return self._losses[key]
+
+
+def _paused_ms(state: State, operation: Operation) -> int:
+    """Return for how long writes paused by the wall clocks of the nodes that began and ended it, -1 where that is not recorded."""
+    done = state.done
+    if done is None or done.takeover.operation_id != operation.operation_id:
+        return -1
+    paused_wall_ms = done.takeover.paused_wall_ms
+    return max(0, done.acted_wall_ms - paused_wall_ms) if paused_wall_ms else -1
 
 
 def _is_over(state: State, wanted: RegionEpoch) -> bool:

@@ -5,6 +5,8 @@ INV-QS1  a tail is complete and durable before its provenance is there; a tail w
 INV-QS2  a file that is there is never changed: moving a tail again finds it, or one that holds the same bytes
 INV-QS3  every read checks the CRC that the provenance promises
 INV-QS4  what is damaged here costs itself only: a tail beside it is kept under a name of its own, and nobody's start waits
+INV-QS5  a copy of another node's tail is kept as one of this node's own is (INV-QS1): whole, as its provenance says, and durable, or
+         nothing of it is left
 
 Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
 ``<root>/<domain>/statements/<lineage epoch>.json``.
@@ -13,7 +15,8 @@ Not here: which tails to move (`geo_replicator.quarantine.plan_cut`), what was l
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +25,12 @@ from crc32c import crc32c
 
 from geo_replicator.loss import LossStatement
 from geo_replicator.quarantine import (
+    CopyDamaged,
     CutCause,
     Provenance,
     ProvenanceUnreadable,
     QuarantineKey,
+    TailIdentity,
     decode_provenance,
     encode_provenance,
 )
@@ -59,6 +64,8 @@ class QuarantineStore:
         self.diverged_records = 0
         """Offsets put aside since this node's start because the region that acts does not hold them, and nobody gave them up
         (T23); `log_surgery.DivergedLogs` counts."""
+        self._kept: dict[TailIdentity, Provenance] = {}
+        self._has_looked = False
 
     async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
         """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
@@ -84,13 +91,19 @@ class QuarantineStore:
             await self._offload(file.fdatasync)
         finally:
             file.close()
-        while self._disk.exists(folder / f"{_stem(complete)}{_PROVENANCE}"):
-            complete = msgspec.structs.replace(complete, edition=complete.edition + 1)
-        stem = _stem(complete)
+        return self._name(partial, complete)
+
+    def _name(self, partial: Path, tail: Provenance) -> Provenance:
+        """Give a durable file the name of its tail, then its provenance (INV-QS1); beside what has that name (INV-Q4)."""
+        folder = self._folder(tail.key)
+        while self._disk.exists(folder / f"{_stem(tail)}{_PROVENANCE}"):
+            tail = msgspec.structs.replace(tail, edition=tail.edition + 1)
+        stem = _stem(tail)
         self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
         self._disk.fsync_dir(folder)
-        self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(complete))
-        return complete
+        self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(tail))
+        self._kept[tail.identity] = tail
+        return tail
 
     async def _holds(self, known: Provenance, wanted: Provenance, read: ReadBatches) -> bool:
         """Return whether the tail `known` holds, byte for byte, what `read` yields for `wanted` (INV-Q4).
@@ -118,9 +131,97 @@ class QuarantineStore:
             for provenance in self._in(self._root / domain / log)
         ]
 
+    # -- copies, between the nodes of a region -----------------------------------------------------
+
+    async def kept(self) -> Mapping[TailIdentity, Provenance]:
+        """Return the tails that are here, those of a damaged provenance aside; the disk is read once. OSError."""
+        if not self._has_looked:
+            for domain in self._names(self._root):
+                for log in self._names(self._root / domain):
+                    if log != _STATEMENTS:
+                        await self._look_into(self._root / domain / log)
+            self._has_looked = True
+        return self._kept
+
+    async def _look_into(self, folder: Path) -> None:
+        if tails := self._readable_in(folder):
+            # Their names may be of a life that was killed (INV-DK6).
+            await self._offload(partial(self._disk.fsync_dir, folder))
+        for tail in tails:
+            self._kept.setdefault(tail.identity, tail)
+
+    async def has(self, tail: Provenance) -> bool:
+        """Return whether the tail is here, by itself or within a longer one. OSError."""
+        kept = await self.kept()
+        if tail.identity in kept:
+            return True
+        for known in list(kept.values()):
+            is_longer = known.cause is tail.cause and known.key.covers(tail.key)
+            if is_longer and await self._is_within(tail, known):
+                return True
+        return False
+
+    async def _is_within(self, tail: Provenance, known: Provenance) -> bool:
+        byte_count, crc = 0, 0
+        try:
+            for chunk in self.chunks(known):
+                for start, header in iter_headers(chunk):
+                    if tail.first_offset <= header.base_offset <= tail.last_offset:
+                        crc = crc32c(memoryview(chunk)[start : start + header.size_bytes], crc)
+                        byte_count += header.size_bytes
+                await asyncio.sleep(0)
+        except (QuarantineDamaged, FileNotFoundError) as error:
+            _log.warning("what is kept of a tail is not readable, so another copy is looked for: %s", error)  # fmt: skip
+            return False
+        return (byte_count, crc) == (tail.byte_count, tail.crc32c)
+
+    async def piece(self, identity: TailIdentity, from_byte: int, size_bytes: int) -> bytes | None:
+        """Return a piece of a tail as it lies there, None where it is not here (any more). OSError."""
+        known = (await self.kept()).get(identity)
+        if known is None:
+            return None
+        try:
+            file = self._disk.open(self._batches_of(known))
+        except FileNotFoundError:  # an operator took it away
+            self._kept.pop(identity, None)
+            return None
+        try:
+            return file.pread(size_bytes, from_byte)
+        finally:
+            file.close()
+
+    async def keep_copy(self, tail: Provenance, pieces: AsyncIterator[bytes]) -> None:
+        """Store another node's tail durably, as it is (INV-QS5).
+
+        Raises `CopyDamaged` where the pieces are not what its provenance says, OSError, and what `pieces` raises.
+        """
+        folder = self._folder(tail.key)
+        self._disk.make_dirs(folder)
+        partial = folder / f"{_stem(tail)}.copied.partial"
+        if self._disk.exists(partial):
+            self._disk.remove(partial)
+        file, is_whole = self._disk.open(partial, create=True), False
+        try:
+            byte_count, crc = 0, 0
+            async for piece in pieces:
+                byte_count += file.pwrite(byte_count, piece)
+                crc = crc32c(piece, crc)
+            if (byte_count, crc) != (tail.byte_count, tail.crc32c):
+                raise CopyDamaged(
+                    f"the copy of {tail.topic}-{tail.partition} from {tail.first_offset} to {tail.last_offset} is not what its"
+                    f" provenance says: {byte_count} bytes, CRC-32C {crc:#010x}"
+                )
+            await self._offload(file.fdatasync)
+            is_whole = True
+        finally:
+            file.close()
+            if not is_whole:
+                self._disk.remove(partial)
+        self._name(partial, tail)
+
     def chunks(self, provenance: Provenance) -> Iterator[bytes]:
         """Yield the tail in pieces of whole batches, in order; raises `QuarantineDamaged` (INV-QS3)."""
-        path = self._folder(provenance.key) / f"{_stem(provenance)}{_BATCHES}"
+        path = self._batches_of(provenance)
         file = self._disk.open(path)
         try:
             yield from _checked_chunks(file, provenance, path)
@@ -206,6 +307,9 @@ class QuarantineStore:
 
     def _names(self, folder: Path) -> list[str]:
         return self._disk.list_dir(folder) if self._disk.exists(folder) else []
+
+    def _batches_of(self, tail: Provenance) -> Path:
+        return self._folder(tail.key) / f"{_stem(tail)}{_BATCHES}"
 
     def _folder(self, key: QuarantineKey) -> Path:
         return self._root / key.domain / f"{key.topic_id.hex}-{key.partition}"

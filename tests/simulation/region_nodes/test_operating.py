@@ -336,3 +336,18 @@ async def test_INV_CLO3_where_nobody_in_sync_comes_back_an_operators_word_lets_a
         await last.start()
         await settled(cluster)
         assert cluster.leader is chosen
+
+
+async def test_a_drain_of_a_node_that_is_not_heard_says_that_it_led_nothing(tmp_path: Path) -> None:
+    async with region_cluster(tmp_path, 39) as cluster:
+        leader = await settled(cluster)
+        away, other = (node for node in cluster.nodes.values() if node is not leader)
+        await away.kill()
+        await cluster.until(lambda: dropped(leader, away), "it is noticed")
+        at = quorum_leader(cluster)
+        for dry_run in (True, False):
+            done = await service(at).order("drain", away.node_id, dry_run=dry_run, confirmed=False)
+            assert f"node {away.node_id} is not heard, so it led nothing" in done["costs"]
+        assert service(at).describe()["nodes"][away.node_id - 1]["draining"]
+        done = await service(at).order("drain", other.node_id, dry_run=True, confirmed=False)
+        assert done["costs"] == ""

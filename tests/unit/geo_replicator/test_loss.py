@@ -268,6 +268,26 @@ def test_INV_LO3_only_the_lost_regions_own_tail_is_all_that_there_was(
     assert losses.exact is exact
 
 
+def test_INV_LO8_after_a_planned_switch_an_empty_tail_is_all_that_there_was() -> None:
+    stated = msgspec.structs.replace(statement(Tail([], [])), planned=True)
+
+    def exact(tail: Tail, statement: LossStatement) -> bool:
+        return count_losses(
+            Quarantined("main", RegionEpoch(17), "us", RegionEpoch(8), 5, tail, exact=False),
+            statement,
+        ).exact
+
+    assert exact(Tail([], [decision(101, TxnStatus.COMPLETE_COMMIT)]), stated)
+    assert not exact(Tail([], []), msgspec.structs.replace(stated, planned=False))
+    assert not exact(Tail([], [], unreadable=["orders-0: damaged"]), stated)
+    for tail in (
+        Tail([batch(10)], []),
+        Tail([], [decision(101, TxnStatus.PREPARE_COMMIT)]),
+        Tail([], [], commits=[committing(20, 40)]),
+    ):
+        assert not exact(tail, stated), "that should not be, and is told"
+
+
 def test_statements_survive_json() -> None:
     stated = statement(Tail([batch(10)], [decision(101, TxnStatus.PREPARE_COMMIT)]))
     assert msgspec.json.decode(msgspec.json.encode(stated), type=LossStatement) == stated

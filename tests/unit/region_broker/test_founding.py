@@ -223,3 +223,21 @@ async def test_T32_no_second_birth_at_an_emptied_node_whose_region_goes_on(
         with pytest.raises(NodeRefused, match=r"^node 11 of region eu has history"):
             await give_birth(primary, PORTS, no_history_elsewhere=True)
     assert not is_there(primary)
+
+
+async def test_T32_a_second_birth_names_the_node_of_its_own_region_that_it_would_part(
+    raw: dict[str, Any],
+) -> None:
+    """Other regions have history by then, too: this node joins the others of its own."""
+    born = config_of({**raw, "initial_primary_region": "eu"})
+    has_history = msgspec.structs.replace(new_identity("c1", "eu", 11, PORTS.chance), born=BIRTH)
+    (us,) = born.others
+    async with (
+        answers(born, leads(has_history)),
+        answers(born, leads(has_history), us.nodes[0]),
+    ):
+        for no_history_elsewhere in (True, False):
+            with pytest.raises(NodeRefused) as refused:
+                await give_birth(born, PORTS, no_history_elsewhere=no_history_elsewhere)
+            assert str(refused.value).startswith("node 11 of region eu has history")
+            assert "it joins the others of its region" in str(refused.value)

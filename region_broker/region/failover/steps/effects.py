@@ -621,7 +621,7 @@ class FailoverSteps:
             reason="this region adopts the cut it took over at; it goes on by itself",
             drained=drained,
         )
-        return Adopted(effect.entry.region_epoch)
+        return Adopted(effect.entry.region_epoch, self._parts.clock.wall_ms())
 
     async def _lacks_more(self, state: State) -> bool:
         """Say what a start in the middle of a takeover has found gone; nothing is begun that would take it for empty (T36)."""

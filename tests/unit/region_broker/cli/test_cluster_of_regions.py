@@ -108,3 +108,21 @@ def test_a_region_that_has_no_nodes_to_look_at_is_named(
 ) -> None:
     result = CliRunner().invoke(commands.cluster, ["status", *words])
     assert (result.exit_code, said in result.output) == (exit_code, True), result.output
+
+
+def test_a_region_that_is_dead_as_a_whole_is_named_with_what_to_do(known: Nodes) -> None:
+    known.dead = {4, 5, 6}
+    result = CliRunner().invoke(commands.cluster, ["status", "--region", "us", "--url", http(1)])
+    assert result.exit_code == 1
+    assert "no node of region us answers" in result.output
+    for node_id in known.dead:
+        assert f"{http(node_id)} ([Errno 111] Connection refused)" in result.output
+    assert "quorum_lost.md" in result.output
+    assert "Nothing was changed" not in result.output, "nobody wanted to"
+    assert "has one node" not in result.output
+
+
+def test_a_dead_region_of_several_is_not_taken_for_the_one_with_one_node(known: Nodes) -> None:
+    known.dead = {4, 5, 6}
+    result = CliRunner().invoke(commands.cluster, ["status", "--region", "us", "--url", http(7)])
+    assert "no node of region us answers" in result.output

@@ -162,6 +162,31 @@ def test_losses_of_a_switch_in_peace_say_that_nothing_was_lost(
     assert "plain records lost" in run("losses").output
 
 
+@pytest.mark.parametrize(
+    ("may_hold_more", "told"), [(True, "records that were acknowledged"), (False, "acks=1")]
+)
+def test_INV_TLC6_losses_name_the_nodes_that_may_have_more(
+    may_hold_more: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outstanding = [{"node_id": 3, "reason": "it is not heard"}]
+
+    def views(self: Cluster) -> dict[str, dict[str, Any]]:
+        self.http = {"eu": EU}
+        return {"eu": {}}
+
+    def request(*_: Any) -> Any:
+        return {"losses": [], "outstanding": outstanding, "may_hold_more": may_hold_more}
+
+    monkeypatch.setattr(Cluster, "views", views)
+    monkeypatch.setattr(leading_node, "request", request)
+    printed = run("losses").output
+    assert "(node 3: it is not heard)" in printed
+    assert told in printed
+    assert "tidemark cluster node remove" in printed
+    listed = json.loads(run("losses", "-o", "json").stdout)["elsewhere"]["eu"]
+    assert listed == {"outstanding": outstanding, "may_hold_more": may_hold_more}
+
+
 def view(role: str, number: int, **lag: object) -> dict[str, Any]:
     return {
         "role": role, "acting": role == "acting", "region_epoch": 8, "reason_not_acting": "eu acts",

@@ -34,6 +34,7 @@ from region_broker.controller.image_database import (
     upgrade,
 )
 from region_broker.controller.metadata_commands import (
+    BearDomain,
     Command,
     CommandRefused,
     CopyPartitions,
@@ -97,6 +98,7 @@ async def test_every_command_survives_a_restart(tmp_path: Path) -> None:
         SetNodeConfigs(2, {}),
         PutRegion(EU),
         PutDomain(MAIN),
+        BearDomain(MAIN),
         RecordLineage("main", TAKEOVER),
         CountNodeStart(),
         TakeLeaderEpoch(LeaderEpoch(17 << 16 | 1)),

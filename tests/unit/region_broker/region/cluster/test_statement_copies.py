@@ -16,9 +16,12 @@ from region_broker.ports.system.disk import RealDisk
 from region_broker.region.cluster import statement_copies
 from region_broker.region.cluster.statement_copies import (
     AskStatementPiece,
+    Named,
     StatementCopies,
     StatementCopiesParts,
     StatementPiece,
+    _CannotBe,
+    _fetched,
 )
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.peers.node_protocol import STATEMENTS
@@ -275,3 +278,36 @@ async def test_a_node_that_moved_is_asked_again_after_another_was_elected(
         three.seen.led_by(2, 2)
         three.copies.take_image(three.seen.image)
         await until(lambda: three.has(FIRST), "node 2 has it")
+
+
+class Answers:
+    """A node that sends these pieces, each with what it says is the size of the whole."""
+
+    def __init__(self, *answers: tuple[int, bytes]) -> None:
+        self.answers = list(answers)
+
+    async def begin(self, *_: object) -> tuple[StatementPiece, memoryview]:
+        size_bytes, piece = self.answers.pop(0)
+        return StatementPiece(size_bytes=size_bytes), memoryview(piece)
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([(10, b"12345"), (12, b"67890")], "has changed meanwhile"),
+        ([(10, b"12345"), (5, b"67890")], "has changed meanwhile"),
+        ([(10, b"12345"), (-1, b"")], "that it has -1 bytes"),
+        ([(4, b"12345")], "has 5 bytes, not 4"),
+        ([(10, b"1234567"), (10, b"890x")], "has 11 bytes, not 10"),
+        ([(10, b"12345"), (10, b"")], "that it has 10 bytes"),
+        ([(0, b"12345")], "that it has 0 bytes"),
+    ],
+)
+async def test_INV_LSC2_pieces_that_are_no_whole_are_none(
+    answers: list[tuple[int, bytes]], why: str
+) -> None:
+    named = Named("main", FIRST, TidemarkPoint(RegionEpoch(8), 1))
+    with pytest.raises(_CannotBe, match=why):
+        await _fetched(Answers(*answers), named)  # type: ignore[arg-type]
+    assert await _fetched(Answers((10, b"12345"), (10, b"67890")), named) == b"1234567890"  # type: ignore[arg-type]
+    assert await _fetched(Answers((-1, b"")), named) is None  # type: ignore[arg-type]

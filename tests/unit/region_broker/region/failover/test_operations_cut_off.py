@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from geo_replicator.failover import Phase
-from region_broker.region.failover.operations import FailoverOperations
+from region_broker.region.failover.operations import FailoverOperations, Operation
 from region_broker.region.failover.steps.effects import FailoverSteps
 from tests.fixtures.failover_regions import Pair
 from tests.fixtures.waiting import until
@@ -45,7 +45,14 @@ async def cut_off_while_cutting(pair: Pair) -> str:
 
 async def lead_anew(pair: Pair) -> None:
     driver = pair.us.driver
-    (task,) = [each for each in asyncio.all_tasks() if each.get_coro().__qualname__ == "FailoverDriver.run"]  # type: ignore[union-attr]  # fmt: skip
+    running_drivers = [
+        task for task in asyncio.all_tasks()
+        if task.get_coro().__qualname__ == "FailoverDriver.run"  # type: ignore[union-attr]
+    ]  # fmt: skip
+    (task,) = [
+        task for task in running_drivers
+        if task.get_coro().cr_frame.f_locals["self"] is driver  # type: ignore[union-attr]
+    ]  # fmt: skip
     running, driver_run = task, driver.run
     running.cancel()
     await asyncio.wait({running})
@@ -96,3 +103,75 @@ async def test_one_that_was_not_recorded_has_ended(pair: Pair) -> None:
     assert operations.operation("x") is operation
     assert operation.status == "failed"
     assert "order it again" in operation.error
+
+
+# -- what is recorded of it ------------------------------------------------------------------------
+
+BEFORE = ["draining region eu", "waiting to reach the final"]
+AFTER = [
+    "fencing under region epoch 17",
+    "fencing",
+    "cutting",
+    "adopting",
+    "region us takes writes",
+]
+
+
+async def switched(pair: Pair, held: asyncio.Event) -> Operation:
+    """Begin a switch to us, whose node is deposed while it cuts; return the operation as it was told there."""
+    operation = pair.us.operations.begin_switch()
+    await pair.us.until(Phase.CUTTING)
+    await lead_anew(pair)
+    held.set()
+    return operation
+
+
+def asked_elsewhere(pair: Pair, operation_id: str) -> Operation:
+    found = FailoverOperations(pair.us.driver, pair.us.operations._chance).operation(operation_id)
+    assert found is not None
+    return found
+
+
+def is_told_whole(found: Operation, begun: Operation) -> None:
+    words = [*BEFORE, *AFTER]
+    assert [step[: len(word)] for step, word in zip(found.steps, words, strict=True)] == words
+    assert (found.kind, found.status, found.region_epoch) == ("switch", "succeeded", 17)
+    assert found.started_wall_ms == begun.started_wall_ms
+    assert 0 <= found.writes_paused_ms < 60_000
+
+
+async def test_INV_FOP1_who_leads_next_tells_what_was_done_before_and_for_how_long_writes_paused(
+    pair: Pair, held: asyncio.Event
+) -> None:
+    begun = await switched(pair, held)
+    found = asked_elsewhere(pair, begun.operation_id)
+    is_told_whole(await pair.us.ended(found), begun)
+    same = pair.us.operations.operation(begun.operation_id)
+    assert same is not None
+    assert (await pair.us.ended(same)).writes_paused_ms == found.writes_paused_ms
+
+
+async def test_INV_FOP1_also_where_nobody_asked_before_it_had_ended(
+    pair: Pair, held: asyncio.Event
+) -> None:
+    begun = await switched(pair, held)
+    await pair.us.until(Phase.ACTING)
+    is_told_whole(await pair.us.ended(asked_elsewhere(pair, begun.operation_id)), begun)
+    await pair.eu.until(Phase.MIRRORING)
+    back = pair.eu.operations.begin_switch()
+    assert (await pair.eu.ended(back)).status == "succeeded"
+    found = asked_elsewhere(pair, begun.operation_id)
+    assert (found.status, found.phase) == ("succeeded", "acting")
+    assert found.writes_paused_ms >= 0
+
+
+async def test_INV_FOP1_a_failover_of_the_dead_tells_no_pause(
+    pair: Pair, held: asyncio.Event
+) -> None:
+    """Since when writes had stopped the old region only could say."""
+    operation_id = await cut_off_while_cutting(pair)
+    held.set()
+    await pair.us.until(Phase.ACTING)
+    found = await pair.us.ended(asked_elsewhere(pair, operation_id))
+    assert (found.kind, found.status, found.writes_paused_ms) == ("failover", "succeeded", -1)
+    assert found.steps == AFTER

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ASYNC240 -- a test may wait for its own small files
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import pytest
 
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import Tail, Takeover, make_statement
-from geo_replicator.quarantine import CutCause, Provenance
+from geo_replicator.quarantine import CopyDamaged, CutCause, Provenance
 from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
@@ -183,3 +184,108 @@ async def test_T25_only_what_own_takeovers_since_cut_off_and_gave_up_is_named_ag
     moved = await store.move_in(given_up, batches)
     await store.move_in(msgspec.structs.replace(given_up, partition=4, **other_one), batches)
     assert given_up_tails(store, cut, "eu", RegionEpoch(8)) == [moved]
+
+
+# -- copies between the nodes of a region ----------------------------------------------------------
+
+
+async def sent(*pieces: bytes, fails: Exception | None = None) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+    if fails is not None:
+        raise fails
+
+
+@pytest.fixture
+async def moved(tmp_path: Path) -> Provenance:
+    """The tail as another node has it."""
+    return await QuarantineStore(RealDisk(), tmp_path / "other").move_in(NAMED, read)
+
+
+async def test_INV_QS5_a_copy_is_a_tail_as_any_other_and_survives_a_power_loss(
+    moved: Provenance,
+) -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs(Path("/region"))
+    store = QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+    await store.keep_copy(moved, sent(TAIL[:7], TAIL[7:]))
+    disk.power_loss(KeepsNothing())
+    again = QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+    assert again.tails() == [moved]
+    assert b"".join(again.chunks(moved)) == TAIL
+    assert await again.move_in(NAMED, read) == moved, "nor is it moved in once more"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        sent(TAIL[:-1]),
+        sent(TAIL, b"x"),
+        sent(TAIL[:-1], b"x"),
+        sent(TAIL[:9], fails=OSError(28, "No space left on device")),
+    ],
+    ids=["short", "long", "another", "broken off"],
+)
+async def test_INV_QS5_nothing_is_left_of_a_copy_that_is_not_the_tail(
+    store: QuarantineStore, moved: Provenance, pieces: AsyncIterator[bytes], tmp_path: Path
+) -> None:
+    with pytest.raises((CopyDamaged, OSError)):
+        await store.keep_copy(moved, pieces)
+    assert store.tails() == []
+    assert [path for path in (tmp_path / "quarantine").rglob("*") if path.is_file()] == []
+    assert not await store.has(moved)
+    await store.keep_copy(moved, sent(TAIL))
+    assert await store.has(moved)
+
+
+async def test_INV_Q5_a_copy_stands_beside_another_tail_of_its_name(
+    store: QuarantineStore, moved: Provenance
+) -> None:
+    own = await store.move_in(NAMED, other)
+    assert not await store.has(moved)
+    await store.keep_copy(moved, sent(TAIL))
+    assert {tail.edition for tail in store.tails()} == {0, 1}
+    assert {tail.identity for tail in store.tails()} == {own.identity, moved.identity}
+
+
+async def test_a_tail_within_a_longer_one_is_there_unless_its_bytes_are_others(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    whole = await store.move_in(NAMED, read)
+    node = QuarantineStore(RealDisk(), tmp_path / "shorter")
+    part = msgspec.structs.replace(NAMED, first_offset=43, last_offset=48)
+    shorter = await node.move_in(part, read)
+    differs = await QuarantineStore(RealDisk(), tmp_path / "differs").move_in(part, other)
+    assert await store.has(whole)
+    assert await store.has(shorter)
+    assert not await store.has(differs)
+    assert not await node.has(whole)
+    diverged = msgspec.structs.replace(shorter, cause=CutCause.DIVERGENCE)
+    assert not await store.has(diverged)
+    (batches,) = (tmp_path / "quarantine").rglob("*.batches")
+    batches.write_bytes(TAIL[:-1])
+    assert not await store.has(shorter), "what is damaged here does not stand for it"
+
+
+async def test_a_piece_is_sent_of_what_is_kept_only_also_after_an_operator_took_it_away(
+    store: QuarantineStore, moved: Provenance, tmp_path: Path
+) -> None:
+    assert await store.piece(moved.identity, 0, 10) is None
+    await store.move_in(NAMED, read)
+    again = QuarantineStore(RealDisk(), tmp_path / "quarantine")
+    assert await again.piece(moved.identity, 3, 10) == TAIL[3:13]
+    (batches,) = (tmp_path / "quarantine").rglob("*.batches")
+    batches.unlink()
+    assert await again.piece(moved.identity, 0, 10) is None
+    assert not await again.kept(), "nor is it named any more"
+
+
+async def test_INV_QS4_a_damaged_provenance_is_named_to_nobody_and_costs_no_other_tail(
+    store: QuarantineStore, tmp_path: Path
+) -> None:
+    first = await store.move_in(NAMED, read)
+    await store.move_in(NAMED, other)
+    (damaged,) = (tmp_path / "quarantine").rglob("*-1.json")
+    damaged.write_bytes(b"{")
+    again = QuarantineStore(RealDisk(), tmp_path / "quarantine")
+    assert list((await again.kept()).values()) == [first]

@@ -10,9 +10,11 @@ from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import LedgerTopics
 from idempotency.identity import LeaderEpoch
 from region_broker.controller.cluster_image import Leadership
-from region_broker.controller.image_database import MetadataInDoubt
-from region_broker.controller.metadata_commands import Command
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.log.recovery.removal import MARK_NAME
+from region_broker.partitions.partition import Partition
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_topics import MirrorTopicStore, mirror_topic
 from region_broker.region.mirror.mirror_view import MirrorView
@@ -66,3 +68,63 @@ async def test_a_region_of_one_node_ends_with_metadata_that_are_in_doubt(mirror:
     metadata.image = replace(metadata.image, topics={"orders": ORDERS})
     await topics.open_logs(mirror_topic(replace(ORDERS, partition_count=2)))
     assert len(list(mirror.partitions)) == 2
+
+
+def marked(site: Site) -> list[str]:
+    """Return what is noted on disk as about to be deleted."""
+    return sorted(map(str, site.folder.rglob(MARK_NAME)))
+
+
+@pytest.mark.parametrize("what", ["the topic", "a partition"])
+@pytest.mark.parametrize(
+    ("failure", "stays"),
+    [
+        (MetadataInDoubt("not settled"), True),
+        (MetadataUnwritable("the disk is full"), False),
+        (CommandRefused("internal-topic", "no"), False),
+    ],
+    ids=["in doubt", "not written", "refused"],
+)
+async def test_INV_T5_a_mark_stays_only_where_nobody_knows_whether_the_registry_has_forgotten(
+    mirror: Site, what: str, failure: Exception, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark that stayed after a refusal would have the next start delete what the registry has; one that goes leaves files for ever."""
+    topics, metadata, two = topics_of(mirror), mirror.metadata, replace(ORDERS, partition_count=2)
+    metadata.image = replace(metadata.image, topics={"orders": two})
+    await topics.open_logs(mirror_topic(two))
+
+    async def apply(_: Command) -> MetadataImage:
+        assert marked(mirror), "noted before it is asked for"
+        raise failure
+
+    monkeypatch.setattr(metadata, "apply", apply)
+    change = topics.delete(mirror_topic(two)) if what == "the topic" else topics.shrink(TOPIC_ID, 1)
+    with pytest.raises((LinkFailed, OSError)):
+        await change
+    assert bool(marked(mirror)) is stays
+    assert len(list(mirror.partitions)) == 2
+
+
+async def test_INV_MT2_the_replication_hears_of_a_log_before_anybody_asks_how_far_it_is(
+    mirror: Site,
+) -> None:
+    """Else it counts as durable on this node alone, and a tidemark would be reached that the others lack."""
+    happened: list[str] = []
+
+    class Watching(MirrorPartitions):
+        def opened(self, partition: Partition) -> None:
+            happened.append(f"opened {partition.tp.partition}")
+
+        def take_on(self, partition: Partition, *, is_new: bool = True) -> None:
+            super().take_on(partition, is_new=is_new)
+            happened.append(f"taken on {partition.tp.partition}")
+
+    view = MirrorView(mirror.partitions, mirror.clock, 0)
+    logs = Watching(mirror.partitions, LedgerTopics(TOPIC_ID, TOPIC_ID), view)
+    topics = MirrorTopicStore(
+        mirror.metadata, mirror.partitions, logs, lambda: happened.append("told")
+    )
+    two = replace(ORDERS, partition_count=2)
+    mirror.metadata.image = replace(mirror.metadata.image, topics={"orders": two})
+    await topics.open_logs(mirror_topic(two))
+    assert happened == ["taken on 0", "taken on 1", "told", "opened 0", "opened 1"]
