@@ -369,8 +369,6 @@ class _Connection:
 
     async def _drain(self) -> bool:
         """Wait for a peer that reads slowly: its next requests stay unread so long."""
-        if self._stream.has_room:
-            return True
         try:
             async with asyncio.timeout(self._server.settings.stall_timeout_ms / 1000):
                 await self._stream.drain()
