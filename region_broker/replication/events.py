@@ -171,13 +171,15 @@ class LeaderLog(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What an answer has of one log: records from `position` up to `end_offset` (none where they are equal), and the leader's marks."""
+    """What an answer has of one log: records from `position` up to `end_offset` (none where they are equal), `data_bytes` of them, and
+    the leader's marks."""
 
     key: LogKey
     position: int
     end_offset: int
     high_watermark: int
     log_start_offset: int
+    data_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ INV-RPF2  a log is never cut below its HW: where the histories part below it the
 INV-RPF3  what comes of another session than the present one changes nothing; a session belongs to one leader epoch (R4)
 INV-RPF4  what is reported is durable here, of the log as it is after it was cut (R8)
 INV-RPF5  a leader epoch that is not newer than the one followed changes nothing (R4)
-INV-RPF6  at most `FETCHES_IN_FLIGHT` fetches are under way, and `URGENT_FETCHES_MAX` where logs are new; answers are taken in their order
+INV-RPF6  at most `FETCHES_IN_FLIGHT` fetches are under way, and `URGENT_FETCHES_MAX` where logs are new; answers are taken in their order.
+          One is always under way; while what came is little, and not durable here yet, the others wait, to go with the report of that
 INV-RPF7  HW of a log here is at most what is durable here, and never goes down
 INV-RPF8  a log start is reported once it is durable here, and as what a start that the leader said in this session came to, never as
           it was before: this log may start above the leader's, and go back there
@@ -61,6 +62,8 @@ from region_broker.replication.facts import AskAgain, LogHistory, compare
 
 FETCHES_IN_FLIGHT: Final = 2
 URGENT_FETCHES_MAX: Final = 8
+HELD_BYTES_MAX: Final = 64 * 1024
+"""What is little: the leader has another fetch to answer, and fills it as fast as this is synced."""
 BACKOFF_MS_MIN: Final = 50
 BACKOFF_MS_MAX: Final = 2_000
 ASK_AGAIN_MS: Final = 500
@@ -120,6 +123,8 @@ class FollowingCore:
         self._backoff_ms = BACKOFF_MS_MIN
         self._logs: dict[LogKey, _Log] = {}
         self._in_flight = 0
+        self._unsynced: set[LogKey] = set()
+        """The logs of which little was written here that is not durable yet."""
         # What the next fetch says.
         self._added: dict[LogKey, int] = {}
         self._forgotten: list[LogKey] = []
@@ -208,6 +213,7 @@ class FollowingCore:
         self._is_connected = False
         self._ask_absent_at_ms = None
         self._in_flight = 0
+        self._unsynced.clear()
         self._logs.clear()
         self._added.clear()
         self._forgotten.clear()
@@ -287,6 +293,8 @@ class FollowingCore:
         filled = tuple(part for part, _ in copied if part.end_offset > part.position)
         if filled:
             self._effects.append(AppendSlices(filled))
+            if sum(part.data_bytes for part in filled) <= HELD_BYTES_MAX:
+                self._unsynced.update(part.key for part in filled)
         for part, log in copied:
             log.position = part.end_offset
             log.leaders_high_watermark = part.high_watermark
@@ -306,6 +314,8 @@ class FollowingCore:
                 continue
             assert durable_end <= log.position, "INV-RPF4: a sync from before a cut was told"
             log.durable_end = durable_end
+            if durable_end == log.position:
+                self._unsynced.discard(key)
             if log.stage is Stage.COPIED:
                 self._to_report[key] = durable_end
                 self._show(key, log)
@@ -325,6 +335,7 @@ class FollowingCore:
 
     def _remove(self, key: LogKey) -> None:
         log = self._logs.pop(key, None)
+        self._unsynced.discard(key)
         self._added.pop(key, None)
         self._starts_to_report.pop(key, None)
         if log is not None and log.stage is Stage.COPIED:
@@ -335,7 +346,7 @@ class FollowingCore:
         if not self._is_connected or (self._in_flight == 0 and self._waits_for_histories()):
             return
         is_urgent = bool(self._added or self._forgotten)
-        while self._in_flight < (URGENT_FETCHES_MAX if is_urgent else FETCHES_IN_FLIGHT):
+        while self._in_flight < (URGENT_FETCHES_MAX if is_urgent else self._fetches_wanted()):
             self._effects.append(
                 SendFetch(
                     self._session, self._added, tuple(self._forgotten), self._to_report, self._starts_to_report
@@ -347,6 +358,11 @@ class FollowingCore:
         if self._to_report or self._starts_to_report:
             self._effects.append(SendReport(self._session, self._to_report, self._starts_to_report))
             self._to_report, self._starts_to_report = {}, {}
+
+    def _fetches_wanted(self) -> int:
+        """Return how many fetches are to be under way now (INV-RPF6)."""
+        has_report = self._to_report or self._starts_to_report
+        return 1 if self._unsynced and not has_report else FETCHES_IN_FLIGHT
 
     def _waits_for_histories(self) -> bool:
         """Return whether the first answer about histories is still to come: the first fetch says all that is durable here."""

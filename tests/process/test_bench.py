@@ -136,6 +136,41 @@ def test_two_brokers_in_alternation_with_ratios_and_a_report(tmp_path: Path) -> 
     assert "http" not in page.replace("127.0.0.1", ""), "nothing is fetched"
 
 
+def test_a_region_of_three_nodes_beside_another_one(tmp_path: Path) -> None:
+    with LocalCluster.open(
+        tmp_path, region_count=1, node_count=3, port=0, new_cluster_id=UUID(int=1)
+    ) as cluster:
+        cluster.start()
+        (region,) = cluster.plan.regions
+        pids = [str(pid) for pid in cluster.pids(region.name)]
+        document = figures(
+            run_bench(
+                "produce", *SHORT, "--runs", "1", "--nodes", "3", "--against", region.bootstrap,
+                "--against-pid", ",".join(pids), "-o", "json",
+            )
+        )  # fmt: skip
+        too_many = run_bench("produce", "--nodes", "5", "--against", region.bootstrap)
+        too_few = run_bench(
+            "produce", "--against", region.bootstrap, "--against-pid", ",".join(pids[:2])
+        )
+    rows = document["results"]
+    assert [(row["what"], row["size_bytes"]) for row in rows] == [
+        *[("produce", size_bytes) for size_bytes in (100, 100, 1000, 1000)],
+        *[("produce, one at a time", 100)] * 2,
+    ]
+    for row in rows:
+        assert [node["node"] for node in row["nodes"]] == [1, 2, 3]
+        assert sorted(node["leads"] > 0 for node in row["nodes"]) == [False, False, True]
+        assert all(node["rss_mb"] > 0 for node in row["nodes"])
+        assert row["leader_cpu_us_each"] >= 0 <= row["follower_cpu_ns_per_byte"]
+    assert len(document["ratios"]) == 3
+    assert too_many.returncode == 1
+    assert "3 nodes answer" in too_many.stderr
+    assert "tests.compat.apache_kafka --nodes 5" in too_many.stderr
+    assert too_few.returncode == 1
+    assert "--against-pid" in too_few.stderr
+
+
 def test_a_mirror_that_was_away_catches_up() -> None:
     done = run_bench(
         "catch-up", "--regions", "2", "--megabytes", "1", "--runs", "2", "--partitions", "3", "-o", "json"

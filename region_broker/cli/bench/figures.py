@@ -23,7 +23,8 @@ class Plan:
     """What to measure. `seconds` is the measured length of one run, warm-up comes on top."""
 
     seconds: float
-    size_bytes: int
+    sizes_bytes: tuple[int, ...]
+    """Of a record. The stream of records is measured with each of them, all other loads with the first."""
     partition_count: int
     producer_counts: tuple[int, ...]
     connection_counts: tuple[int, ...]
@@ -34,18 +35,37 @@ class Plan:
     topic_counts: tuple[int, ...] = (1, 2_000)
 
     @property
+    def size_bytes(self) -> int:
+        """Return the bytes of one record."""
+        return self.sizes_bytes[0]
+
+    @property
     def warm_up_s(self) -> float:
         """Return how long a run goes on before it is measured, in seconds."""
         return min(1.0, self.seconds / 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCost:
+    """What one node of several used; `led_count`: how many partitions of the run's topic it leads, the others it follows."""
+
+    node_id: int
+    led_count: int
+    cpu_s: float
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the node used in one run, None where its process is not known; and this client."""
+    """What all nodes used in one run, None where their processes are not known; and this client.
+
+    `nodes`: each of them, where there are several.
+    """
 
     cpu_s: float | None = None
     rss_bytes: int | None = None
     client_cpu_s: float = 0.0
+    nodes: Sequence[NodeCost] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +102,7 @@ class Row:
             "broker": self.broker,
             "what": self.what,
             "producers": self.producers,
+            "size_bytes": self.size_bytes,
             "unit": self.unit,
             "median": round(statistics.median(rates), 1),
             "min": round(min(rates), 1),
@@ -101,7 +122,33 @@ class Row:
                 ],
                 0,
             ),
+            **self._by_node(in_records=in_records),
             "runs": len(self.runs),
+        }
+
+    def _by_node(self, *, in_records: bool) -> dict[str, Any]:
+        """Return who leads and who follows apart; a follower's figure is the mean of those that lead nothing of the topic."""
+        of_runs = [run.cost.nodes for run in self.runs]
+        if not all(of_runs):
+            return {"leader_cpu_us_each": None, "follower_cpu_us_each": None, "follower_cpu_ns_per_byte": None,
+                    "nodes": []}  # fmt: skip
+        leading, following = zip(*(_apart(nodes) for nodes in of_runs), strict=True)
+        follower_us = self._us_each(following)
+        return {
+            "leader_cpu_us_each": self._us_each(leading),
+            "follower_cpu_us_each": follower_us,
+            "follower_cpu_ns_per_byte": round(1000 * follower_us / self.size_bytes, 3)
+            if in_records and follower_us is not None
+            else None,
+            "nodes": [
+                {
+                    "node": found[-1].node_id,
+                    "leads": found[-1].led_count,
+                    "cpu_us_each": self._us_each([node.cpu_s for node in found]),
+                    "rss_mb": self._cost([node.rss_bytes / MEGA for node in found], 0),
+                }
+                for found in zip(*of_runs, strict=True)
+            ],
         }
 
     def _latency(self, quantile: float) -> float | None:
@@ -123,6 +170,13 @@ class Row:
         return round(statistics.median(known), digits) if known else None
 
 
+def _apart(nodes: Sequence[NodeCost]) -> tuple[float, float | None]:
+    """Return the CPU of all that lead, and the mean of those that only follow; None where all lead something."""
+    following = [node.cpu_s for node in nodes if not node.led_count]
+    leading = sum(node.cpu_s for node in nodes if node.led_count)
+    return leading, statistics.mean(following) if following else None
+
+
 def ratios(ours: Row, theirs: Row) -> dict[str, Any]:
     """Return ours over theirs, run by run in the order they alternated, as medians.
 
@@ -134,6 +188,7 @@ def ratios(ours: Row, theirs: Row) -> dict[str, Any]:
     return {
         "what": ours.what,
         "producers": ours.producers,
+        "size_bytes": ours.size_bytes,
         "rate": round(statistics.median(mine.per_s / other.per_s for mine, other in pairs), 2),
         "p50": _over(a["p50_ms"], b["p50_ms"]),
         "p99": _over(a["p99_ms"], b["p99_ms"]),

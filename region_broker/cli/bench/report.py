@@ -20,10 +20,16 @@ _COLORS: Final = ("#1f6f8b", "#c9803c")
 def render(document: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """Return the report; `document` is what `-o json` prints."""
     charts = "".join(
-        _chart(f"{what}{f', {producers} producers' if producers > 1 else ''}", list(group))
-        for (what, producers), group in groupby(rows, key=lambda row: (row.what, row.producers))
+        _chart(
+            f"{what}, {size} B{f', {producers} producers' if producers > 1 else ''}", list(group)
+        )
+        for (what, size, producers), group in groupby(
+            rows, key=lambda row: (row.what, row.size_bytes, row.producers)
+        )
     )
-    results = [row.as_dict() for row in rows]
+    results = [
+        {key: value for key, value in row.as_dict().items() if key != "nodes"} for row in rows
+    ]
     compared = document["ratios"]
     title = f"tidemark bench: {document['bootstrap']}"
     return f"""<!doctype html>

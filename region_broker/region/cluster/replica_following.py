@@ -392,7 +392,14 @@ class ReplicaFollowing:
             # A log here never starts beyond its end.
             start = min(part.log_start_offset, part.end_offset)
             slices.append(
-                Slice(part.key, part.position, part.end_offset, part.high_watermark, start)
+                Slice(
+                    part.key,
+                    part.position,
+                    part.end_offset,
+                    part.high_watermark,
+                    start,
+                    part.data_bytes,
+                )
             )
         self._tell(Fetched(line.session, tuple(slices)))
         self._answer = {}

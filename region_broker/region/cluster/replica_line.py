@@ -183,12 +183,17 @@ class ReplicaLine:
         client = self._open_client()
         if client.ended is not None:
             return
+        durable_ends, log_starts = effect.durable_ends, effect.log_starts
+        if not effect.positions and (durable_ends or log_starts):
+            # Ahead of the fetch, in the same write: a notice is taken in the step in which it comes, a request in a later one.
+            self._report(durable_ends, log_starts)
+            durable_ends, log_starts = {}, {}
         message = ReplicaFetch(
             leader_epoch=self._leader_epoch,
             positions=places_of(effect.positions),
             forgotten=tuple((key.topic_id, key.partition) for key in effect.forgotten),
-            durable_ends=places_of(effect.durable_ends),
-            log_starts=places_of(effect.log_starts),
+            durable_ends=places_of(durable_ends),
+            log_starts=places_of(log_starts),
             serves_readers=self._driver.serves_readers,
             bytes_max=FETCH_BYTES_MAX,
             wait_ms_max=FETCH_WAIT_MS,
@@ -197,11 +202,14 @@ class ReplicaLine:
 
     def report(self, effect: SendReport) -> None:
         """Say how far logs are durable, and where they start; nothing once the connection has ended."""
+        self._report(effect.durable_ends, effect.log_starts)
+
+    def _report(self, durable_ends: Mapping[LogKey, int], log_starts: Mapping[LogKey, int]) -> None:
         self._open_client().notify(
             DurableReport(
                 leader_epoch=self._leader_epoch,
-                durable_ends=places_of(effect.durable_ends),
-                log_starts=places_of(effect.log_starts),
+                durable_ends=places_of(durable_ends),
+                log_starts=places_of(log_starts),
             )
         )
 

@@ -1,7 +1,8 @@
 """What one follower is sent: from where, how much at a time, and when.
 
-INV-RSN1 an answer goes out as soon as a log has something that the follower was not sent, or its HW or start moved; a waiting fetch
-         costs nothing: appends wake it, nobody polls
+INV-RSN1 an answer goes out as soon as a log has something that the follower was not sent, or its start moved: a turn of the loop before
+         the group commit begins that syncs the same here (INV-CM7), so there is one for each. Where only HW moved, that goes with the
+         next of these, or by itself after `HW_WAIT_MS`. A waiting fetch costs nothing: appends wake it, nobody polls
 INV-RSN2 what leaves is what is written here, synced or not: a follower may be durable first, and HW counts this node, too (INV-RPL1)
 INV-RSN3 logs take turns, and an answer has at most `ANSWER_BYTES_MAX` and its last log's share; it is read for no longer than
          `COLLECT_MS`
@@ -13,6 +14,7 @@ Not here: who may fetch, what a report means (`replica_leading`).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -21,6 +23,7 @@ from idempotency.identity import LogKey
 from idempotency.ports import Clock
 from idempotency.record_batch import Buffer
 from region_broker.limits import MIB
+from region_broker.log import group_commit
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.partitions.partition import Partition
@@ -37,6 +40,10 @@ LOG_BYTES_MAX: Final = 1 * MIB
 ANSWER_BYTES_MAX: Final = 8 * MIB
 WAIT_MS_MAX: Final = 2_000
 COLLECT_MS: Final = 1_000
+GATHER_QUIET_TURNS: Final = group_commit.GATHER_QUIET_TURNS - 1
+GATHER_TURNS_MAX: Final = group_commit.GATHER_TURNS_MAX - 1
+HW_WAIT_MS: Final = 5
+"""How much later than it might a follower's readers see what is committed, where nothing else is written."""
 COUNTED_BYTES_MAX: Final = 64 * MIB
 """What lies behind an answer is counted up to here."""
 
@@ -76,9 +83,14 @@ class Copying:
             self._ends.pop(key)()
 
     def moved(self, key: LogKey) -> None:
-        """A batch was written, or HW moved."""
+        """A batch was written."""
         for session in self._sessions.get(key, ()):
             session.mark(key)
+
+    def committed(self, key: LogKey) -> None:
+        """HW moved."""
+        for session in self._sessions.get(key, ()):
+            session.mark_committed(key)
 
     def _changed(self, partition: Partition) -> None:
         for session in self._sessions.get(partition.key, ()):
@@ -109,6 +121,8 @@ class FetchSession:
         self._wakes = asyncio.Event()
         self._turn = asyncio.Lock()
         self._closed = False
+        self._marks = 0
+        self._hw_timer: asyncio.TimerHandle | None = None
 
     # -- what is asked for -----------------------------------------------------------------------
 
@@ -132,7 +146,20 @@ class FetchSession:
     def mark(self, key: LogKey) -> None:
         """Look at a log in the next answer, which goes out now (INV-RSN1)."""
         self._moved[key] = None
+        self._marks += 1
         self._wakes.set()
+
+    def mark_committed(self, key: LogKey) -> None:
+        """Look at a log in the next answer, which goes out soon (INV-RSN1)."""
+        self._moved[key] = None
+        if self._hw_timer is None and not self._wakes.is_set():
+            loop = asyncio.get_running_loop()
+            self._hw_timer = loop.call_later(HW_WAIT_MS / 1000, self._hw_is_due)
+
+    def _hw_is_due(self) -> None:
+        self._hw_timer = None
+        if self._moved:
+            self._wakes.set()
 
     def start_moved(self, partition: Partition) -> None:
         """Look at a log whose start has moved; called at other changes, too."""
@@ -143,6 +170,8 @@ class FetchSession:
     def close(self) -> None:
         """End: fetches that wait are answered."""
         self._closed = True
+        if self._hw_timer is not None:
+            self._hw_timer.cancel()
         for key in list(self.positions):
             self.forget(key)
         self._wakes.set()
@@ -155,6 +184,7 @@ class FetchSession:
             until_ms = self._clock.monotonic_ms() + min(request.wait_ms_max, WAIT_MS_MAX)
             while True:
                 await self._wait(until_ms - self._clock.monotonic_ms())
+                await self._gather()
                 reply = await self._collect(request)
                 if reply is not None:
                     return reply
@@ -164,12 +194,20 @@ class FetchSession:
     async def _wait(self, wait_ms: int) -> None:
         if self._closed or self._wakes.is_set() or wait_ms <= 0:
             return
-        async with asyncio.TaskGroup() as tasks:
-            woken = tasks.create_task(self._wakes.wait())
-            timer = tasks.create_task(self._clock.sleep_ms(wait_ms))
-            await asyncio.wait((woken, timer), return_when=asyncio.FIRST_COMPLETED)
-            woken.cancel()
-            timer.cancel()
+        # No task of its own: each would cost turns, and what is written is to leave before a group commit holds the loop up.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._wakes.wait()
+
+    async def _gather(self) -> None:
+        """Let those append whose requests are here already, as the group commit does (INV-RSN1)."""
+        quiet_turns = 0
+        for _ in range(GATHER_TURNS_MAX):
+            before = self._marks
+            await asyncio.sleep(0)
+            quiet_turns = 0 if self._marks != before else quiet_turns + 1
+            if quiet_turns == GATHER_QUIET_TURNS:
+                return
 
     async def _collect(self, request: ReplicaFetch) -> Reply | None:
         self._wakes.clear()

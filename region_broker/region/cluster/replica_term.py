@@ -169,7 +169,7 @@ class LeaderTerm:
         if partition is None or self._is_over:
             return  # INV-RTM2
         partition.commit_up_to(offset)
-        self.copying.moved(key)
+        self.copying.committed(key)
         if key in self._unsettled and self.core.knows_latest(key):
             self._settle(key)
 

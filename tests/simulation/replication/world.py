@@ -14,7 +14,7 @@ from idempotency.identity import LeaderEpoch, LogKey, Member
 from region_broker.replication import effects as out
 from region_broker.replication import events as into
 from region_broker.replication.facts import InSync
-from region_broker.replication.following import FollowingCore
+from region_broker.replication.following import HELD_BYTES_MAX, FollowingCore
 from region_broker.replication.leading import LeadingCore, LeadingSettings
 from tests.simulation.replication.choosing import choose
 from tests.simulation.replication.disks import Row, SimDisk
@@ -363,7 +363,9 @@ class Node:
                 end = position + len(sent)
                 # A log never starts beyond its end, as the driver has it.
                 start = min(log.start, end)
-                slices.append(into.Slice(key, position, end, log.high_watermark, start))
+                # Three records are much: the next fetch does not wait for their sync.
+                data_bytes = len(sent) * (HELD_BYTES_MAX // 2 - 1)
+                slices.append(into.Slice(key, position, end, log.high_watermark, start, data_bytes))
                 connection.told[key] = marks
                 connection.positions[key] = position + len(sent)
         connection.waiting -= 1

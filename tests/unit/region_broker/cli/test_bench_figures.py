@@ -1,8 +1,10 @@
 """Rows of `tidemark bench`: medians, spreads, percentiles."""
 
+from typing import Any
+
 import pytest
 
-from region_broker.cli.bench.figures import Cost, Row, Run, percentile, ratios
+from region_broker.cli.bench.figures import Cost, NodeCost, Row, Run, percentile, ratios
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,36 @@ def test_a_ratio_of_what_does_not_apply_is_none() -> None:
     assert ratios(bare, bare) == {
         "what": "t",
         "producers": 1,
+        "size_bytes": 1,
         "rate": 1.0,
         "p50": None,
         "p99": None,
         "cpu each": None,
         "memory": None,
     }
+
+
+def test_the_cost_of_several_nodes_is_told_by_node_and_by_who_leads() -> None:
+    def run(*nodes: tuple[int, int, float]) -> Run:
+        found = [
+            NodeCost(node_id=node_id, led_count=led_count, cpu_s=cpu_s, rss_bytes=node_id * 10**7)
+            for node_id, led_count, cpu_s in nodes
+        ]
+        return Run(count=1000, seconds=1.0, cost=Cost(cpu_s=1.0, rss_bytes=1, nodes=found))
+
+    def row(*runs: Run) -> dict[str, Any]:
+        return Row(what="t", unit="msg/s", producers=1, size_bytes=100, runs=runs).as_dict()
+
+    led_by_one = row(run((1, 6, 0.5), (2, 0, 0.2), (3, 0, 0.3)))
+    assert led_by_one["leader_cpu_us_each"] == 500.0
+    assert led_by_one["follower_cpu_us_each"] == 250.0
+    assert led_by_one["follower_cpu_ns_per_byte"] == 2500.0
+    assert led_by_one["nodes"] == [
+        {"node": 1, "leads": 6, "cpu_us_each": 500.0, "rss_mb": 10.0},
+        {"node": 2, "leads": 0, "cpu_us_each": 200.0, "rss_mb": 20.0},
+        {"node": 3, "leads": 0, "cpu_us_each": 300.0, "rss_mb": 30.0},
+    ]
+    led_by_all = row(run((1, 2, 0.5), (2, 2, 0.2), (3, 2, 0.3)))
+    assert (led_by_all["leader_cpu_us_each"], led_by_all["follower_cpu_us_each"]) == (1000.0, None)
+    alone = row(Run(count=1, seconds=1.0))
+    assert (alone["nodes"], alone["leader_cpu_us_each"]) == ([], None)

@@ -40,6 +40,7 @@ from region_broker.replication.following import (
     ASK_AGAIN_MS,
     BACKOFF_MS_MAX,
     BACKOFF_MS_MIN,
+    HELD_BYTES_MAX,
     URGENT_FETCHES_MAX,
     FollowingCore,
     Stage,
@@ -87,6 +88,11 @@ class Follower:
 
     def fetched(self, *slices: Slice) -> list[FollowerEffect]:
         return self.step(Fetched(1, slices))
+
+
+def fetches(effects: list[FollowerEffect]) -> list[FollowerEffect]:
+    """Return what of it asks for more."""
+    return [effect for effect in effects if isinstance(effect, SendFetch)]
 
 
 def copying(end: int = 3, durable: int | None = None, hw: int = 0) -> Follower:
@@ -247,12 +253,34 @@ def test_INV_RPF6_many_new_logs_do_not_make_many_fetches() -> None:
 def test_R8_INV_RPF4_what_is_reported_is_durable_and_only_what_has_moved() -> None:
     follower = copying(end=3, durable=2)
     part = Slice(X, 3, 5, 0, 0)
-    sent = [AppendSlices((part,)), LogStart(X, 0), SendFetch(1, {}, (), {}, {})]
-    assert follower.fetched(part) == sent
-    assert follower.step(LogsDurable({X: 4})) == [SendReport(1, {X: 4}, {})]
+    assert follower.fetched(part) == [AppendSlices((part,)), LogStart(X, 0)]
+    assert follower.step(LogsDurable({X: 4})) == [SendFetch(1, {}, (), {X: 4}, {})]
     assert follower.step(LogsDurable({X: 4})) == []
-    follower.step(LogsDurable({X: 5}))
+    assert follower.step(LogsDurable({X: 5})) == [SendReport(1, {X: 5}, {})]
     assert follower.fetched() == [SendFetch(1, {}, (), {}, {})]
+
+
+def test_INV_RPF6_a_fetch_waits_for_the_report_of_what_is_little() -> None:
+    follower = copying(end=3, durable=3)
+    little, much = (
+        Slice(X, 3, 5, 0, 0, HELD_BYTES_MAX),
+        Slice(X, 5, 6, 0, 0, 1),
+    )
+    assert fetches(follower.fetched(little)) == []
+    assert fetches(follower.fetched(much)) == [SendFetch(1, {}, (), {}, {})], "one is under way"
+    assert fetches(follower.step(LogsDurable({X: 6}))) == [SendFetch(1, {}, (), {X: 6}, {})]
+    assert fetches(follower.fetched(Slice(X, 6, 6, 6, 0))) == [SendFetch(1, {}, (), {}, {})], (
+        "nothing waits for its sync"
+    )
+
+
+def test_INV_RPF6_no_fetch_waits_where_much_comes_or_a_log_is_gone() -> None:
+    follower = copying(end=3, durable=3)
+    much = Slice(X, 3, 9, 0, 0, HELD_BYTES_MAX + 1)
+    assert fetches(follower.fetched(much)) == [SendFetch(1, {}, (), {}, {})]
+    follower = copying(end=3, durable=3)
+    assert fetches(follower.fetched(Slice(X, 3, 5, 0, 0, 1))) == []
+    assert fetches(follower.step(LogRemoved(X))) == [SendFetch(1, {}, (X,), {}, {})]
 
 
 def test_INV_RPF6_what_is_durable_goes_with_the_next_fetch_where_one_may_go() -> None:
@@ -267,7 +295,9 @@ def test_INV_RPF7_hw_is_what_the_leader_says_as_far_as_it_is_durable_here() -> N
     follower = copying(end=3, durable=2, hw=1)
     part = Slice(X, 3, 6, 5, 0)
     assert HighWatermark(X, 2) in follower.fetched(part)
-    assert follower.step(LogsDurable({X: 4})) == [HighWatermark(X, 4), SendReport(1, {X: 4}, {})]
+    assert follower.step(LogsDurable({X: 4})) == [
+        HighWatermark(X, 4), SendFetch(1, {}, (), {X: 4}, {})
+    ]  # fmt: skip
     assert HighWatermark(X, 5) in follower.step(LogsDurable({X: 6}))
     assert follower.fetched(Slice(X, 6, 6, 3, 0)) == [
         SendFetch(1, {}, (), {}, {})

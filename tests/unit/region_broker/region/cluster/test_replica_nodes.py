@@ -644,7 +644,7 @@ def test_INV_RLN2_a_leader_that_does_not_answer_is_left() -> None:
         region.fabric.mute("n1", "n2")
         await region.until(
             lambda: "did not answer" in str(two.following.state()["last_error"]),
-            "it gives up",
+            "it gives up, and says why",
             within_ms=12_000,
         )
         assert not two.following.state()["connected"]
