@@ -17,6 +17,7 @@ import click
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Row, Run, ratios
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
+from region_broker.config.relations import NODE_COUNT_MAX
 
 if TYPE_CHECKING:
     from region_broker.cli.bench.stage import Stage
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 LOADS: Final = ("produce", "requests", "consume", "latency", "transactions")
 PAIR_LOADS: Final = ("catch-up", "idle")
 """These stop and start a mirror of their own, or count what two regions use: only when named."""
+SIZE: Final = "size"
+"""This one stops, starts and kills all nodes of its own: only when named, and its figures are no rates."""
 _PRODUCERS_MAX: Final = 256
 _TOPICS_MAX: Final = 10_000
 
@@ -38,14 +41,17 @@ Examples:
   tidemark bench latency --regions 2 --rate 500         and how soon a mirror shows it
   tidemark bench catch-up --regions 2 --size 1024       a mirror that was away
   tidemark bench idle --regions 2 --seconds 20          CPU of both regions when nothing is written
+  tidemark bench size --nodes 3 --partitions 1000       what so many partitions cost: idle, start, loss of the leader
   tidemark bench --against 127.0.0.1:9192 --html bench.html
 """
 )
-@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, "all"]), default="all")
+@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, "all"]), default="all")
 @click.option("--bootstrap", envvar="TIDEMARK_BOOTSTRAP",
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
 @click.option("--regions", "region_count", default=1, show_default=True,
               type=click.IntRange(1, 8), help="Regions of the cluster that is started.")  # fmt: skip
+@click.option("--nodes", "node_count", default=1, show_default=True,
+              type=click.IntRange(1, NODE_COUNT_MAX), help="Nodes of each region of that cluster.")  # fmt: skip
 @click.option("--against", metavar="HOST:PORT",
               help="Another broker that speaks Kafka's protocol: measured in alternation, with ratios.")  # fmt: skip
 @click.option("--against-pid", "against_pids", multiple=True, type=click.IntRange(1),
@@ -74,8 +80,8 @@ Examples:
               help="Runs of each; the median and the spread are shown.")  # fmt: skip
 @output_option
 def bench(load: str, bootstrap: str | None, against: str | None, against_pids: tuple[int, ...],
-          region_count: int, output: str, html_path: Path | None, producers: str, connections: str,
-          topics: str, **numbers: Any) -> None:  # fmt: skip
+          region_count: int, node_count: int, output: str, html_path: Path | None, producers: str,
+          connections: str, topics: str, **numbers: Any) -> None:  # fmt: skip
     """Measure a broker: records per second in and out, latencies, transactions.
 
     It makes topics of its own and removes them. Client and broker share this machine's cores if the
@@ -88,8 +94,17 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pids: t
         **numbers,
     )
     loads = LOADS if load == "all" else (load,)
+    counts = (region_count, node_count)
+    if load == SIZE:
+        if bootstrap or against:
+            fail(
+                "size stops and kills the nodes that it measures: give no --bootstrap or --against",
+                EXIT_USAGE,
+            )
+        _size(plan, counts, output)
+        return
     try:
-        with _broker(bootstrap, region_count) as stage:
+        with _broker(bootstrap, counts) as stage:
             stages = [stage, *_other(against, against_pids, stage.mark)]
             rows = [row for name in loads for row in _measured(name, stages, plan)]
     except BenchFailed as error:
@@ -144,8 +159,8 @@ def _counts(option: str, text: str, highest: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def _broker(bootstrap: str | None, region_count: int) -> Iterator["Stage"]:
-    """Give the broker to measure, starting one if none is named."""
+def _broker(bootstrap: str | None, counts: tuple[int, int]) -> Iterator["Stage"]:
+    """Give the broker to measure, starting one if none is named; `counts`: of its regions, and of the nodes of each."""
     from region_broker.cli.bench.stage import Stage
     from region_broker.ports.system.chance import SystemChance
     from region_broker.workbench.cluster_plan import ClusterError
@@ -157,11 +172,13 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator["Stage"]:
         return
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
-        _say(f"starting a cluster of {region_count} in {folder}")
+        region_count, node_count = counts
+        nodes = f" with {node_count} nodes each" if node_count > 1 else ""
+        _say(f"starting a cluster of {region_count}{nodes} in {folder}")
         try:
             cluster = stack.enter_context(
                 LocalCluster.open(
-                    folder.resolve(), region_count=region_count, port=0,
+                    folder.resolve(), region_count=region_count, port=0, node_count=node_count,
                     new_cluster_id=SystemChance().uuid(),
                 )
             )  # fmt: skip
@@ -173,6 +190,42 @@ def _broker(bootstrap: str | None, region_count: int) -> Iterator["Stage"]:
             bootstrap=primary.bootstrap, pids=tuple(cluster.pids(primary.name)), mark=mark, name="tidemark",
             mirror=mirrors[0].bootstrap if mirrors else "", cluster=cluster,
         )  # fmt: skip
+
+
+def _size(plan: Plan, counts: tuple[int, int], output: str) -> None:
+    """Measure a cluster of our own, and print its figures."""
+    from region_broker.cli.bench.size import SizeBench, SizePlan
+
+    asked = SizePlan(
+        partition_count=plan.partition_count, seconds=plan.seconds, run_count=plan.run_count
+    )
+    try:
+        with _broker(None, counts) as stage:
+            assert stage.cluster is not None, "it was started here"
+            rows = [
+                _said(each.as_dict()) for each in SizeBench(stage.cluster, asked, _say).figures()
+            ]
+    except BenchFailed as error:
+        fail(str(error))
+    if output == "json":
+        settings = {
+            "partitions": plan.partition_count,
+            "regions": counts[0],
+            "nodes": counts[1],
+            "seconds": plan.seconds,
+        }
+        print_json({"machine": _machine(), "settings": settings, "figures": rows})
+        return
+    print_rows(
+        [{key: _number(value) for key, value in row.items()} for row in rows],
+        output,
+        title=_machine_line(),
+    )
+
+
+def _said(row: dict[str, Any]) -> dict[str, Any]:
+    _say("  ".join(_number(value) for value in row.values()))
+    return row
 
 
 # --- the loads -----------------------------------------------------------------------------------
