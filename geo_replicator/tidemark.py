@@ -14,6 +14,7 @@ log itself.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
@@ -30,6 +31,7 @@ _KEY: Final = Struct(">hq")
 _TIDEMARK: Final = 0
 _TERM: Final = 1
 _FORMAT: Final = 1
+_TOPIC_IDS_KEPT: Final = 16_384
 
 
 class TidemarkError(Exception):
@@ -128,7 +130,7 @@ def encode(record: Tidemark | TermRecord) -> tuple[bytes, bytes]:
             )
         )
     by_topic: dict[UUID, list[tuple[int, int, int]]] = {}
-    for key, position in sorted(record.moved.items()):
+    for key, position in record.moved.items():
         by_topic.setdefault(key.topic_id, []).append((key.partition, *position))
     wire = _TidemarkWire(
         _FORMAT,
@@ -138,7 +140,8 @@ def encode(record: Tidemark | TermRecord) -> tuple[bytes, bytes]:
         record.round,
         record.metadata_version,
         sorted(record.ledger.items()),
-        [(topic_id.bytes, positions) for topic_id, positions in by_topic.items()],
+        # Topics are compared with each other, not logs: a comparison of ids is the dear part of it.
+        [(topic_id.bytes, sorted(positions)) for topic_id, positions in sorted(by_topic.items())],
         [(key.topic_id.bytes, key.partition) for key in record.removed],
         record.full,
         record.previous_at,
@@ -180,13 +183,19 @@ def _read_term(wire: _TermWire) -> TermRecord:
     )
 
 
+@lru_cache(maxsize=_TOPIC_IDS_KEPT)
+def _topic_id(topic_bytes: bytes) -> UUID:
+    """Return the id, the same object each time: a thousand tidemarks name the same topics, and one object is found by what it is."""
+    return UUID(bytes=topic_bytes)
+
+
 def _read_tidemark(wire: _TidemarkWire) -> Tidemark:
     _check_format(wire.format)
-    moved = {
-        LogKey(UUID(bytes=topic_id), partition): LogPosition(cut_offset, log_start_offset)
-        for topic_id, positions in wire.moved
-        for partition, cut_offset, log_start_offset in positions
-    }
+    moved: dict[LogKey, LogPosition] = {}
+    for topic_bytes, positions in wire.moved:
+        topic_id = _topic_id(topic_bytes)
+        for partition, cut_offset, log_start_offset in positions:
+            moved[LogKey(topic_id, partition)] = LogPosition(cut_offset, log_start_offset)
     return Tidemark(
         domain=wire.domain,
         region_epoch=wire.region_epoch,

@@ -268,7 +268,7 @@ class ClusterNode:
                 raise begun.contradicts(error) from error
             telling.cancel()
         self._waiting.stage = OPENS
-        storage = Storage.finish(begun, config, self._ports)
+        storage = await Storage.finish_aside(begun, config, self._ports)
         node = Node(config, self._ports, storage, self._parts_of(storage))
         assert node.leading is not None, "of several nodes"
         node.leading.recover()

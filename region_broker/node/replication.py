@@ -87,8 +87,6 @@ class Replication:
         tidemarks.on_logs_changed = self.logs_changed
         metadata, partitions = storage.metadata, storage.partitions
         lineage = KnownLineage(lambda: metadata.image)
-        for partition in partitions:
-            partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
         self._cuts = LineageCuts(
             LineageCutParts(
                 region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=lineage, quarantine=storage.quarantine,
@@ -160,6 +158,9 @@ class Replication:
         )  # fmt: skip
         self.tails.serve_on(cluster.door.handlers_for(STATEMENTS))
         self._registry = RegistryFollowing(partitions, self._opened, self._why_deleted)
+        self._registry.take(storage.opened_for, metadata.image)  # INV-STG1
+        for partition in partitions:
+            partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
         metadata.on_foreign = self._changed_by_others
         metadata.follow(lambda _image: self.following.image_changed())
         metadata.follow(self.leadership.take_image)

@@ -5,6 +5,11 @@ and cluster that its identity names; each start adds an incarnation to it before
 folder needs at its first start (regions, domain, ledgers) is written before it is used; a start that was interrupted is
 completed by the next one.
 
+INV-STG1  a member of a quorum goes on answering while its logs are opened: that is done in a thread. Whoever joins the parts then takes
+          in what the metadata have changed meanwhile (`opened_for`), in the step in which it begins to hear of changes
+          1. Three nodes start at once, each with a thousand logs to read and to sync. 2. One of them leads the quorum, and hears nobody
+          for seconds. 3. The others elect another one, which opens its logs. 4. All are fenced in turn, and nobody leads the region.
+
 Not here: what runs on it (`node`).
 """
 
@@ -52,6 +57,7 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.metadata_store import Cluster, Life, MetadataStore, incarnation_of
 from region_broker.controller.raft.entries import Member
+from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
@@ -158,6 +164,8 @@ class Storage:
     reached: ReachedFile
     hold: RetentionHold
     journal: FailoverJournal
+    opened_for: MetadataImage
+    """The metadata whose topics were opened."""
 
     @classmethod
     async def open(cls, config: NodeConfig, ports: Ports) -> Self:
@@ -178,10 +186,19 @@ class Storage:
             raise
 
     @classmethod
+    async def finish_aside(cls, begun: "Begun", config: NodeConfig, ports: Ports) -> Self:
+        """As `finish`, in a thread (INV-STG1); where this is cancelled, behind its end: until then the folder is in use.
+
+        Logs that were opened for nobody are left as a process leaves them that is killed.
+        """
+        return await to_its_end(asyncio.to_thread(cls.finish, begun, config, ports))
+
+    @classmethod
     def finish(cls, begun: "Begun", config: NodeConfig, ports: Ports) -> Self:
         """Open the logs, and all else that lies beside the metadata; raises as `open`, and closes nothing then."""
         folder, metadata = begun.folder, begun.metadata
-        present = counting_of(config, metadata.image).config
+        image = metadata.image
+        present = counting_of(config, image).config
         log_config = NodeLogConfig(
             flush_policy=FlushPolicy(config.flush_policy),
             flush_interval_ms=config.flush_interval_ms,
@@ -196,7 +213,7 @@ class Storage:
         partitions = PartitionTable(
             ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
         )
-        for topic in metadata.image.topics.values():
+        for topic in image.topics.values():
             partitions.open_topic(topic.as_kept)
         partitions.finish_drops()
         return cls(
@@ -215,6 +232,7 @@ class Storage:
                 [known.name for known in config.regions if known.name != config.region],
             ),
             journal=FailoverJournal(ports.disk, folder / _JOURNAL_FILE),
+            opened_for=image,
         )
 
     async def complete_digests(self) -> None:

@@ -222,3 +222,25 @@ def test_a_process_of_nobody() -> None:
     done = run_bench("produce", "--against-pid", "1")
     assert done.returncode == 2
     assert "--against" in done.stderr
+
+
+def test_the_size_of_a_region_is_measured_and_nothing_is_left() -> None:
+    document = figures(
+        run_bench("size", "--partitions", "12", "--seconds", "1", "--runs", "1", "-o", "json")
+    )
+    found = {(row["what"], row["where"]): row for row in document["figures"]}
+    for what in (
+        "idle, all nodes", "Metadata, p50", "topics made", "written after a clean stop", "written after kill -9",
+        "resident", "file descriptors",
+    ):  # fmt: skip
+        (row,) = [row for (name, _), row in found.items() if name == what]
+        assert row["value"] >= 0
+        assert row["load"] >= 0
+    assert not any(what.startswith("without a write") for what, _ in found), "who leads is alone"
+    assert document["settings"] == {"partitions": 12, "regions": 1, "nodes": 1, "seconds": 1.0}
+
+
+def test_the_size_is_measured_of_nobody_elses_nodes() -> None:
+    done = run_bench("size", "--bootstrap", "127.0.0.1:9")
+    assert done.returncode == 2
+    assert "give no --bootstrap" in done.stderr

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -27,10 +29,12 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.node.storage import Begun, Storage
+from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.leadership import LeadershipDriver
 from region_broker.region.folder.identity_file import read_identity
 from tests.simulation.region_cluster import REGION, Cluster, Member, region_cluster
 from tests.simulation.region_pair import until
+from tests.simulation.simulated_loop import SimulatedLoop
 from tests.simulation.test_region_of_three import (
     TOPIC,
     all_in_sync,
@@ -108,6 +112,76 @@ async def test_INV_CNN1_no_log_is_opened_before_this_very_process_is_registered(
         assert sorted(checked) == sorted([1, 2, 3, other.node_id])
     finally:
         await cluster.stop()
+
+
+async def test_INV_STG1_a_node_goes_on_answering_while_it_opens_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its logs are opened in a job of a thread, never in a step of the loop that its quorum is served by."""
+    finish = Storage.finish
+    in_thread: list[bool] = []
+
+    def watched(begun: Begun, *rest: Any) -> Storage:
+        in_thread.append(loop._in_job)
+        return finish(begun, *rest)
+
+    running = asyncio.get_running_loop()
+    assert isinstance(running, SimulatedLoop)
+    loop: SimulatedLoop = running
+    cluster = Cluster(tmp_path, 23)
+    monkeypatch.setattr(Storage, "finish", watched)
+    try:
+        await cluster.start()
+        await all_in_sync(cluster)
+        assert in_thread == [True] * len(cluster.nodes)
+    finally:
+        await cluster.stop()
+
+
+async def test_INV_STG1_what_changes_while_logs_are_opened_is_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that was made, one that was deleted, and one whose configs were changed, between the image that the logs were opened
+    for and the one that the node begins with."""
+    finish = Storage.finish
+    older: list[MetadataImage] = []
+
+    def opened_before(begun: Begun, *rest: Any) -> Storage:
+        if not older:
+            return finish(begun, *rest)
+        then = replace(begun, metadata=cast("MetadataStore", SimpleNamespace(image=older[0])))
+        storage = finish(then, *rest)
+        storage.metadata = begun.metadata
+        return storage
+
+    cluster = Cluster(tmp_path, 24)
+    monkeypatch.setattr(Storage, "finish", opened_before)
+    try:
+        await cluster.start()
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic("goes", 1, {})
+        await leader.node.topics.create_topic("changes", 1, {})
+        other = next(node for node in cluster.nodes.values() if node is not leader)
+        await until(lambda: _log_of(other, "changes") is not None, "the follower has the topics")
+        older.append(other.node.storage.metadata.image)
+        await other.kill()
+        await leader.node.topics.create_topic(TOPIC, 2, {})
+        await leader.node.topics.delete_topic("goes")
+        await leader.node.topics.change_configs("changes", {"segment.bytes": "2097152"}, {})
+        await other.start()
+        assert has_topic(other)
+        assert _log_of(other, "goes") is None
+        changed = _log_of(other, "changes")
+        assert changed is not None
+        assert changed.log.config.segment_bytes == 2_097_152
+        await all_in_sync(cluster)
+        await everything_equal(cluster)
+    finally:
+        await cluster.stop()
+
+
+def _log_of(node: Member, topic: str) -> Partition | None:
+    return node.node.storage.partitions.get(topic, 0)
 
 
 async def test_INV_CNN2_nodes_of_a_new_region_may_be_started_all_at_once(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from region_broker.config.relations import NODE_COUNT_MAX
 if TYPE_CHECKING:
     from region_broker.cli.bench.stage import Stage
 
+SIZE: Final = "size"
+"""This one stops, starts and kills all nodes of its own: only when named, and its figures are no rates."""
 _PRODUCERS_MAX: Final = 256
 _TOPICS_MAX: Final = 10_000
 _SIZE_BYTES_MAX: Final = 900_000
@@ -40,12 +42,13 @@ Examples:
   tidemark bench latency --regions 2 --rate 500         and how soon a mirror shows it
   tidemark bench catch-up --regions 2 --size 1024       a mirror that was away
   tidemark bench idle --regions 2 --seconds 20          CPU of both regions when nothing is written
+  tidemark bench size --nodes 3 --partitions 1000       what so many partitions cost: idle, start, loss of the leader
   tidemark bench --against 127.0.0.1:9192 --html bench.html
   tidemark bench --nodes 3                              a region of three nodes, three copies of each topic
   tidemark bench --nodes 3 --against 127.0.0.1:9192 --against-pid 4711,4712,4713
 """
 )
-@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, "all"]), default="all")
+@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, "all"]), default="all")
 @click.option("--bootstrap", envvar="TIDEMARK_BOOTSTRAP",
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
 @click.option("--regions", "region_count", default=1, show_default=True,
@@ -98,6 +101,14 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
         **numbers,
     )
     loads = LOADS if load == "all" else (load,)
+    if load == SIZE:
+        if bootstrap or against:
+            fail(
+                "size stops and kills the nodes that it measures: give no --bootstrap or --against",
+                EXIT_USAGE,
+            )
+        _size(plan, region_count, node_count, output)
+        return
     pids = _counts("--against-pid", against_pid, _PID_MAX) if against_pid else ()
     try:
         others = _other(against, pids, node_count)
@@ -139,6 +150,42 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
             f"{stage.name} over {against}: rates above 1 and all others below 1 are in our favour"
         )
         print_rows([_readable(row, against) for row in ratios], output, title=title)
+
+
+def _size(plan: Plan, region_count: int, node_count: int, output: str) -> None:
+    """Measure a cluster of our own, and print its figures."""
+    from region_broker.cli.bench.size import SizeBench, SizePlan
+
+    asked = SizePlan(
+        partition_count=plan.partition_count, seconds=plan.seconds, run_count=plan.run_count
+    )
+    try:
+        with _broker(None, region_count, node_count) as stage:
+            assert stage.cluster is not None, "it was started here"
+            rows = [
+                _said(each.as_dict()) for each in SizeBench(stage.cluster, asked, say).figures()
+            ]
+    except BenchFailed as error:
+        fail(str(error))
+    if output == "json":
+        settings = {
+            "partitions": plan.partition_count,
+            "regions": region_count,
+            "nodes": node_count,
+            "seconds": plan.seconds,
+        }
+        print_json({"machine": _machine(), "settings": settings, "figures": rows})
+        return
+    print_rows(
+        [{key: _number(value) for key, value in row.items()} for row in rows],
+        output,
+        title=_machine_line(),
+    )
+
+
+def _said(row: dict[str, Any]) -> dict[str, Any]:
+    say("  ".join(_number(value) for value in row.values()))
+    return row
 
 
 def _other(against: str | None, pids: tuple[int, ...], node_count: int) -> list["Stage"]:
