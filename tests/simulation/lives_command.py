@@ -4,6 +4,7 @@ Not here: the lives (`cluster_swarm`, `regions_swarm`).
 """
 
 import contextlib
+import gc
 import logging
 import sys
 import time
@@ -57,6 +58,7 @@ def command(name: str, play: Callable[..., Outcome], faults: type[StrEnum]) -> c
                 outcome = play(
                     number, minutes=minutes, without=left_out, say=click.echo if verbose else None, write=write, events_max=first
                 )  # fmt: skip
+            gc.unfreeze()  # what is left of this life is to be found when the next one begins
             for violation in outcome.violations:
                 click.echo(f"violation: {violation}")
             click.echo(

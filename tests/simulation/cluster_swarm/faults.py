@@ -4,27 +4,17 @@ Whatever a fault began has ended when its coroutine has: what is left of it is w
 """
 
 import asyncio
-import errno
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 from tests.simulation.cluster_swarm.plan import Fault, Gust
 from tests.simulation.cluster_swarm.stage import Stage
-from tests.simulation.disk import GROWING
-from tests.simulation.folder_faults import copy_of, empty_folder, restore
+from tests.simulation.node_faults import disks, folders
 from tests.simulation.region_cluster import NAMES
 
-DISK_SHARE: Final = 0.15
-SLOW_JOB_S: Final = 0.7
-DOWN_S: Final = 1.6
-"""Longer than a session, so that somebody else leads before a folder is another one."""
 DRAIN_S: Final = 20.0
-JUDGED_S: Final = 60.0
-"""Within that a node registers, or is refused, if a quorum is there."""
-COPY_SHARE: Final = 0.5
 
 
 async def play(stage: Stage, gust: Gust, name: str) -> None:
@@ -38,9 +28,12 @@ def other_of(gust: Gust, name: str) -> str:
 
 
 async def _kill(stage: Stage, gust: Gust, name: str, *, power: bool) -> None:
+    when = gust.chance.random()
+    if when < folders.COPY_SHARE / 2:
+        stage.keep_copy(name)
     await stage.kill(name, power=random.Random(gust.chance.random()) if power else None)
-    if gust.chance.random() < COPY_SHARE:
-        stage.copies[name] = copy_of(stage.nodes[name])
+    if folders.COPY_SHARE / 2 <= when < folders.COPY_SHARE:
+        stage.keep_copy(name)
     await asyncio.sleep(gust.for_s)
     await stage.start_soundly(name)
 
@@ -110,74 +103,24 @@ async def _reset(stage: Stage, gust: Gust, name: str) -> None:
     await asyncio.sleep(0)
 
 
-@contextmanager
-def _failing(stage: Stage, gust: Gust, name: str) -> Iterator[None]:
-    disk = stage.nodes[name].disk
-    operations: Sequence[str] = {
-        Fault.WRITES: GROWING, Fault.SYNCS: ("fdatasync", "fsync_dir"),
-        Fault.READS: ("pread", "pread_cached", "read_file"),
-    }[gust.fault]  # fmt: skip
-    life = disk.life
-    disk.fail_by_chance(gust.chance, 0.5, (errno.EIO,), operations)
-    try:
-        yield
-    finally:
-        if disk.life == life:
-            disk.fault = None
-
-
-@contextmanager
-def _full(stage: Stage, gust: Gust, name: str) -> Iterator[None]:
-    disk = stage.nodes[name].disk
-    disk.room_bytes = gust.chance.choice((0, 20_000))
-    try:
-        yield
-    finally:
-        disk.room_bytes = None
-
-
 async def _disk(stage: Stage, gust: Gust, name: str) -> None:
-    """Let the disk fail, then do what an operator does: start the node again."""
-    if name not in stage.running:
-        return
-    stage.disk_failed.add(name)
-    with (_full if gust.fault is Fault.FULL else _failing)(stage, gust, name):
-        await asyncio.sleep(gust.for_s * (1 if gust.fault is Fault.FULL else DISK_SHARE))
-    await asyncio.sleep(gust.chance.uniform(0, 1))
-    await stage.kill(name)
-    await stage.start_soundly(name)
+    await disks.fails(stage, gust.fault.value, name, gust.for_s, gust.chance)
 
 
 async def _slow(stage: Stage, gust: Gust, name: str) -> None:
-    stage.loop.slow[name] = SLOW_JOB_S
-    await asyncio.sleep(gust.for_s)
-    stage.loop.slow.pop(name, None)
+    await disks.slow(stage, name, gust.for_s)
 
 
-async def _wipe(stage: Stage, gust: Gust, name: str) -> None:
-    await stage.kill(name)
-    await asyncio.sleep(DOWN_S)
-    empty_folder(stage.nodes[name])
-    stage.copies.pop(name, None)
-    await stage.start_soundly(name)
+async def _clock(stage: Stage, gust: Gust, name: str) -> None:
+    await disks.clock_off(stage, name, gust.for_s, gust.chance)
 
 
-async def _older(stage: Stage, gust: Gust, name: str) -> None:
-    copy = stage.copies.get(name)
-    if copy is None:
-        return
-    await stage.kill(name)
-    await asyncio.sleep(DOWN_S)
-    restore(stage.nodes[name], copy)
-    stage.older.add(name)
-    await stage.start_soundly(name)
-    member = stage.nodes[name].member
-    await stage.until(lambda: name not in stage.running or member.node is not None, JUDGED_S)
-    if name not in stage.running and name not in stage.disk_failed:
-        empty_folder(stage.nodes[name])
-        stage.copies.pop(name, None)
-        await stage.start_soundly(name)
-    stage.older.discard(name)
+async def _late(stage: Stage, gust: Gust, name: str) -> None:
+    await disks.late(stage, name, gust.for_s)
+
+
+async def _folder(stage: Stage, gust: Gust, name: str) -> None:
+    await folders.FOLDER_PLAYS[gust.fault.value](stage, name, gust.for_s, gust.chance)
 
 
 async def _all_down(stage: Stage, gust: Gust, _name: str) -> None:
@@ -191,22 +134,7 @@ async def _all_down(stage: Stage, gust: Gust, _name: str) -> None:
 
 
 async def _swap(stage: Stage, gust: Gust, name: str) -> None:
-    one, two = stage.nodes[name], stage.nodes[other_of(gust, name)]
-    for member in (one, two):
-        await stage.kill(member.name)
-    await asyncio.sleep(gust.for_s)
-    ours, theirs = copy_of(one), copy_of(two)
-    restore(one, theirs)
-    restore(two, ours)
-    for member in (one, two):
-        if not await stage.start(member.name):
-            await asyncio.sleep(1)
-            stage.blame(f"{member.name} takes the folder of another node")
-            await stage.kill(member.name)
-    restore(one, ours)
-    restore(two, theirs)
-    for member in (one, two):
-        await stage.start_soundly(member.name)
+    await folders.swapped(stage, name, gust.for_s, other_of(gust, name))
 
 
 _PLAYS: Final[dict[Fault, Callable[[Stage, Gust, str], Awaitable[None]]]] = {
@@ -226,8 +154,14 @@ _PLAYS: Final[dict[Fault, Callable[[Stage, Gust, str], Awaitable[None]]]] = {
     Fault.READS: _disk,
     Fault.FULL: _disk,
     Fault.SLOW: _slow,
-    Fault.WIPE: _wipe,
-    Fault.OLDER: _older,
+    Fault.CLOCK: _clock,
+    Fault.LATE: _late,
+    Fault.WIPE: _folder,
+    Fault.OLDER: _folder,
+    Fault.ANOTHER: _folder,
+    Fault.HALF: _folder,
+    Fault.REMOVE: _folder,
+    Fault.FLIP: _folder,
     Fault.ALL_POWER: _all_down,
     Fault.ALL_KILLED: _all_down,
     Fault.ALL_PAUSED: _all_paused,

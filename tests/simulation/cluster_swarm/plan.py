@@ -29,8 +29,14 @@ class Fault(StrEnum):
     READS = "reads"
     FULL = "full"
     SLOW = "slow"
+    CLOCK = "clock"
+    LATE = "late"
     WIPE = "wipe"
     OLDER = "older"
+    ANOTHER = "another"
+    HALF = "half"
+    REMOVE = "remove"
+    FLIP = "flip"
     ALL_POWER = "all-power"
     ALL_KILLED = "all-killed"
     ALL_PAUSED = "all-paused"
@@ -39,8 +45,11 @@ class Fault(StrEnum):
 
 OF_ALL: Final = frozenset({Fault.ALL_POWER, Fault.ALL_KILLED, Fault.ALL_PAUSED, Fault.SWAP})
 OF_DISKS: Final = frozenset({Fault.WRITES, Fault.SYNCS, Fault.READS, Fault.FULL, Fault.SLOW})
-OF_FOLDERS: Final = frozenset({Fault.WIPE, Fault.OLDER})
+OF_FOLDERS: Final = frozenset(
+    {Fault.WIPE, Fault.OLDER, Fault.ANOTHER, Fault.HALF, Fault.REMOVE, Fault.FLIP}
+)
 """What takes a folder: only where everybody is in sync, for two folders must survive."""
+SMALL_SEGMENT_BYTES: Final = 8_192
 LEADER_SHARE: Final = 0.55
 
 
@@ -70,6 +79,7 @@ class Plan:
         self.delay_ms_max = chance.choice((0.0, 0.0, 1.0, 8.0))
         self.pace_s = chance.choice((0.1, 0.2, 0.4))
         self.tidemark_interval_ms = chance.choice((20, 100, 200))
+        self.segment_bytes = chance.choice((None, SMALL_SEGMENT_BYTES))
         kinds = [each for each in Fault if each not in OF_ALL or self.wild]
         kept = [each for each in kinds if chance.random() < 0.6] or [Fault.KILL]
         self.faults = {

@@ -77,7 +77,7 @@ class Watch:
                         f"HW of {partition.tp} at {member.name} goes back from {before} to {now}"
                     )
                 self._seen[partition] = now
-                if now > before and member.name not in stage.disk_failed:
+                if now > before and not stage.unsound(member.name):
                     self._compare(member.name, partition, before, now)
         self._look_at_who_may_lead()
 

@@ -16,7 +16,15 @@ from tests.simulation.cluster_swarm.life import Outcome
 from tests.simulation.kafka_client import Refused
 from tests.simulation.regions_swarm import faults
 from tests.simulation.regions_swarm.judge import RegionsJudge
-from tests.simulation.regions_swarm.plan import OF_LINKS, OF_REGIONS, ORDERS, Fault, Gust, Plan
+from tests.simulation.regions_swarm.plan import (
+    OF_FOLDERS,
+    OF_LINKS,
+    OF_REGIONS,
+    ORDERS,
+    Fault,
+    Gust,
+    Plan,
+)
 from tests.simulation.regions_swarm.spots import RegionAuditor, clients_of, hasten
 from tests.simulation.regions_swarm.stage import Stage
 from tests.simulation.regions_swarm.watch import Watch
@@ -81,6 +89,8 @@ class Life:
                 await node.kill()
         self.counted["leader epochs"] = len(self._watch.led)
         self.counted["region epochs"] = len(self._watch.acted)
+        self.counted["metadata entries"] = stage.quorums.committed
+        self.counted["bytes compared"] = self._watch.compared
         return Outcome(
             self.plan.seed, self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s(), self.counted
         )  # fmt: skip
@@ -105,7 +115,7 @@ class Life:
     async def _run(self) -> None:
         stage = self.stage
         for name in stage.nodes:
-            await stage.start(name)
+            await stage.start_soundly(name)
         if not await self._settle("before anything happens"):
             return
         self.clients.start(self.spawn)
@@ -122,10 +132,12 @@ class Life:
                     await self._end()
 
     async def _make_topics(self) -> None:
+        size = self.plan.segment_bytes
+        configs = KEPT if size is None else KEPT | {"segment.bytes": str(size)}
         topics = self.stage.regions[self.stage.acting()[0]].led.node.topics
         for name, count in self.clients.topics.items():
             try:
-                await topics.create_topic(name, count, KEPT)
+                await topics.create_topic(name, count, configs)
             except CommandRefused as error:
                 self.stage.blame(f"topic {name} is not created: {error}")
 
@@ -163,6 +175,8 @@ class Life:
             return {"link", "operator"}
         if gust.fault in ORDERS:
             return {"operator"}
+        if gust.fault is Fault.SWAP:
+            return {name, faults.partner_of(self.stage, gust, name)}
         return {name} if self.plan.wild else set(region.nodes)
 
     def _may(self, gust: Gust, name: str, disturbed: set[str]) -> bool:
@@ -170,7 +184,10 @@ class Life:
         if disturbed & stage.disturbed:
             return False
         region = faults.region_of(stage, name)
-        if gust.fault is Fault.WIPE:
+        if gust.fault is Fault.SWAP:
+            both = [region, *(each for each in stage.regions.values() if each is not region)]
+            return not any(set(each.nodes) & stage.disturbed for each in both)
+        if gust.fault in OF_FOLDERS:
             peace = not (set(region.nodes) & stage.disturbed)
             return peace and len(stage.serving(region)) == region.in_sync() == 3
         return True
@@ -184,8 +201,10 @@ class Life:
         """Let the operator start what does not run, give a word where nobody acts, and wait (INV-RSL2)."""
         stage = self.stage
         stage.tell("everything is to be well")
+        for name in sorted(stage.disk_failed):
+            await stage.kill(name)
         for name in stage.nodes:
-            await stage.start(name)
+            await stage.start_soundly(name)
         deadline_s = stage.now_s() + SETTLE_S
         seen, since_s, well_s = "", stage.now_s(), NEVER
         while stage.now_s() < deadline_s:

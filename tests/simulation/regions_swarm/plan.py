@@ -21,7 +21,24 @@ class Fault(StrEnum):
     HUSH = "hush"
     ALONE = "alone"
     RESET = "reset"
+    MUTE = "mute"
+    BAR = "bar"
+    SEVER = "sever"
+    LATE = "late"
+    DRAIN = "drain"
+    WRITES = "writes"
+    SYNCS = "syncs"
+    READS = "reads"
+    FULL = "full"
+    SLOW = "slow"
+    CLOCK = "clock"
     WIPE = "wipe"
+    OLDER = "older"
+    ANOTHER = "another"
+    HALF = "half"
+    REMOVE = "remove"
+    FLIP = "flip"
+    SWAP = "swap"
     REGION_KILLED = "region-killed"
     REGION_POWER = "region-power"
     PARTED = "parted"
@@ -34,6 +51,12 @@ class Fault(StrEnum):
 OF_REGIONS: Final = frozenset({Fault.REGION_KILLED, Fault.REGION_POWER, Fault.LOST})
 OF_LINKS: Final = frozenset({Fault.PARTED, Fault.SILENT})
 ORDERS: Final = frozenset({Fault.FAILOVER, Fault.SWITCH})
+OF_DISKS: Final = frozenset({Fault.WRITES, Fault.SYNCS, Fault.READS, Fault.FULL, Fault.SLOW})
+OF_FOLDERS: Final = frozenset(
+    {Fault.WIPE, Fault.OLDER, Fault.ANOTHER, Fault.HALF, Fault.REMOVE, Fault.FLIP}
+)
+"""What takes a folder: only of a node of several, where all of them are in sync, for two folders must survive."""
+SMALL_SEGMENT_BYTES: Final = 8_192
 LEADER_SHARE: Final = 0.55
 
 
@@ -63,8 +86,9 @@ class Plan:
         self.delay_ms_max = chance.choice((0.0, 0.0, 1.0, 8.0))
         self.pace_s = chance.choice((0.1, 0.2, 0.4))
         self.tidemark_interval_ms = chance.choice((20, 100, 200))
+        self.segment_bytes = chance.choice((None, SMALL_SEGMENT_BYTES))
         kept = [each for each in Fault if chance.random() < 0.65 or each in ORDERS]
-        rare = OF_REGIONS | {Fault.WIPE}
+        rare = OF_REGIONS | OF_DISKS | OF_FOLDERS | {Fault.SWAP}
         self.faults = {
             each: chance.uniform(0.2, 1.0) * (0.4 if each in rare else 1.0)
             for each in kept

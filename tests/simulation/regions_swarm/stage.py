@@ -1,82 +1,43 @@
-"""The nodes of two regions, what runs of them, an operator, and what was wrong.
+"""The nodes of two regions, who acts, an operator, and what was wrong.
 
-INV-RSS1  a node ends by itself never: no disk fails here
-Not here: faults (`faults`), clients (`spots`), the judgement (`life`, `watch`).
+Not here: what runs (`node_faults.stage`), faults (`faults`), clients (`spots`), the judgement (`life`, `watch`).
 """
 
-import asyncio
-import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from typing_extensions import override
+
 from chaos.judges.contacts import NEVER, Contacts
 from chaos.story import Story, Word
-from region_broker.node import START_REFUSALS, Node
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.view import RegionService
 from tests.simulation.cluster_regions import CUT_OFF, AnyNode, ClusterRegion, NodeAmong, Regions
+from tests.simulation.node_faults.stage import NodesStage
 from tests.simulation.regions_swarm.plan import Plan
-from tests.simulation.simulated_loop import SimulatedLoop
 from tests.simulation.trace import Trace
 
-ASK_S: Final = 0.02
 ORDER_S: Final = 15.0
-FORGOTTEN: Final = 0.05
-IMAGE_STEP_BYTES: Final = 8_192
-IMAGE_PAUSE_MS: Final = 500
-ANOMALIES_MAX: Final = 50
 
 
-class Stage:
+class Stage(NodesStage[AnyNode]):
     """Everything that faults are done to."""
 
     def __init__(self, plan: Plan, trace: Trace, say: Callable[[str], None] | None) -> None:
         """Plan the nodes; nothing is started. `say` gets what happens, a line each."""
         chance = plan.stream("stage")
-        self.plan, self.trace, self._say = plan, trace, say
+        self.plan = plan
         self.all = Regions(
             Path("/simulated"), chance.getrandbits(32), plan.layout, delay_ms_max=plan.delay_ms_max,
             tidemark_interval_ms=plan.tidemark_interval_ms, retention_check_interval_ms=1_000,
         )  # fmt: skip
-        self.fabric, self.nodes, self.regions = self.all.fabric, self.all.nodes, self.all.regions
-        self.fabric.trace = trace
-        for node in self.nodes.values():
-            node.on_open = _rarely_take_images
-            node.disk.trace = trace
-            node.disk.on_sync = _wait_for_disk
-            node.disk.forget_by_chance(random.Random(chance.random()), FORGOTTEN)
+        self.regions = self.all.regions
         self.names = tuple(self.regions)
-        self.anomalies: list[str] = []
-        self.running: set[str] = set()
-        self.paused: set[str] = set()
-        self.disturbed: set[str] = set()
         self.cut: set[frozenset[str]] = set()
         self.story = Story()
         self._contacts = Contacts(self.names, self.story.separations)
-
-    @property
-    def loop(self) -> SimulatedLoop:
-        """Return the loop of this life."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimulatedLoop)
-        return loop
-
-    def now_s(self) -> float:
-        """Return the simulated time."""
-        return asyncio.get_running_loop().time()
-
-    def tell(self, text: str) -> None:
-        """Say what happens."""
-        self.trace.note("told", text)
-        if self._say is not None:
-            self._say(f"{self.now_s():8.2f}  {text}")
-
-    def blame(self, text: str) -> None:
-        """Note what is wrong, once."""
-        if text not in self.anomalies and len(self.anomalies) < ANOMALIES_MAX:
-            self.anomalies.append(text)
-            self.tell(f"VIOLATION: {text}")
+        super().__init__(self.all.nodes, self.all.fabric, trace, say, chance)
 
     # -- who runs ----------------------------------------------------------------------------------
 
@@ -117,64 +78,27 @@ class Stage:
         names = [node.name for node in leaders if node is not None and node.name not in self.paused]
         return len(names) < 2 or frozenset(names) in self.cut
 
-    def check_ends(self) -> None:
-        """Blame nodes that ended by themselves (INV-RSS1)."""
-        for name in sorted(self.running):
-            node = self.nodes[name]
-            if node.died:
-                self.running.discard(name)
-                self.blame(f"{name} ended by itself: {node.why_died()}")
-        self.note_contacts()
-
-    async def start(self, name: str) -> None:
-        """Start it, if it does not run; a refusal is blamed."""
-        self.check_ends()
-        node = self.nodes[name]
-        if name in self.running:
-            return
-        if node.died:
-            await node.kill()
-        self.tell(f"  {name} starts")
-        try:
-            await node.begin()
-        except START_REFUSALS as error:
-            await node.kill()
-            self.blame(f"{name} refuses its own folder: {error}")
-            return
-        self.running.add(name)
-
-    async def kill(self, name: str, *, power: random.Random | None = None) -> None:
-        """End it as SIGKILL does, or as a power cut, if it runs."""
-        self.check_ends()
-        if name not in self.running:
-            return
-        self.tell(f"  {name} {'is killed' if power is None else 'loses power'}")
-        self.running.discard(name)
-        self.paused.discard(name)
-        await self.nodes[name].kill(power=power)
+    @override
+    def changed(self) -> None:
         self.note_contacts()
 
     def part(self, one: str, other: str, *, silent: bool) -> None:
         """Part two nodes."""
-        (self.fabric.hush if silent else self.fabric.cut)(one, other)
+        self.between(self.fabric.hush if silent else self.fabric.cut, one, other)
+
+    def between(self, begin: Callable[[str, str], None], one: str, other: str) -> None:
+        """Let something be in the way between two nodes, one way or both."""
+        begin(one, other)
         self.cut.add(frozenset((one, other)))
         self.note_contacts()
 
     def heal(self, one: str, other: str) -> None:
         """Let two nodes talk again."""
-        self.fabric.heal(one, other)
+        for end in (self.fabric.heal, self.fabric.unmute, self.fabric.unbar):
+            end(one, other)
+            end(other, one)
         self.cut.discard(frozenset((one, other)))
         self.note_contacts()
-
-    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Return whether it came true in time."""
-        deadline_s = self.now_s() + timeout_s
-        while not condition():
-            if self.now_s() > deadline_s:
-                return False
-            self.check_ends()
-            await asyncio.sleep(ASK_S)
-        return True
 
     # -- the operator ------------------------------------------------------------------------------
 
@@ -232,13 +156,3 @@ def service_of(node: AnyNode) -> RegionService:
     return RegionService(
         found.failover, found.operations, partitions.kept, lambda: partitions.room.refusal
     )
-
-
-def _rarely_take_images(node: Node) -> None:
-    node.ledger_images.step_bytes, node.ledger_images.pause_ms = IMAGE_STEP_BYTES, IMAGE_PAUSE_MS
-
-
-def _wait_for_disk() -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimulatedLoop)
-    loop.wait_for_disk()

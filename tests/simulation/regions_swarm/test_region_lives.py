@@ -13,7 +13,7 @@ MINUTES = 0.05
 
 
 @pytest.mark.parametrize("seed", [1, 8])
-def test_INV_RGJ1_INV_RGJ2_INV_RGJ3_INV_RSL2_INV_RSS1_INV_RGW1_INV_RGW2_nothing_is_lost_but_by_a_word(
+def test_INV_RGJ1_INV_RGJ2_INV_RGJ3_INV_RSL2_INV_NFS1_INV_RGW1_INV_RGW2_nothing_is_lost_but_by_a_word(
     seed: int,
 ) -> None:
     outcome = play(seed, minutes=MINUTES)

@@ -2,15 +2,39 @@
 
 INV-RGW1  in a region a leader epoch is led by one life of one node
 INV-RGW2  a region epoch is acted under by one region
+INV-RGW3  the high watermark of a log never goes back under one leader epoch and region epoch, in one life of a node, but where its log
+          starts anew, and once as it is cut by a takeover, before the next leader epoch is begun (T20)
+INV-RGW4  nodes in sync with the newest leader of their region have the same bytes below the lower high watermark of two
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
 
-from tests.simulation.cluster_regions import AnyNode, leader_epoch_of
+from region_broker.partitions.partition import Partition
+from tests.simulation.cluster_regions import (
+    AnyNode,
+    ClusterRegion,
+    NodeAmong,
+    leader_epoch_of,
+    leadership_of,
+)
+from tests.simulation.cut_judge import whole
 from tests.simulation.regions_swarm.stage import Stage
 
 LOOK_S: Final = 0.02
+COMPARE_LOOKS: Final = 10
+"""Each how many looks logs are compared."""
+_Under: TypeAlias = tuple[int, int]
+"""A leader epoch and a region epoch."""
+
+
+class _Shown(NamedTuple):
+    under: _Under
+    high_watermark: int
+    is_cut: bool = False
+    """Whether it went back under these epochs."""
 
 
 class Watch:
@@ -21,6 +45,12 @@ class Watch:
         self._stage = stage
         self.led: dict[tuple[str, int], AnyNode] = {}
         self.acted: dict[int, str] = {}
+        self.compared = 0
+        """How many bytes of two nodes were found to be the same."""
+        self._shown: dict[Partition, _Shown] = {}
+        self._same: dict[tuple[Partition, Partition], int] = {}
+        """Up to where two logs were found to be the same."""
+        self._looks = 0
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -32,19 +62,89 @@ class Watch:
         """Look once."""
         stage = self._stage
         stage.note_contacts()
-        for name, region in stage.regions.items():
+        for region in stage.regions.values():
             for node in stage.serving(region):
-                if node.died:
-                    continue
-                if epoch := leader_epoch_of(node):
-                    first = self.led.setdefault((name, epoch), node)
-                    if first is not node:
-                        stage.blame(
-                            f"{name}: leader epoch {epoch} is led by {first.name} and {node.name}"
-                        )
-                if node.node.role.acting:
-                    acts = self.acted.setdefault(int(node.node.role.region_epoch), name)
-                    if acts != name:
-                        stage.blame(
-                            f"region epoch {node.node.role.region_epoch} is acted under by {acts} and {name}"
-                        )
+                if not node.died:
+                    self._look_at_epochs(region.name, node)
+                    self._look_at_high_watermarks(node)
+        self._looks += 1
+        if self._looks % COMPARE_LOOKS == 0:
+            for region in stage.regions.values():
+                for one, two in pairwise(self._in_sync(region)):
+                    self._compare(one, two)
+
+    def _look_at_epochs(self, name: str, node: AnyNode) -> None:
+        """Rules INV-RGW1 and INV-RGW2."""
+        stage, role = self._stage, node.node.role
+        if epoch := leader_epoch_of(node):
+            first = self.led.setdefault((name, epoch), node)
+            if first is not node:
+                stage.blame(f"{name}: leader epoch {epoch} is led by {first.name} and {node.name}")
+        if role.acting:
+            acts = self.acted.setdefault(int(role.region_epoch), name)
+            if acts != name:
+                stage.blame(f"region epoch {role.region_epoch} is acted under by {acts} and {name}")
+
+    def _look_at_high_watermarks(self, node: AnyNode) -> None:
+        """Rule INV-RGW3."""
+        for partition in _sound_logs(node):
+            under, now = _under(node), partition.high_watermark
+            before = self._shown.get(partition, _Shown(under, 0))
+            goes_back = (
+                now < before.high_watermark and partition.log_start_offset < before.high_watermark
+            )
+            is_cut = before.is_cut and before.under == under
+            if goes_back and before.under == under:
+                if is_cut:
+                    self._stage.blame(
+                        f"HW of {partition.tp} at {node.name} goes back from {before.high_watermark} to {now} under {under}"
+                    )
+                is_cut = True
+            self._shown[partition] = _Shown(under, now, is_cut)
+
+    def _in_sync(self, region: ClusterRegion) -> list[AnyNode]:
+        """Return who is in sync by the newest leadership that anybody knows, and knows that one itself."""
+        serving = [
+            n for n in self._stage.serving(region) if not n.died and not self._stage.unsound(n.name)
+        ]
+        newest = max(map(_under, serving), default=(0, 0))
+        return [
+            node
+            for node in serving
+            if isinstance(node, NodeAmong)
+            and _under(node) == newest
+            and (leadership := leadership_of(node)) is not None
+            and node.member._begun.member in leadership.in_sync
+        ]
+
+    def _compare(self, one: AnyNode, two: AnyNode) -> None:
+        """Rule INV-RGW4."""
+        theirs = {each.key: each for each in _sound_logs(two)}
+        for log in _sound_logs(one):
+            other = theirs.get(log.key)
+            if other is None:
+                continue
+            both = (log, other)
+            end = min(each.high_watermark for each in both)
+            kept_from = max(max(each.log.cleaning.holes_below, each.kept_from) for each in both)
+            known = self._same.get(both, 0)
+            start = max(kept_from, known if known <= end else 0)
+            if start < end:
+                data = whole(log, start, end)
+                if data != whole(other, start, end):
+                    self._stage.blame(
+                        f"{log.tp} in {start} to {end}, which is committed, differs between {one.name} and {two.name}"
+                    )
+                self.compared += len(data)
+            self._same[both] = end
+
+
+def _under(node: AnyNode) -> _Under:
+    leadership = leadership_of(node)
+    return 0 if leadership is None else leadership.leader_epoch, int(node.node.role.region_epoch)
+
+
+def _sound_logs(node: AnyNode) -> Iterator[Partition]:
+    for each in node.node.storage.partitions:
+        if each.failed is None and not each.log.content.closed:
+            yield each
