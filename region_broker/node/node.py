@@ -253,6 +253,17 @@ class Node:
             epoch = term.leader_epoch if is_written else None
             await self._replication.leadership.settle_commits(epoch)
 
+    def _begins_to_act(self) -> bool:
+        """Return whether the gate is to open for the first time under the leader epoch for which this node was elected (INV-HD7)."""
+        image, term = self.storage.metadata.image, self.role.serving
+        leadership = image.leadership
+        if self._cluster is None or leadership is None or leadership.leader != self._cluster.member:
+            return False
+        if term is not None and term.leader_epoch == leadership.leader_epoch:
+            return False
+        may_act = not self.failover.running or self.failover.state.phase.acts
+        return may_act and image.main_domain.acting_region == self.config.region
+
     def _leads_under(self) -> LeaderEpoch | None:
         return None if self._replication is None else self._replication.leadership.leads
 
@@ -340,6 +351,7 @@ class Node:
             memory=self.memory,
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
+            begins_to_act=self._begins_to_act,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         caps = _connection_caps(config)

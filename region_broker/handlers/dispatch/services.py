@@ -334,6 +334,8 @@ class Services:
     """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
     is_short: Callable[[Partition], bool] = never_short
     """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
+    begins_to_act: Callable[[], bool] = lambda: False
+    """Tells whether this node, elected, loads what it needs before it takes writes."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
