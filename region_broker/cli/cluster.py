@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from region_broker.cli.cluster_client import RegionOfNodes, on_region
+from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
 from region_broker.cli.output import (
     EXIT_FAILED,
     fail,
@@ -39,7 +40,7 @@ timeout_option: Final = click.option(
     epilog="Examples: tidemark cluster status · tidemark cluster drain 1 · tidemark cluster move --to 2"
 )
 def cluster() -> None:
-    """Nodes of a region: how they stand, who leads, the quorum, drain, move, remove."""
+    """Nodes of a region: how they stand, who leads, the quorum, drain, move, remove, upgrade."""
 
 
 # --- looks ---------------------------------------------------------------------------------------
@@ -155,6 +156,33 @@ def partitions(topic: str | None, node_id: int | None, region: RegionOfNodes, ou
             for row in rows
         ],
     )  # fmt: skip
+
+
+@cluster.command(
+    epilog="""\b
+Examples:
+  tidemark cluster upgrade                      what each node runs, and what is finalized
+  tidemark cluster upgrade --finalize --dry-run whether the level could be raised
+  tidemark cluster upgrade --finalize           raise it, when all nodes run the new version""",
+)
+@click.option("--finalize", "finalizes", is_flag=True, help="Raise the level: older versions cannot take part in the region after that.")  # fmt: skip
+@click.option("--level", type=click.IntRange(1), help="With --finalize: which one. Default: the newest that any node knows, which all must know.")  # fmt: skip
+@dry_run_option
+@on_region
+@output_option
+def upgrade(
+    *, finalizes: bool, level: int | None, dry_run: bool, region: RegionOfNodes, output: str
+) -> None:
+    """Show each node's version and the feature level of the region; with --finalize raise it.
+
+    The level is raised last, when all nodes run the new version: it cannot be lowered. docs/deploy/upgrade.md goes through it.
+    """
+    view = upgrade_view(region)
+    if not finalizes:
+        (print_view if output == JSON else show)(view)
+        return
+    done = finalize(view, level, dry_run=dry_run)
+    (print_json if output == JSON else tell)(done)
 
 
 # --- orders --------------------------------------------------------------------------------------

@@ -129,6 +129,19 @@ class RegionOfNodes:
             return view
         return None
 
+    def places(self) -> list[dict[str, Any]]:
+        """Return region, id, HTTP address and registered feature level of each node, of a region of one, too; raises `NoNode`."""
+        found = self._all(self._urls)
+        if found or not self._of_one_node:
+            view = self.view()
+            return [
+                {"region": view["region"], "node_id": row["node_id"], "http": row["http"], "newest_level": row["feature_level"]}
+                for row in view["nodes"]
+            ]  # fmt: skip
+        url = self._of_one_node[0]
+        view = Cluster([url]).views()[self._region] if self._region else request(url, "GET", "/v1/region")  # fmt: skip
+        return [{"region": view["region"], "node_id": view["node_id"], "http": url, "newest_level": None}]  # fmt: skip
+
     def view(self) -> dict[str, Any]:
         """Return the view that knows most: of the node that leads the logs, else the newest one; raises `NoNode`."""
         views = list(self.views().values())

@@ -14,7 +14,10 @@ import click
 _COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
-    "cluster": ("cluster:cluster", "Nodes of a region: status, quorum, drain, move, remove."),
+    "cluster": (
+        "cluster:cluster",
+        "Nodes of a region: status, quorum, drain, move, remove, upgrade.",
+    ),
     "consume": ("records.consume:consume", "Print the records of a topic."),
     "context": ("context.command:context", "Name clusters, so that commands need no addresses."),
     "demo": (

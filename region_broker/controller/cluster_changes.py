@@ -8,8 +8,10 @@ from region_broker.controller.cluster_commands import (
     ClusterCommand,
     ElectLeader,
     ElectUnclean,
+    FinalizeLevel,
 )
 from region_broker.controller.cluster_leadership import change_leadership
+from region_broker.controller.cluster_levels import raise_level
 from region_broker.controller.cluster_nodes import change_nodes
 from region_broker.controller.metadata_image import MetadataImage
 
@@ -19,5 +21,7 @@ def change_cluster(image: MetadataImage, command: ClusterCommand) -> MetadataIma
     match command:
         case ElectLeader() | ElectUnclean() | ChangeInSync():
             return change_leadership(image, command)
+        case FinalizeLevel():
+            return raise_level(image, command)
         case _:
             return change_nodes(image, command)

@@ -83,6 +83,12 @@ class ChangeInSync(msgspec.Struct, frozen=True, tag=True):
     expected_version: int
 
 
+class FinalizeLevel(msgspec.Struct, frozen=True, tag=True):
+    """Raise the region's feature level to `level`; refused unless every registered node knows it (KIP-584, INV-FL2)."""
+
+    level: int
+
+
 NodeCommand: TypeAlias = RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode
 LeadershipCommand: TypeAlias = ElectLeader | ElectUnclean | ChangeInSync
 ClusterCommand: TypeAlias = (
@@ -94,4 +100,5 @@ ClusterCommand: TypeAlias = (
     | ElectLeader
     | ElectUnclean
     | ChangeInSync
+    | FinalizeLevel
 )

@@ -27,6 +27,7 @@ class NodeImage(msgspec.Struct, frozen=True, kw_only=True):
     """One node as it registered: its folder (`incarnation`), its process (`life`), and where it is met.
 
     `fenced`: it is not heard, so it neither leads nor is in sync (KIP-841). `draining`: it is about to stop, and takes nothing on.
+    `feature_level`, `lowest_level`: the newest and the oldest feature level that its code knows.
     `former_lives`, `former_incarnations`: what stood here before, the oldest first, the last `REMEMBERED_MAX`.
     """
 
@@ -40,7 +41,8 @@ class NodeImage(msgspec.Struct, frozen=True, kw_only=True):
     http_host: str
     http_port: int
     rack: str = ""
-    feature_level: int = 0
+    feature_level: int = 1
+    lowest_level: int = 1
     fenced: bool = True
     draining: bool = False
     former_lives: tuple[UUID, ...] = ()

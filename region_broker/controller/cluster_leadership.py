@@ -6,6 +6,8 @@ INV-MH3  the in-sync set loses a member only by its leader, which is alive to sa
          removed. Neither being fenced nor an election drops anybody
 INV-MH4  so while nobody leads, each of them holds all that was committed (KIP-966)
 INV-MH5  the in-sync set is never empty, and who is not in it leads by an operator's word alone, which is counted
+INV-MH7  a region that was one of one node knows how many members have been in sync at once since it has several, from level 2 on
+         (`grown_to`): nobody waits for more copies of a record than there have been
 INV-MH6  only the leader, under its own leader epoch, says who joins the in-sync set, and it knows what it changes
 1. Two members are in sync, and both lose their power. 2. One is back before the other's silence is noticed: a new life, so it is
 fenced, and the other one leads, or is elected. 3. The disk of that other one is gone. Were the first out of the in-sync set by then,
@@ -18,12 +20,12 @@ lineage before it leads (T20). Where nobody was ever elected, `TakeLeaderEpoch` 
 """
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from idempotency.fencing import region_epoch_of
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from region_broker.controller.cluster_commands import (
     ChangeInSync,
     ElectLeader,
@@ -35,6 +37,9 @@ from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImag
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
 from region_broker.controller.region_folder import with_election
+
+GROWS_SINCE_LEVEL: Final = 2
+"""The feature level that brought `grown_to`: older nodes would have other metadata (INV-FL1)."""
 
 
 def change_leadership(image: MetadataImage, command: LeadershipCommand) -> MetadataImage:
@@ -146,11 +151,25 @@ def _led(
     assert node is not None, "INV-MH2"
     folder = with_election(image.region_folder, node.life, command.leader_epoch)
     return msgspec.structs.replace(
-        image,
+        _grown(image, in_sync, unclean=unclean > 0),
         leadership=leadership,
         last_leader_epoch=command.leader_epoch,
         region_folder=folder,
     )
+
+
+def _grown(
+    image: MetadataImage, in_sync: tuple[Member, ...], *, unclean: bool = False
+) -> MetadataImage:
+    """Note how many are in sync in a region that was one of one node (INV-MH7).
+
+    An unclean election ends that: whoever led before may have had more.
+    """
+    was_alone = image.leadership is None and image.last_leader_epoch != NO_LEADER_EPOCH
+    if image.feature_level < GROWS_SINCE_LEVEL or not (was_alone or image.grown_to):
+        return image
+    grown_to = 0 if unclean else max(image.grown_to, len(in_sync))
+    return msgspec.structs.replace(image, grown_to=grown_to)
 
 
 def _judge_version(leadership: Leadership | None, expected_version: int) -> None:
@@ -221,7 +240,7 @@ def _in_sync_changed(image: MetadataImage, command: ChangeInSync) -> MetadataIma
     for member in in_sync:
         if member not in leadership.in_sync:
             _judge_eligible(image, member)
-    return _with(image, leadership, in_sync=in_sync)
+    return _with(_grown(image, in_sync), leadership, in_sync=in_sync)
 
 
 def _led_by(image: MetadataImage, command: ChangeInSync) -> Leadership:

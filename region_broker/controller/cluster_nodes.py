@@ -10,7 +10,7 @@ INV-MN5  a node is not removed while it leads, nor while no other registered mem
 INV-MN6  the folder of a node that was removed does not register again, for as long as it is remembered: another folder does
 INV-MN7  nor does a folder that does not know the newest start that registered with it: it is an older copy, without what was
          acknowledged since (ADR 46)
-Not here: who leads (`cluster_leadership`), what is remembered of folders (`cluster_folders`).
+Not here: what a node's code must know (`feature_levels`), who leads (`cluster_leadership`), what is remembered of folders (`cluster_folders`).
 """
 
 from typing import Final, assert_never
@@ -30,6 +30,7 @@ from region_broker.controller.cluster_commands import (
 from region_broker.controller.cluster_folders import is_wound_back, noted, removed_for_good
 from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, NodeImage
 from region_broker.controller.cluster_leadership import without_lost_leader, without_member
+from region_broker.controller.feature_levels import NOT_SUPPORTED, objection_to
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 
@@ -42,6 +43,7 @@ def change_nodes(image: MetadataImage, command: NodeCommand) -> MetadataImage:
     match command:
         case RegisterNode(node=node, starts=starts):
             _judge_removed(image, node)
+            _judge_level(image, node)
             registered = _registered(image, node)
             _judge_starts(image, node, starts)
             return noted(_with_node(image, registered), node, starts)
@@ -131,6 +133,13 @@ def _judge_removed(image: MetadataImage, node: NodeImage) -> None:
             " with it. If it is to be part of the region again, move its data_dir away and start it with an empty one: it joins as a"
             " new member, and copies everything",
         )
+
+
+def _judge_level(image: MetadataImage, node: NodeImage) -> None:
+    known = range(node.lowest_level, node.feature_level + 1)
+    why = objection_to(known, image.feature_level, who=f"node {node.node_id}")
+    if why is not None:  # INV-FL3
+        raise CommandRefused(NOT_SUPPORTED, why)
 
 
 def _judge_starts(image: MetadataImage, node: NodeImage, starts: Shown | None) -> None:

@@ -141,6 +141,10 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     node_configs: dict[int, dict[str, str]] = {}
     """What was set of the configuration while nodes ran, by node id or `ALL_NODES`; nodes with nothing set have no entry."""
 
+    feature_level: int = 1
+    """What all nodes of the region know, and so may be written (INV-FL1); 1 where nothing is said."""
+    grown_to: int = 0
+    """How many members have been in sync at once, in a region that was one of one node (INV-MH7); 0 in one that began with several."""
     region_folder: RegionFolder | None = None
     """What a region of several nodes knows of itself; None in one of one node, whose folder says it."""
 

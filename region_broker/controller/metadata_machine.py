@@ -17,13 +17,26 @@ from uuid import UUID
 import msgspec
 
 from region_broker.controller import metadata_commands
-from region_broker.controller.image_database import ImageDatabase, MetadataUnwritable
+from region_broker.controller.feature_levels import SUPPORTED, objection_to, since, told
+from region_broker.controller.image_database import (
+    ImageDatabase,
+    MetadataUnreadable,
+    MetadataUnwritable,
+)
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.entries import Entry, EntryKind, Member
 
 KNOWN_WISHES_MAX: Final = 1_000
+
+_UNKNOWN: Final = (
+    "entry {entry} of the quorum's log is not known to this version of Tidemark ({why}): it was written by a newer one. Install the"
+    " version that the other nodes run, and start this one again; nothing is lost."
+)
+
+_KIND: Final = "$.command.type"
+"""Where msgspec finds fault with a command that it has no type for."""
 
 _log: Final = logging.getLogger("tidemark.metadata")
 
@@ -76,17 +89,33 @@ def decode_state(snapshot: bytes) -> MachineState:
     return _STATE.decode(snapshot)
 
 
-def fold(state: MachineState, entries: Iterable[Entry]) -> tuple[MachineState, list[Applied]]:
+def _wish_in(entry: Entry, levels: range) -> Wish:
+    """Return the wish of an entry; one that this code does not know ends the node: whoever skips it has other metadata (INV-M10)."""
+    try:
+        wish = _WISH.decode(entry.payload)
+    except msgspec.ValidationError as error:
+        if _KIND not in str(error):
+            raise
+        raise MetadataUnreadable(_UNKNOWN.format(entry=entry.index, why=error)) from error
+    if since(wish.command) > levels[-1]:
+        why = f"{type(wish.command).__name__} came with level {since(wish.command)}, the code knows {told(levels)}"
+        raise MetadataUnreadable(_UNKNOWN.format(entry=entry.index, why=why))
+    return wish
+
+
+def fold(
+    state: MachineState, entries: Iterable[Entry], levels: range = SUPPORTED
+) -> tuple[MachineState, list[Applied]]:
     """Return what `state` is after the wishes in `entries`, and what became of each (INV-M10, INV-M14).
 
-    Raises msgspec.MsgspecError.
+    `levels`: the feature levels that the code knows. Raises msgspec.MsgspecError, and `MetadataUnreadable` for a wish of a newer one.
     """
     image, known = state.image, dict(state.known)
     applied: list[Applied] = []
     for entry in entries:
         if entry.kind is not EntryKind.COMMAND:
             continue
-        wish = _WISH.decode(entry.payload)
+        wish = _wish_in(entry, levels)
         if wish.wish_id in known:
             continue
         refusal = None
@@ -105,10 +134,15 @@ def fold(state: MachineState, entries: Iterable[Entry]) -> tuple[MachineState, l
 class MetadataMachine:
     """A `raft.group_setup.StateMachine`; it has no image before the group's snapshot is loaded."""
 
-    def __init__(self, member: Member, database: ImageDatabase) -> None:
-        """Bring `database` of `member` up to the log with each entry; nobody is told of it yet."""
+    def __init__(self, member: Member, database: ImageDatabase, levels: range = SUPPORTED) -> None:
+        """Bring `database` of `member` up to the log with each entry; nobody is told of it yet.
+
+        `levels`: the feature levels that the code knows.
+        """
         self._member = member
+        self._levels = levels
         self._database = database
+        self._judge_level(database.stored.image)
         self._lags = False
         self._state = MachineState(database.stored.image)
         self.on_applied: Callable[[list[Applied]], None] = lambda _: None
@@ -129,7 +163,8 @@ class MetadataMachine:
 
     async def apply(self, entries: Sequence[Entry]) -> None:
         """See `StateMachine`; the database has it, too, or a line in the log says why not (INV-M12)."""
-        self._state, applied = fold(self._state, entries)
+        self._state, applied = fold(self._state, entries, self._levels)
+        self._judge_level(self.current)
         last, stored = entries[-1], self._database.stored.position
         # After a start, entries come again that the database has; how far they are committed is not known at once.
         if stored is None or stored.index < last.index:
@@ -152,5 +187,13 @@ class MetadataMachine:
 
     def load(self, image: bytes) -> None:
         """See `StateMachine`."""
-        self._state = decode_state(image)
+        state = decode_state(image)
+        self._judge_level(state.image)
+        self._state = state
         self.on_loaded()
+
+    def _judge_level(self, image: MetadataImage) -> None:
+        """Raise `MetadataUnreadable` where `image` may hold what this code does not know (INV-FL3)."""
+        why = objection_to(self._levels, image.feature_level, who=f"node {self._member.node_id}")
+        if why is not None:
+            raise MetadataUnreadable(why)

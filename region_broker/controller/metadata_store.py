@@ -33,6 +33,7 @@ import msgspec
 
 from idempotency.ports import Chance, Clock
 from region_broker.controller import metadata_commands
+from region_broker.controller.feature_levels import SUPPORTED, allows, refused_as_unknown
 from region_broker.controller.image_database import (
     ConnectSqlite,
     ImageDatabase,
@@ -115,12 +116,13 @@ AGAIN_MS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Who opens a store, and with which ports."""
+    """Who opens a store, with which ports; `levels`: the feature levels that its code knows."""
 
     member: Member
     disk: Disk
     clock: Clock
     chance: Chance
+    levels: range = SUPPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,7 @@ class MetadataStore:
             )
             given_up.push_async_callback(database.close)
             folder = path.with_name(QUORUM_FOLDER)
-            machine = MetadataMachine(life.member, database)
+            machine = MetadataMachine(life.member, database, life.levels)
             try:
                 found = peek(life.disk, folder)
                 check_log(path, folder, database.stored, found)
@@ -206,6 +208,11 @@ class MetadataStore:
     def image(self) -> MetadataImage:
         """The image after the last command that became durable, as far as it is known here."""
         return self._image
+
+    @property
+    def levels(self) -> range:
+        """The feature levels that this code knows; that of the region is in `image`."""
+        return self._life.levels
 
     @property
     def group(self) -> RaftGroup:
@@ -291,6 +298,8 @@ class MetadataStore:
         After `MetadataUnwritable` nothing has changed, unless it is `MetadataInDoubt`: where the store has `failed`, the next start shows
         it, else it may take effect while this node runs. `in_term`: only while this member leads the quorum in that term, and once.
         """
+        if not allows(self._image.feature_level, command):  # INV-FL1; the level never goes down
+            raise refused_as_unknown(self._image.feature_level, command)
         async with self._write_lock:
             if self._cluster is None:
                 metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
@@ -450,7 +459,12 @@ def _setup(
 
 
 def _found(life: Life, folder: Path, image: MetadataImage) -> None:
-    """Begin the log of a quorum of one with `image` as its snapshot, where there is none; a start that ended here goes on."""
+    """Begin the log of a quorum of one with `image` as its snapshot, where there is none; a start that ended here goes on.
+
+    What is new begins at the newest feature level; what an older version wrote stays at the one that it has.
+    """
+    if image.version == 0:
+        image = msgspec.structs.replace(image, feature_level=life.levels[-1])
     store, found = RaftStore.open(life.disk, folder, life.member)
     try:
         if found.snapshot is None:

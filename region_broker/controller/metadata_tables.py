@@ -161,12 +161,16 @@ class LogPosition:
     term: Term
 
 
-_COUNTERS: Final = ("version", "node_start_count", "last_leader_epoch", "deletions_unknown_to")
+_COUNTERS: Final = (
+    "version", "node_start_count", "last_leader_epoch", "deletions_unknown_to", "feature_level",
+    "grown_to",
+)  # fmt: skip
 _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip
 _IDENTITY: Final = ("born", "joined", "chain", "met")
-_FORMER: Final = ("former_lives", "former_incarnations")
+_FORMER: Final = ("former_lives", "former_incarnations", "lowest_level")
+"""What of a node stands in the column `former`: an older version reads past what it does not know there."""
 _ALL_LOGS: Final = "all logs"
 """What the one leader of a region leads: the one row of `leadership`."""
 

@@ -5,7 +5,7 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
 INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
-INV-CNN4  a node that was removed, or has an older copy of its folder, ends, as soon as another one tells it so: at a start that is before it has joined anything
+INV-CNN4  a node that was removed, has an older copy of its folder, or code that does not know the region's feature level, ends, as soon as another one tells it so: at a start that is before it has joined anything
 INV-CNN5  a folder that the region refused as an older copy says so from then on, and no later start takes part in anything with it
 
 What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
@@ -30,6 +30,7 @@ from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.cluster_nodes import WOUND_BACK
+from region_broker.controller.feature_levels import SUPPORTED, told
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import BearDomain, CommandRefused
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -45,10 +46,10 @@ from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older
 from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
-from region_broker.region.cluster.standing import FEATURE_LEVELS, NodeStanding
+from region_broker.region.cluster.standing import NodeStanding
 from region_broker.region.cluster.transport import PeerTransport
 from region_broker.region.folder.identity_file import write_identity
-from region_broker.region.peers.node_protocol import OUTDATED_FOLDER, NodeHello
+from region_broker.region.peers.node_protocol import NEWER_LEVEL, OUTDATED_FOLDER, NodeHello
 from region_broker.region.peers.server import PeerServer
 
 QUORUM_GROUP: Final = "metadata"
@@ -88,9 +89,10 @@ class _Relay:
 class ClusterNode:
     """`open`, then `run` until `stop` is called; as `Node`."""
 
-    def __init__(self, config: NodeConfig, ports: Ports) -> None:
+    def __init__(self, config: NodeConfig, ports: Ports, levels: range) -> None:
         """Use `open`."""
         self.config: Final = config
+        self._levels: Final = levels
         self._ports = ports
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
@@ -113,13 +115,13 @@ class ClusterNode:
         self.failed_callbacks: Final = FailedCallbacks()
 
     @classmethod
-    async def open(cls, config: NodeConfig, ports: Ports) -> Self:
-        """Begin a life of the data folder; nothing is bound or run yet.
+    async def open(cls, config: NodeConfig, ports: Ports, levels: range = SUPPORTED) -> Self:
+        """Begin a life of the data folder; nothing is bound or run yet. `levels`: the feature levels that the code knows.
 
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
-        made = cls(config, ports)
-        made._begun = begun = await Begun.open(config, ports, made._cluster_of)
+        made = cls(config, ports, levels)
+        made._begun = begun = await Begun.open(config, ports, made._cluster_of, levels=levels)
         made._handshake.identity = lambda: begun.identity
         store = made._begun.metadata
         made.controller = ControllerDriver(
@@ -134,6 +136,7 @@ class ClusterNode:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
             is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
+            levels=self._levels, finalized=self._finalized,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
@@ -196,6 +199,11 @@ class ClusterNode:
     def _starts(self) -> Shown:
         return Shown.of(self._begun.identity).starts_only()
 
+    def _finalized(self) -> int | None:
+        """Return the region's feature level; None while this folder has seen nothing of its region."""
+        image = self._begun.metadata.image
+        return image.feature_level if image.version else None
+
     def _note_shut_out(self, code: str) -> None:
         self._shut_out_by = code
         self._shut_out.set()
@@ -205,6 +213,12 @@ class ClusterNode:
         config = self.config
         if self._shut_out_by == OUTDATED_FOLDER:
             raise NodeRefused(self._outdated())
+        if self._shut_out_by == NEWER_LEVEL:
+            raise NodeRefused(
+                f"node {config.own_node.node_id} does not know the feature level of region {config.region}, as another node of it"
+                f" says: this version knows {told(self._levels)}. Install the version that the other nodes run, or a newer one, and"
+                " start it again; nothing is to be done to its data_dir"
+            )
         raise NodeRefused(
             f"node {config.own_node.node_id} was removed from region {config.region} with the data folder that it has"
             f" ({config.data_dir}), as another node of the region says. It takes part in nothing any more. If it is to be part of the"
@@ -282,7 +296,8 @@ class ClusterNode:
         node = NodeImage(
             node_id=own.node_id, incarnation=member.incarnation, life=self._life,
             kafka_host=kafka[0], kafka_port=kafka[1], peer_host=peer[0], peer_port=peer[1],
-            http_host=http[0], http_port=http[1], rack=own.rack, feature_level=FEATURE_LEVELS[-1],
+            http_host=http[0], http_port=http[1], rack=own.rack, feature_level=self._levels[-1],
+            lowest_level=self._levels[0],
         )  # fmt: skip
         while True:
             try:

@@ -18,6 +18,7 @@ from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
+from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
@@ -29,6 +30,7 @@ from region_broker.handlers.dispatch.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.cluster_metrics import ClusterCollector
 from region_broker.http_api.routes_cluster import add_cluster_routes
+from region_broker.http_api.routes_features import add_feature_routes
 from region_broker.http_api.routes_health import Check
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
 from region_broker.ledgers.id_blocks import DrawnIdBlocks
@@ -67,6 +69,7 @@ from region_broker.region.failover.operations import FailoverOperations
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.record import JournalRecord, PatientMetadata, RegionRecord
 from region_broker.region.failover.steps.outlook import FailoverParts, FailoverSettings
+from region_broker.region.feature_raising import FeatureRaising
 from region_broker.region.mending.shared_logs import SharedLogs
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.addresses import RegionAddresses
@@ -141,12 +144,12 @@ class Node:
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
-    async def open(cls, config: NodeConfig, ports: Ports) -> Self:
-        """Open the data folder and join everything; nothing is bound or run yet.
+    async def open(cls, config: NodeConfig, ports: Ports, levels: range = SUPPORTED) -> Self:
+        """Open the data folder and join everything; nothing is bound or run yet. `levels`: the feature levels that the code knows.
 
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
-        storage = await Storage.open(config, ports)
+        storage = await Storage.open(config, ports, levels)
         try:
             node = cls(config, ports, storage)
             await node.failover.recover()
@@ -252,6 +255,17 @@ class Node:
             epoch = term.leader_epoch if is_written else None
             await self._replication.leadership.settle_commits(epoch)
 
+    def _begins_to_act(self) -> bool:
+        """Return whether the gate is to open for the first time under the leader epoch for which this node was elected (INV-HD7)."""
+        image, term = self.storage.metadata.image, self.role.serving
+        leadership = image.leadership
+        if self._cluster is None or leadership is None or leadership.leader != self._cluster.member:
+            return False
+        if term is not None and term.leader_epoch == leadership.leader_epoch:
+            return False
+        may_act = not self.failover.running or self.failover.state.phase.acts
+        return may_act and image.main_domain.acting_region == self.config.region
+
     def _leads_under(self) -> LeaderEpoch | None:
         return None if self._replication is None else self._replication.leadership.leads
 
@@ -318,6 +332,7 @@ class Node:
             term.primary_region, term.region_epoch
         )
         self.memory = MemoryBudget()
+        self.features = FeatureRaising(config.region, config.own_node.node_id, storage.metadata)
         self._services = services = Services(
             clock=ports.clock,
             chance=ports.chance,
@@ -331,12 +346,14 @@ class Node:
             forward=self._forwarder,
             config=config,
             node_configs=self.configs,
+            features=self.features,
             quorum=lambda: storage.metadata.quorum,
             quorum_leader=self._quorum_forwarder,
             metrics=self.metrics,
             memory=self.memory,
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
+            begins_to_act=self._begins_to_act,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         caps = _connection_caps(config)
@@ -486,6 +503,7 @@ class Node:
             services=self._services,
         )  # fmt: skip
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
+        add_feature_routes(app, self.features)
         add_transaction_routes(app, verdicts, self.transactions, self._ports.clock.wall_ms)
         add_abort_routes(
             app, verdicts, TransactionDesk(storage.partitions, self.transactions.admin, verdicts)

@@ -33,6 +33,7 @@ from idempotency.ports import Chance, Clock
 from region_broker.config.changeable import Counting, counting
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
+from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.image_database import ConnectSqlite, MetadataUnreadable
 from region_broker.controller.metadata_commands import (
     BearDomain,
@@ -121,9 +122,12 @@ class Begun:
 
     @classmethod
     async def open(
-        cls, config: NodeConfig, ports: Ports, cluster_of: "ClusterOf | None" = None
-    ) -> Self:
+        cls, config: NodeConfig, ports: Ports, cluster_of: "ClusterOf | None" = None,
+        *, levels: range = SUPPORTED,
+    ) -> Self:  # fmt: skip
         """Begin; `cluster_of`: how this member reaches the others of its region, None where it is the only node.
+
+        `levels`: the feature levels that the code knows.
 
         Raises what is in `START_REFUSALS`, and `OSError`.
         """
@@ -131,7 +135,9 @@ class Begun:
         ports.disk.make_dirs(folder)
         lock = lock_folder(folder, ports.disk)
         try:
-            identity, metadata, member = await _open_identified(config, folder, ports, cluster_of)
+            identity, metadata, member = await _open_identified(
+                config, folder, ports, cluster_of, levels
+            )
         except BaseException:
             lock.close()
             raise
@@ -168,12 +174,12 @@ class Storage:
     """The metadata whose topics were opened."""
 
     @classmethod
-    async def open(cls, config: NodeConfig, ports: Ports) -> Self:
-        """Open the folder of `config`, creating what is missing.
+    async def open(cls, config: NodeConfig, ports: Ports, levels: range = SUPPORTED) -> Self:
+        """Open the folder of `config`, creating what is missing; `levels`: the feature levels that the code knows.
 
         Raises what is in `START_REFUSALS`, and `OSError`.
         """
-        begun = await Begun.open(config, ports)
+        begun = await Begun.open(config, ports, levels=levels)
         try:
             await prepare(begun, config)
             await begun.metadata.apply(CountNodeStart())
@@ -287,7 +293,7 @@ def is_in_use(folder: Path) -> bool:
 
 
 async def _open_identified(
-    config: NodeConfig, folder: Path, ports: Ports, cluster_of: ClusterOf | None
+    config: NodeConfig, folder: Path, ports: Ports, cluster_of: ClusterOf | None, levels: range
 ) -> tuple[FolderIdentity, MetadataStore, Member]:
     """Begin a life of the folder: its identity with one more start, then the metadata."""
     found = read_identity(ports.disk, folder)
@@ -299,7 +305,7 @@ async def _open_identified(
     member = Member(config.own_node.node_id, UUID(hex=identity.folder_id))
     store = await MetadataStore.open(
         folder / METADATA_FILE,
-        Life(member, ports.disk, ports.clock, ports.chance),
+        Life(member, ports.disk, ports.clock, ports.chance, levels),
         new_cluster_id=config.cluster_id,
         connect=ports.connect_sqlite,
         cluster=None if cluster_of is None else cluster_of(member, identity),

@@ -29,7 +29,9 @@ class ConnectionState:
     hop: Hop = Hop.CLIENT
     """Set by whoever accepted the connection, and read by the forwarder."""
     starts: asyncio.Lock | None = None
-    """Under which requests begin, first come, first served (INV-HW1); None until one was read in pieces (the dispatcher)."""
+    """Under which requests begin, first come, first served (INV-HW1); None while none is read in pieces, or waits (the dispatcher)."""
+    starts_waiting: int = 0
+    """Requests that wait for their turn in it (the dispatcher)."""
     produce_broken: bool = False
     """A Produce was not forwarded, or refused for a reason that may pass at any moment, so nothing sent behind it may be
     executed (INV-HD4: the dispatcher, Produce and the forwarder)."""

@@ -14,6 +14,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from region_broker.config.node_config import NodeConfig
+from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.node import Node, Ports
 from region_broker.node.cluster_node import ClusterNode
 from tests.fixtures.born_folders import birth_at, with_history
@@ -47,6 +48,8 @@ class Member(Region):
     """One node of the region."""
 
     member: ClusterNode
+    levels: range = SUPPORTED
+    """The feature levels that its code knows: fewer for that of an older release."""
 
     @property
     def node_id(self) -> int:
@@ -94,7 +97,7 @@ class Member(Region):
             self.fabric.site(self.name),
             lambda path: SimulatedSqlite(path, cast("SimulatedDisk", disk)),
         )
-        self.member = await self.as_process(ClusterNode.open(self.config(), ports))
+        self.member = await self.as_process(ClusterNode.open(self.config(), ports, self.levels))
         self.member.on_node = self._take_node
 
     def _take_node(self, node: Node) -> None:

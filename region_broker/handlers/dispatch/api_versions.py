@@ -11,14 +11,17 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import RegionEpoch
+from region_broker.controller.feature_levels import FEATURE, finalized_epoch
 from region_broker.handlers.dispatch.registry import Api, Fields
-from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.dispatch.services import FeatureService, RequestContext
 
 KEY: Final = 18
 TRANSACTION_VERSION: Final = 2
 GROUP_VERSION: Final = 1  # the new group protocol (KIP-848), as in Kafka 4.x
 FEATURES: Final = (("transaction.version", TRANSACTION_VERSION), ("group.version", GROUP_VERSION))
-"""The features that clients know of, each at the only level that this version works at."""
+"""The features that clients know of, each at the only level that this version works at; the region's own is beside them
+(`feature_levels.FEATURE`), and is the only one that can be raised."""
 
 
 def api_rows(apis: Iterable[Api]) -> list[dict[str, int]]:
@@ -33,19 +36,26 @@ def api_rows(apis: Iterable[Api]) -> list[dict[str, int]]:
     ]
 
 
-def answer_fields(rows: list[dict[str, int]], error_code: int, *, epoch: int = 0) -> Fields:
-    """Return the answer; `epoch` of the features, never below 0."""
-    served = [(name, level) for name, level in FEATURES if level > 0]
+def answer_fields(
+    rows: list[dict[str, int]], error_code: int, *, epoch: int = 0,
+    features: FeatureService | None = None,
+) -> Fields:  # fmt: skip
+    """Return the answer; `epoch` is the region's, never below 0. `features`: the region's own level, where it is known."""
+    served = [(name, range(level + 1), level) for name, level in FEATURES if level > 0]
+    if features is not None:
+        served.append((FEATURE, features.supported, features.finalized))
+        epoch = finalized_epoch(RegionEpoch(epoch), features.finalized)
     return {
         "error_code": error_code,
         "api_keys": rows,
         "supported_features": [
-            {"name": name, "min_version": 0, "max_version": level} for name, level in served
+            {"name": name, "min_version": known[0], "max_version": known[-1]}
+            for name, known, _ in served
         ],
         "finalized_features_epoch": max(0, epoch),
         "finalized_features": [
             {"name": name, "max_version_level": level, "min_version_level": level}
-            for name, level in served
+            for name, _, level in served
         ],
     }
 
@@ -58,7 +68,10 @@ def api_versions_api(others: Iterable[Api]) -> Api:
             request.client_software_name and request.client_software_version
         ):
             return answer_fields([], ErrorCode.invalid_request)
-        return answer_fields(rows, ErrorCode.none, epoch=ctx.services.region.region_epoch)
+        services = ctx.services
+        return answer_fields(
+            rows, ErrorCode.none, epoch=services.region.region_epoch, features=services.features
+        )
 
     api = Api(KEY, "ApiVersions", range(5), handle)
     rows = api_rows(sorted((*others, api), key=lambda each: each.key))

@@ -5,6 +5,8 @@ INV-HD5  a node that does not lead its region's logs executes nothing that the l
          one that was refused so is not executed on that connection, though this node may lead by then
 INV-HW1  while a request of a connection is decoded in pieces, none behind it on that connection is begun; the handler
          of the one is begun before the next is decoded, and one that writes is answered before
+INV-HD7  what comes to a node that was elected and loads what it needs before it takes writes waits for that, for a while, in the
+         order of its connection: a client that is refused, or whose connection is closed, backs off for longer than that lasts
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -196,7 +198,7 @@ class Dispatcher:
                 begun = self._judged(api, begun.request, begun.held, begun.waits_until_s)
         finally:
             if begun.held is not None:
-                begun.held.release()
+                _let_begin(ctx.connection_state, begun.held)
 
     async def _executed(
         self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
@@ -205,6 +207,8 @@ class Dispatcher:
         if begun.rule is not None and begun.rule.what is not Elsewhere.HERE:
             return await self._led_elsewhere(api, ctx, incoming, begun, body_start)
         if begun.forwards:
+            if self._begins_to_act():
+                _may_wait(begun)
             with _in_order(api, ctx, forwards=True):
                 return await self._forward(api, ctx, incoming, begun, body_start)
         if api.waits:
@@ -245,24 +249,28 @@ class Dispatcher:
         Between the return and the first await of what follows nothing else of that connection begins:
         whoever waits for the lock runs after that.
         """
-        order = ctx.connection_state.starts
-        if order is not None:
-            await order.acquire()
+        state = ctx.connection_state
+        order = await _in_turn(state)
         held = None
         try:
             try:
                 request = decode_request(api.key, ctx.version, body)
-                return self._judged(api, request, None)
+                if not (api.forward and self._begins_to_act()):
+                    return self._judged(api, request, None)
+                order = order or await _order_of(state)
             except ManyElements:
-                if order is None:
-                    order = ctx.connection_state.starts = asyncio.Lock()
-                    await order.acquire()
+                order = order or await _order_of(state)
                 request = await run_yielding(request_pieces(api.key, ctx.version, body))
             held = order if api.forward else None
             return self._judged(api, request, held)
         finally:
             if order is not None and held is None:
-                order.release()
+                _let_begin(state, order)
+
+    def _begins_to_act(self) -> bool:
+        """Return whether this node is about to take writes (INV-HD7)."""
+        services = self._services
+        return not services.region.acting and services.leads and services.begins_to_act()
 
     def _judged(
         self, api: Api, request: Any, held: asyncio.Lock | None, waits_until_s: float | None = None
@@ -283,9 +291,10 @@ class Dispatcher:
 
     def _waits_until_s(self, api: Api, request: Any, *, is_own: bool) -> float:
         """Return until when a request waits for a leader: a change does, where one of several nodes is elected."""
-        if is_own or rule_of(api.key, request).what is not Elsewhere.FORWARDED:
+        if is_own or self._services.nodes.is_alone:
             return 0.0
-        if self._services.nodes.is_alone:
+        is_for_later = api.forward and self._begins_to_act()
+        if not is_for_later and rule_of(api.key, request).what is not Elsewhere.FORWARDED:
             return 0.0
         return asyncio.get_running_loop().time() + self._services.leader_wait_s
 
@@ -385,6 +394,33 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+async def _in_turn(state: ConnectionState) -> asyncio.Lock | None:
+    """Return the order of a connection, once it is this request's turn; None where nothing is kept in order."""
+    order = state.starts
+    if order is not None:
+        state.starts_waiting += 1
+        try:
+            await order.acquire()
+        finally:
+            state.starts_waiting -= 1
+    return order
+
+
+async def _order_of(state: ConnectionState) -> asyncio.Lock:
+    """Let what comes on a connection from this step on wait behind this request, which holds the order that is returned."""
+    assert state.starts is None, "whoever finds an order takes its turn in it"
+    order = state.starts = asyncio.Lock()
+    await order.acquire()  # nobody else has it: this is taken without giving way
+    return order
+
+
+def _let_begin(state: ConnectionState, order: asyncio.Lock) -> None:
+    """Let the next one begin; where there is none, requests of this connection need no order any more, nor a task each."""
+    order.release()
+    if state.starts_waiting == 0 and state.starts is order:
+        state.starts = None
 
 
 def _may_wait(begun: _Begun) -> None:

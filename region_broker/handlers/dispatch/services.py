@@ -258,6 +258,24 @@ class ForwardingFailed(Exception):
         self.may_have_happened = may_have_happened
 
 
+class FeatureService(Protocol):
+    """The feature level of the region (`region_broker.region.feature_raising`)."""
+
+    @property
+    def supported(self) -> range:
+        """Return the levels that the code of this node knows."""
+        ...
+
+    @property
+    def finalized(self) -> int:
+        """Return the level of this region, as far as it is known here."""
+        ...
+
+    async def raise_to(self, level: int, *, dry_run: bool) -> bool:
+        """Raise the region to `level`; return whether anything changes. Raises `CommandRefused`, `MetadataUnwritable`."""
+        ...
+
+
 class HandlerConfig(Protocol):
     """The few settings of the node that handlers read (`region_broker.config.node_config.NodeConfig` has them)."""
 
@@ -309,6 +327,7 @@ class Services:
     config: HandlerConfig
     """As it counts now: another one takes its place when keys change (`node.config_effects`)."""
     node_configs: NodeConfigService
+    features: FeatureService
     quorum: Callable[[], GroupFacts]
     """Tells what this node knows of the region's quorum now."""
     quorum_leader: Forwarder
@@ -323,6 +342,8 @@ class Services:
     """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
     readers: ReaderPlaces | None = None
     """Who serves readers in this region; None where this node is the only one."""
+    begins_to_act: Callable[[], bool] = lambda: False
+    """Tells whether this node, elected, loads what it needs before it takes writes."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 

@@ -266,11 +266,14 @@ class ReplicaLeading:
         return not term.core.has_enough(partition.key)
 
     def _min_in_sync_of(self, partition: Partition) -> int:
-        """Return what the topic asks for; no more than the nodes that there are, or HW would stand still for good."""
+        """Return what the topic asks for; no more than the nodes that there are, or HW would stand still for good.
+
+        Nor more than have been in sync since the region had one node (INV-MH7): until the second has copied all, the first goes on alone.
+        """
         image, default = self._parts.image(), self._parts.min_in_sync
         topic = image.topic_by_id(partition.topic_id)
         wanted = int(topic.configs.get(MIN_IN_SYNC, default)) if topic is not None else default
-        return min(wanted, max(len(image.nodes), default))
+        return min(wanted, image.grown_to or max(len(image.nodes), default))
 
     def acknowledged_on(self) -> int:
         """Return on how many nodes each record is, at the least, that acks=all has answered: of the topics that there are."""

@@ -11,9 +11,11 @@ from typing import Final
 from uuid import UUID
 
 from geo_replicator.folder_life import Shown
+from region_broker.controller.feature_levels import SUPPORTED, objection_to, told
 from region_broker.controller.raft.entries import Member
 from region_broker.region.peers.node_protocol import (
     FEATURE_LEVEL,
+    NEWER_LEVEL,
     OTHER_MEMBER,
     OTHER_REGION,
     OUTDATED_FOLDER,
@@ -23,8 +25,6 @@ from region_broker.region.peers.node_protocol import (
 )
 from region_broker.region.peers.protocol import OTHER_CLUSTER, PeerRefused
 
-FEATURE_LEVELS: Final = range(1, 2)
-"""What this version can speak. A level is raised once all nodes of a region know it."""
 NODE_IDS: Final = range(2**31)
 
 
@@ -32,7 +32,8 @@ NODE_IDS: Final = range(2**31)
 class NodeStanding:
     """This node's `NodeIdentity`. `life`: drawn at this start of the process.
 
-    `is_removed`: whether the quorum is known to have removed a member.
+    `is_removed`: whether the quorum is known to have removed a member. `levels`: the feature levels that this code knows. `finalized`: that
+    of the region, None while nothing is known of it.
     """
 
     cluster_id: str
@@ -40,7 +41,8 @@ class NodeStanding:
     member: Member
     life: UUID
     is_removed: Callable[[Member], bool]
-    feature_level: int = FEATURE_LEVELS[-1]
+    levels: range = SUPPORTED
+    finalized: Callable[[], int | None] = lambda: None
     starts: Callable[[], Shown | None] = lambda: None
     """The starts of this node's folder, once they are known."""
     is_outdated: Callable[[NodeHello], bool] = lambda _hello: False
@@ -48,14 +50,18 @@ class NodeStanding:
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
+        finalized = self.finalized()
         return NodeHello(
             cluster_id=self.cluster_id,
             region=self.region,
             node_id=self.member.node_id,
             incarnation=self.member.incarnation,
             life=self.life,
-            feature_level=self.feature_level,
+            feature_level=self.levels[0] if finalized is None else finalized,
             starts=self.starts(),
+            lowest_level=self.levels[0],
+            newest_level=self.levels[-1],
+            finalized_level=finalized,
         )
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:
@@ -72,13 +78,27 @@ class NodeStanding:
                 f"node {self.member} belongs to region {self.region}, the peer to {theirs.region!r}: nodes of two"
                 " regions say Hello to each other",
             )
-        if theirs.feature_level not in FEATURE_LEVELS:
+        return self._objection_to_levels(theirs) or self._objection_to_member(theirs)
+
+    def _objection_to_levels(self, theirs: NodeHello) -> PeerRefused | None:
+        """Return why the two may not know what the other one writes (INV-FL3); whose region is at a level, both codes must know it."""
+        ours = self.finalized()
+        for level in (ours, theirs.finalized_level):
+            if level is None:
+                continue
+            why = objection_to(theirs.levels, level, who=f"node {theirs.member.node_id}")
+            if why is not None:
+                return PeerRefused(NEWER_LEVEL if level > theirs.levels[-1] else FEATURE_LEVEL, why)
+            why = objection_to(self.levels, level, who=f"node {self.member.node_id}")
+            if why is not None:
+                return PeerRefused(FEATURE_LEVEL, why)
+        if not set(self.levels) & set(theirs.levels):
             return PeerRefused(
                 FEATURE_LEVEL,
-                f"node {self.member} knows the feature levels {FEATURE_LEVELS[0]} to {FEATURE_LEVELS[-1]}, the peer"
-                f" speaks {theirs.feature_level}: update the older one first",
+                f"node {self.member} knows the feature levels {told(self.levels)}, the peer {told(theirs.levels)}: update the older"
+                " one first",
             )
-        return self._objection_to_member(theirs)
+        return None
 
     def _objection_to_member(self, theirs: NodeHello) -> PeerRefused | None:
         member = theirs.member

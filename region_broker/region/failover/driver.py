@@ -148,6 +148,7 @@ class FailoverDriver:
             acting_region=domain.acting_region,
             lineage=domain.lineage,
             folder=Shown.of(folder, aside=bool(self.outlook.lives.aside()), elected=folder.elected),
+            feature_level=image.feature_level,
             abandoned_epoch=RegionEpoch(0) if self._state is None else self._state.abandoned_epoch,
         )
 

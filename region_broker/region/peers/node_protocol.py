@@ -20,7 +20,9 @@ FEATURE_LEVEL: Final = "feature-level"
 REMOVED_MEMBER: Final = "removed-member"
 OUTDATED_FOLDER: Final = "outdated-folder"
 """The region knows a later start of the folder."""
-FOR_GOOD: Final = frozenset({REMOVED_MEMBER, OUTDATED_FOLDER})
+NEWER_LEVEL: Final = "newer-feature-level"
+"""The region is at a feature level that the code of the other one does not know (INV-FL3)."""
+FOR_GOOD: Final = frozenset({REMOVED_MEMBER, OUTDATED_FOLDER, NEWER_LEVEL})
 """Refusals that no time mends: `ShutOut`."""
 
 Purpose: TypeAlias = Literal["raft", "replica", "forward", "statements"]
@@ -39,8 +41,10 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     """The first message of a connection between nodes of one region, and its answer.
 
     `incarnation`: of the folder, with `node_id` the `Member`. `life`: drawn at each start of the process.
-    `feature_level`: what the node speaks; who does not know it refuses. `purpose`: what the connection is for; in an answer it
-    says nothing. `starts`: those of the folder, None from a version that does not tell.
+    `feature_level`: what the node speaks, for a version that tells no range; that one refuses what it does not know. `purpose`: what the
+    connection is for; in an answer it says nothing. `starts`: those of the folder, None from a version that does not tell.
+    `lowest_level`, `newest_level`: what the code knows; None from a version that knows `feature_level` alone. `finalized_level`: that of
+    the region; None from one that has seen nothing of its region yet, or does not tell.
     """
 
     cluster_id: str
@@ -51,6 +55,16 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     feature_level: int
     purpose: Purpose = RAFT
     starts: Shown | None = None
+    lowest_level: int | None = None
+    newest_level: int | None = None
+    finalized_level: int | None = None
+
+    @property
+    def levels(self) -> range:
+        """Return which feature levels the other's code knows."""
+        if self.lowest_level is None or self.newest_level is None:
+            return range(self.feature_level, self.feature_level + 1)
+        return range(self.lowest_level, self.newest_level + 1)
 
     @property
     def member(self) -> Member:

@@ -109,6 +109,8 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
     folder: Shown | None = None
     answers: bool = False
     """It answers a handshake, so its node is to be met where its region is."""
+    feature_level: int = 1
+    """That of the region, which is what it may be sent (INV-FL1); 1 from a version that does not tell."""
     abandoned_epoch: RegionEpoch = RegionEpoch(0)
     """It acts under no region epoch up to this one that it was promised: it gave them up (T24)."""
 

@@ -214,6 +214,7 @@ def _refused(ours: Hello, code: str, reason: str) -> Hello:
         refused=reason,
         refused_code=code,
         answers=True,
+        feature_level=ours.feature_level,
         abandoned_epoch=ours.abandoned_epoch,
     )
 

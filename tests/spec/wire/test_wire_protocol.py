@@ -36,7 +36,7 @@ async def test_C21_api_versions_lists_apis_and_finalizes_transaction_version_2(
         assert rows[18] == (0, 4)
         if version >= 3:
             features = {f.name: f.max_version_level for f in answer.finalized_features}
-            assert features == {"transaction.version": 2, "group.version": 1}
+            assert features == {"transaction.version": 2, "group.version": 1, "tidemark.version": 2}
             assert answer.finalized_features_epoch >= 0
 
 

@@ -14,16 +14,19 @@ from uuid import UUID
 
 import pytest
 
+from region_broker.controller.feature_levels import FEATURE
+from region_broker.controller.metadata_commands import CountNodeStart
 from region_broker.controller.raft.entries import LogIndex, Member, Membership, Term
 from region_broker.controller.raft.group_facts import FollowerFacts, GroupFacts
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
-from tests.fixtures.metadata_stores import MEMBER
+from tests.fixtures.metadata_stores import MEMBER, open_metadata
 
 NONE, UNKNOWN_TOPIC, NOT_LEADER, INVALID_REQUEST = 0, 3, 6, 42
 INVALID_UPDATE, UPDATE_FAILED, NOT_REGISTERED, INCONSISTENT = 95, 96, 102, 104
 MISMATCHED, UNSUPPORTED_TYPE, DUPLICATE_VOTER, VOTER_NOT_FOUND = 114, 115, 126, 127
 QUORUM, FEATURES, UNREGISTER, CLUSTER, ADD_VOTER, REMOVE_VOTER = 55, 57, 64, 60, 80, 81
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
+API_VERSIONS = 18
 ALL_FAILED = "The update failed for all features since the following feature had an error: "
 
 
@@ -216,6 +219,54 @@ async def test_KIP584_version_0_says_whether_a_downgrade_is_allowed(tmp_path: Pa
         assert [forbidden.error_code.value, allowed.error_code.value] == [
             INVALID_UPDATE, UPDATE_FAILED,
         ]  # fmt: skip
+
+
+async def at_level_1(folder: Path) -> None:
+    """Make the folder as an older release would have."""
+    store = await open_metadata(
+        folder / "metadata.db", new_cluster_id="wire-world", levels=range(1, 2)
+    )
+    await store.apply(CountNodeStart())
+    await store.close()
+
+
+async def finalized(client: RawClient) -> tuple[tuple[int, int, int], int]:
+    """Return what ApiVersions says of the region's own feature (supported, finalized), and the epoch of all."""
+    software = {"client_software_name": "test", "client_software_version": "1"}
+    answer = await client.call(API_VERSIONS, 3, software)
+    [known] = [row for row in answer.supported_features if row.name == FEATURE]
+    [level] = [row for row in answer.finalized_features if row.name == FEATURE]
+    return (known.min_version, known.max_version, level.max_version_level), answer.finalized_features_epoch  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_KIP584_the_level_of_the_region_is_raised_and_never_lowered(
+    tmp_path: Path, version: int
+) -> None:
+    await at_level_1(tmp_path)
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        levels, before = await finalized(client)
+        assert levels == (1, 2, 1)
+        if version:
+            dry = await features(client, version, (FEATURE, 2, UPGRADE), dry=True)
+            assert said(dry) == (NONE, None)
+            assert (await finalized(client))[0] == (1, 2, 1)
+        bad = await features(client, version, (FEATURE, 2, UPGRADE), ("no.such", 1, UPGRADE))
+        assert bad.error_code.value == INVALID_UPDATE
+        assert (await finalized(client))[0] == (1, 2, 1), "one bad feature fails all"
+        answer = await features(client, version, (FEATURE, 2, UPGRADE))
+        assert said(answer) == (NONE, None)
+        levels, epoch = await finalized(client)
+        assert levels == (1, 2, 2)
+        assert epoch > before, "clients look at newer features only"
+        assert said(await features(client, version, (FEATURE, 2, UPGRADE))) == (NONE, None)
+        lowered = await features(client, version, (FEATURE, 1, SAFE))
+        assert lowered.error_code.value == UPDATE_FAILED
+        assert "is not lowered" in lowered.error_message
+        unknown = await features(client, version, (FEATURE, 3, UPGRADE))
+        assert unknown.error_code.value == INVALID_UPDATE
+        assert "Local controller 1 only supports versions 1-2" in unknown.error_message
 
 
 # --- brokers and voters --------------------------------------------------------------------------

@@ -13,11 +13,13 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from region_broker.controller.raft.entries import Member
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView
 from region_broker.handlers.dispatch.not_led_here import RULES, Elsewhere
 from region_broker.handlers.dispatch.services import ForwardingFailed
+from region_broker.records.batches import Origin
 from tests.fixtures.cluster_images import leader_epoch
 from tests.fixtures.kafka_port import WireFixture, wire_fixture
 from tests.fixtures.nodes_seen import SeenRegion
@@ -312,6 +314,60 @@ async def test_INV_HD6_a_change_that_may_have_been_made_is_not_carried_anywhere_
         client = await fixture.connect()
         assert codes(await client.call(19, 5, FORWARDED[19])) - {0} == {TIMED_OUT}
         assert len(fixture.forwarder.frames) == 1
+
+
+async def test_INV_HD7_what_comes_before_an_elected_node_takes_writes_waits_and_keeps_its_order(
+    tmp_path: Path,
+) -> None:
+    """Batches of one producer, the later ones sent when the gate has just opened: any other order is an error of sequences."""
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        await fixture.topic("t")
+        fixture.services.leader_wait_s = LONG_S
+        fixture.region.acting, asked = False, 0
+
+        def begins() -> bool:
+            nonlocal asked
+            asked += 1
+            return True
+
+        fixture.services.begins_to_act = begins
+        client = await fixture.connect()
+        for at in range(3):
+            client.send(0, 9, produced(at))
+        await until(lambda: asked > 8, "the first one looks again and again")
+        fixture.region.acting = True
+        for at in range(3, 6):
+            client.send(0, 9, produced(at))
+        offsets = []
+        for _ in range(6):
+            _, answer = await client.receive(0, 9)
+            [told] = answer.responses[0].partition_responses
+            offsets.append((told.error_code.value, told.base_offset))
+        assert offsets == [(0, at) for at in range(6)]
+        assert fixture.forwarder.frames == []
+
+
+async def test_INV_HD7_a_node_that_does_not_come_to_act_does_not_let_anybody_wait_for_good(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        await fixture.topic("t")
+        fixture.services.leader_wait_s = 0.2
+        fixture.region.acting = False
+        fixture.services.begins_to_act = lambda: True
+        fixture.forwarder.failure = ForwardingFailed("nobody acts", may_have_happened=False)
+        client = await fixture.connect()
+        client.send(0, 9, produced(0))
+        _, answer = await client.receive(0, 9)
+        assert codes(answer) - {0}, "as it was answered without waiting"
+        assert len(fixture.forwarder.frames) == 1
+
+
+def produced(at: int) -> dict[str, Any]:
+    origin = Origin(ProducerId(9), ProducerEpoch(0), SequenceNumber(at))
+    return produce_of(batch(f"{at}", origin=origin))
 
 
 # -- the quorum -----------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ def is_older(theirs: NodeHello) -> bool:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other-cluster": ({"cluster_id": "another"}, "belongs to cluster"),
     "other-region": ({"region": "us"}, "nodes of two regions say Hello"),
-    "feature-level": ({"feature_level": 2}, "update the older one first"),
-    "feature-level 0": ({"feature_level": 0}, "update the older one first"),
+    "feature-level": ({"levels": range(3, 4)}, "update the older one first"),
+    "feature-level 0": ({"levels": range(1)}, "update the older one first"),
     "same-member": ({"member": ONE, "life": LIFE}, "a copy of its folder"),
     "same-member itself": (
         {"member": ONE, "life": standing_of(ONE).life},
@@ -138,6 +138,44 @@ async def test_INV_CLH1_the_listener_refuses_by_name(name: str) -> None:
         async with handshaken(node.addresses[ONE], standing_of(TWO)) as (_, theirs):
             assert theirs == standing_of(ONE).hello()
     assert node.watched.heard == {TWO: 1}, "who is refused is not heard"
+
+
+def said_by_older_code(me: Member) -> NodeHello:
+    """Return the hello of a version that tells no levels: it speaks 1, and refuses what speaks anything else."""
+    hello = standing_of(me).hello()
+    return msgspec.structs.replace(
+        hello, lowest_level=None, newest_level=None, finalized_level=None
+    )
+
+
+def objection(ours: NodeStanding, theirs: NodeHello) -> str:
+    found = ours.objection(theirs)
+    return "" if found is None else found.code
+
+
+def test_INV_FL3_older_code_is_let_in_until_the_level_is_finalized() -> None:
+    at_one = standing_of(ONE, finalized=lambda: 1)
+    at_two = standing_of(ONE, finalized=lambda: 2)
+    assert at_one.hello().feature_level == 1, "older code refuses whoever speaks another one"
+    assert at_two.hello().feature_level == 2
+    assert objection(at_one, said_by_older_code(TWO)) == ""
+    assert objection(standing_of(ONE), said_by_older_code(TWO)) == ""
+    assert objection(at_two, said_by_older_code(TWO)) == "newer-feature-level"
+
+
+def test_INV_FL3_both_codes_must_know_the_level_of_either_region() -> None:
+    joins = standing_of(TWO)
+    old = standing_of(TWO, levels=range(1, 2))
+    new = standing_of(TWO, levels=range(2, 4))
+    at_one = standing_of(ONE, finalized=lambda: 1)
+    at_two = standing_of(ONE, finalized=lambda: 2)
+    assert objection(at_two, joins.hello()) == objection(joins, at_two.hello()) == ""
+    assert objection(at_one, joins.hello()) == objection(joins, at_one.hello()) == ""
+    assert objection(at_two, old.hello()) == "newer-feature-level"
+    assert objection(old, at_two.hello()) == "feature-level", "it says so itself, and is told"
+    assert objection(at_one, new.hello()) == objection(new, at_one.hello()) == "feature-level"
+    behind = standing_of(TWO, finalized=lambda: 1)
+    assert objection(at_two, behind.hello()) == "", "it was away while the level was raised"
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -468,7 +506,7 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "cluster_id": hello.cluster_id, "region": "eu", "node_id": 2,
         "incarnation": "00000000-0000-0000-0000-000000000002",
         "life": "00000000-0000-0002-0000-000000000000", "feature_level": 1,
-        "purpose": "raft", "starts": None,
+        "purpose": "raft", "starts": None, "lowest_level": 1, "newest_level": 2, "finalized_level": None,
     }  # fmt: skip
     shown = standing_of(TWO, starts=lambda: OLDER).hello()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(shown))["starts"] == {
