@@ -2,6 +2,10 @@
 
 INV-TC7  an entry whose pair was given out under an older region epoch serves only what gives a new producer id:
          InitProducerId, and EndTxn(abort) of a TV2 client; and a repeated EndTxn for what is in the cut (T22)
+INV-TC8  EndTxn of a pair is not served before partitions that the same pair asked to join earlier: it ends their transaction
+         1. Markers of a TV1 client's transaction are being written, and partitions of its next one wait for them. 2. It aborts that next
+         one before it has its answer (librdkafka does). 3. Judged by the one before, which is being committed, the abort is
+         INVALID_TXN_STATE, which is fatal to the client.
 
 Not here: the tables of C17 and C18 (`states`), the records (`decisions`).
 """
@@ -47,7 +51,8 @@ class EndRequests:
             self._step.answer(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
             return
         record = entry.record
-        if entry.pending is not None or _ends_the_next(record, request):
+        waits = entry.pending is not None or _joins_before(entry, request)
+        if waits or _ends_the_next(record, request):
             self._step.park(entry, request)
             return
         match = tr.match_end(record, request.producer_id, request.producer_epoch, request.tv)
@@ -141,3 +146,13 @@ def _ends_the_next(record: TransactionRecord, request: ev.EndTxnReceived) -> boo
     if request.tv < 2 or record.status not in PREPARED:
         return False
     return tr.pair_for_next(record) == (request.producer_id, request.producer_epoch)
+
+
+def _joins_before(entry: Entry, request: ev.EndTxnReceived) -> bool:
+    """Return whether partitions of the same pair wait to join (INV-TC8); what is late on an older connection does not come here."""
+    pair = (request.producer_id, request.producer_epoch)
+    return any(
+        isinstance(each, ev.AddPartitionsReceived)
+        and (each.producer_id, each.producer_epoch) == pair
+        for each in entry.parked
+    )

@@ -447,3 +447,19 @@ def test_P1_a_delayed_end_txn_under_TV2_cannot_end_a_later_transaction() -> None
     late = fixture.end(pid, 0, commit=True, tv=2)
     assert fixture.answers[late].verdict is V.FENCED
     assert fixture.record().status is S.ONGOING
+
+
+@pytest.mark.parametrize(
+    ("commit", "status"), [(False, S.COMPLETE_ABORT), (True, S.COMPLETE_COMMIT)]
+)
+def test_INV_TC8_an_end_comes_after_the_partitions_that_its_producer_asked_for_before(
+    commit: bool, status: S
+) -> None:
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=not commit)
+    fixture.persist()
+    joins, ends = fixture.add(pid, 0, A), fixture.end(pid, 0, commit=commit)
+    assert not {joins, ends} & fixture.answers.keys()
+    fixture.deliver()
+    assert (fixture.answers[joins].verdict, fixture.answers[ends].verdict) == (V.OK, V.OK)
+    assert fixture.record().status is status
