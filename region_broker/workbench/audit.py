@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from region_broker.workbench.dataset import Transfer
 from region_broker.workbench.workload import (
@@ -26,6 +26,10 @@ _TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.1
 _BATCH_MAX: Final = 1000
 _LISTED_MAX: Final = 20
+_OF_MOVED_LEADER: Final = frozenset(
+    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE,
+     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,14 @@ class Findings:
         return [f"{name}: {value}" for name, value in named.items() if value]
 
 
+def is_of_moved_leader(error: KafkaError) -> bool:
+    """Return whether a broker says that its caller knows an older or newer leader: to be asked again (KIP-320).
+
+    Java's clients ask again by themselves; librdkafka names none of these retriable outside of transactions.
+    """
+    return error.code() in _OF_MOVED_LEADER
+
+
 def read_accounts(bootstrap: str) -> list[Entry]:
     """Read the accounts' topic from its beginning to its end, committed records only."""
     consumer = Consumer(
@@ -101,7 +113,7 @@ def read_accounts(bootstrap: str) -> list[Entry]:
                     )
                 elif error.name() == "_PARTITION_EOF":
                     ended.add(partition or 0)
-                elif error.fatal() or not error.retriable():
+                elif error.fatal() or not (error.retriable() or is_of_moved_leader(error)):
                     raise KafkaException(error)
     finally:
         consumer.close()

@@ -25,6 +25,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from region_broker.workbench.audit import is_of_moved_leader
+
 Decode = Callable[[bytes], tuple[str, int] | None]
 """The transfer that a record is a half of, and its change; None for a record that is none."""
 
@@ -33,6 +35,7 @@ _CALL_S: Final = 10.0
 _READ_S: Final = 20.0
 _POLL_S: Final = 0.2
 _BATCH_MAX: Final = 2_000
+_AGAIN_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,20 @@ class MirrorAuditor(threading.Thread):
             consumer.close()
 
     def _ends(self, admin: AdminClient) -> list[int]:
-        """Return the ends of all partitions, of one moment; raises KafkaException."""
+        """Return the ends of all partitions, of one moment; raises KafkaException.
+
+        librdkafka refreshes what it knows of leaders after such an answer, and leaves it to its user to ask again.
+        """
+        deadline_s = time.monotonic() + _CALL_S
+        while True:
+            try:
+                return self._asked_ends(admin)
+            except KafkaException as error:
+                if not is_of_moved_leader(error.args[0]) or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def _asked_ends(self, admin: AdminClient) -> list[int]:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka's own
         futures = admin.list_offsets(
             {TopicPartition(each.topic, each.partition): latest for each in self._partitions},
@@ -140,7 +156,7 @@ class MirrorAuditor(threading.Thread):
             self._books.enter(number, offset, self._decode(message.value() or b""))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._books.read_to(number, offset or 0)
-        elif error.fatal() or not error.retriable():
+        elif error.fatal() or not (error.retriable() or is_of_moved_leader(error)):
             raise KafkaException(error)
 
 

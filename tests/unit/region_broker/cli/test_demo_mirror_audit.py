@@ -1,6 +1,15 @@
 """The mirror's auditor: exactly what lies below the ends that were answered is judged."""
 
-from region_broker.cli.demo.mirror_audit import Audit, _Books
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor, _Books
 
 
 def test_what_lies_below_the_ends_is_judged_and_nothing_else() -> None:
@@ -49,3 +58,30 @@ def test_records_that_are_no_transfers_count_for_the_position_only() -> None:
     books.read_to(1, 4)
     assert books.reach([1, 4])
     assert books.close_at([1, 4]) == Audit(0, (), 0)
+
+
+class _Admin:
+    """Answers as librdkafka's client does in the moment after an election."""
+
+    def __init__(self, codes: list[int]) -> None:
+        self.codes = codes
+
+    def list_offsets(
+        self, asked: Iterable[TopicPartition], **_: object
+    ) -> dict[TopicPartition, Future[SimpleNamespace]]:
+        code = self.codes.pop(0)
+        answers: dict[TopicPartition, Future[SimpleNamespace]] = {each: Future() for each in asked}
+        for answer in answers.values():
+            if code:
+                answer.set_exception(KafkaException(KafkaError(code)))
+            else:
+                answer.set_result(SimpleNamespace(offset=7))
+        return answers
+
+
+def test_ends_are_asked_again_after_an_election() -> None:
+    auditor = MirrorAuditor("127.0.0.1:1", "accounts", 2, lambda _value: None)
+    moved = [KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, 0]
+    assert auditor._ends(cast("AdminClient", _Admin(moved))) == [7, 7]
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        auditor._ends(cast("AdminClient", _Admin([KafkaError.TOPIC_AUTHORIZATION_FAILED])))
