@@ -27,7 +27,9 @@ NOT_CONNECTED_MS_MAX: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewParts:
-    """What is looked at. `follows`: whether this node has begun to follow."""
+    """What is looked at. `follows`: whether this node has begun to follow; `damage`: what is damaged here and not mended;
+    `waiting`: why logs that do not run are not copied again yet.
+    """
 
     region: str
     me: Member
@@ -37,6 +39,8 @@ class ViewParts:
     leading: ReplicaLeading
     following: ReplicaFollowing
     follows: Callable[[], bool]
+    damage: Callable[[], str | None] = lambda: None
+    waiting: Callable[[], Mapping[str, str]] = dict
 
 
 class ClusterView:
@@ -148,7 +152,17 @@ class ClusterView:
                 "in_sync": leadership is not None and parts.me in leadership.in_sync,
                 "elections_seen": self._elections,
                 "following": parts.following.state() if parts.follows() else None,
+                "damage": parts.damage(),
+                "stopped": self.stopped(),
             },
+        }
+
+    def stopped(self) -> dict[str, str]:
+        """Return the logs that do not run here, each with why, and why it is not copied again yet."""
+        waiting = self.parts.waiting()
+        return {
+            name: f"{why} ({waiting[name]})" if name in waiting else why
+            for name, why in self.parts.partitions.failures().items()
         }
 
     def _quorum(self) -> dict[str, Any]:
@@ -229,6 +243,7 @@ def _node_row(
         "logs_behind": known.get("logs_behind"),
         "records_behind": known.get("records_behind"),
         "behind_ms": known.get("behind_ms"),
+        "logs_stopped": known.get("logs_stopped"),
     }
 
 

@@ -23,6 +23,7 @@ from region_broker.region.cluster.replica_messages import (
     ReplicaFetch,
     ReplicaFetched,
     ReplicaPart,
+    names_of,
     places_of,
 )
 from region_broker.region.cluster.standing import StandingTowards
@@ -182,6 +183,7 @@ class ReplicaLine:
             forgotten=tuple((key.topic_id, key.partition) for key in effect.forgotten),
             durable_ends=places_of(effect.durable_ends),
             log_starts=places_of(effect.log_starts),
+            lacking=names_of(effect.lacking),
             bytes_max=FETCH_BYTES_MAX,
             wait_ms_max=FETCH_WAIT_MS,
         )
@@ -194,6 +196,7 @@ class ReplicaLine:
                 leader_epoch=self._leader_epoch,
                 durable_ends=places_of(effect.durable_ends),
                 log_starts=places_of(effect.log_starts),
+                lacking=names_of(effect.lacking),
             )
         )
 

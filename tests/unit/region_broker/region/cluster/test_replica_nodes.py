@@ -321,9 +321,7 @@ def test_INV_RPL11_an_order_to_delete_is_acknowledged_once_all_in_sync_have_it()
     live(life)
 
 
-def test_INV_RPL11_INV_RPF8_a_disk_that_refuses_a_log_start_is_waited_for_until_its_node_is_out_of_sync() -> (
-    None
-):
+def test_INV_RPL12_INV_RPF9_a_node_whose_disk_refuses_a_log_start_is_not_waited_for() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, three = await region.start()
         for _ in range(3):
@@ -336,7 +334,7 @@ def test_INV_RPL11_INV_RPF8_a_disk_that_refuses_a_log_start_is_waited_for_until_
         two.disk.fault = refuse
         begun_ms = region.clock.monotonic_ms()
         await acknowledged(one, 2)
-        assert region.clock.monotonic_ms() - begun_ms >= LAG_MS
+        assert region.clock.monotonic_ms() - begun_ms < LAG_MS, "it says that its log has stopped"
         assert region.in_sync() == {1, 3}
         assert three.partition().log_start_offset == 2
         assert two.partition().failed is not None
@@ -631,9 +629,9 @@ def test_INV_RLN2_a_leader_that_does_not_answer_is_left() -> None:
         assert (two.following.state()["logs"], two.following.state()["logs_behind"]) == (1, 0)
         region.fabric.mute("n1", "n2")
         await region.until(
-            lambda: not two.following.state()["connected"], "it gives up", within_ms=12_000
-        )
-        assert "did not answer" in str(two.following.state()["last_error"])
+            lambda: "did not answer" in str(two.following.state()["last_error"]), "it gives up", within_ms=12_000
+        )  # fmt: skip
+        assert not two.following.state()["connected"]
         region.fabric.unmute("n1", "n2")
         await region.until(lambda: region.in_sync() == {1, 2, 3}, "it is back")
 
