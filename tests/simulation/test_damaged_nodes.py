@@ -228,7 +228,7 @@ def shorten(node: Member) -> None:
     node.disk.write_out()
 
 
-async def test_INV_RFN6_a_follower_whose_log_does_not_open_copies_it_again(tmp_path: Path) -> None:
+async def test_a_follower_whose_log_does_not_open_copies_it_again(tmp_path: Path) -> None:
     async with full_segments(tmp_path, 6) as (cluster, leader):
         follower = others(cluster, leader)[0]
         await follower.kill()

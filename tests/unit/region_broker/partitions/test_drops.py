@@ -322,8 +322,12 @@ def test_INV_T9_a_log_that_has_stopped_is_kept_whole_and_an_empty_one_takes_its_
     write(some, some.partitions[1], *[20 if journaled else 70_000] * 6)
     path = FOLDER / "1" / f"{0:020}.log"
     held = bytes(some.disk.read_file(path))
-    some.partitions[1].stop("its disk has failed")
+    former = some.partitions[1]
+    former.stop("its disk has failed")
     assert "is kept as" in put_aside(some)
+    assert former.log.durability.in_file(former.log.durability.generation - 1, 6), (
+        "the journal waits for nothing"
+    )
     assert aside(some) == ["1.damaged"]
     assert bytes(some.disk.read_file(FOLDER / "1.damaged" / path.name)) == held
     assert some.partitions[1].failed is None

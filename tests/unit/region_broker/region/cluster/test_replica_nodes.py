@@ -321,7 +321,9 @@ def test_INV_RPL11_an_order_to_delete_is_acknowledged_once_all_in_sync_have_it()
     live(life)
 
 
-def test_INV_RPL12_INV_RPF9_a_node_whose_disk_refuses_a_log_start_is_not_waited_for() -> None:
+def test_INV_RPL12_INV_RPF9_INV_RFN6_a_node_whose_disk_refuses_a_log_start_is_not_waited_for() -> (
+    None
+):
     async def life(region: ReplicaRegion) -> None:
         one, two, three = await region.start()
         for _ in range(3):
