@@ -408,9 +408,9 @@ class LeadingCore:
         for member, follower in self._followers.items():
             if member not in members and any(member not in had for had in self._stopped.values()):
                 continue  # INV-RPL9
-            if member not in members and not self._may_join(follower):
-                continue
-            if self._may_stay(follower, now_ms):
+            if member not in members and self._lacks_a_log(follower):
+                continue  # INV-RPL12
+            if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
                 wanted.add(member)
         if wanted == members and self._doubtful <= wanted:
             return
@@ -421,10 +421,8 @@ class LeadingCore:
         self._effects.append(self._pending)
         self._count_anew(now_ms)
 
-    def _may_join(self, follower: FollowerProgress) -> bool:
-        if follower.lacks(self._logs) or follower.lacks(self._stopped):
-            return False  # INV-RPL12
-        return follower.has_enough
+    def _lacks_a_log(self, follower: FollowerProgress) -> bool:
+        return follower.lacks(self._logs) or follower.lacks(self._stopped)
 
     def _may_stay(self, follower: FollowerProgress, now_ms: int) -> bool:
         if follower.is_lost or follower.went_back or follower.member in self._fenced:
