@@ -69,6 +69,7 @@ def status(region: RegionOfNodes, output: str) -> None:
     )
     click.echo("")
     _print_nodes(view)
+    _print_damage(view)
     if leadership["leader"] is None:
         click.echo(_nobody_leads(view))
     if quorum["leader"] is None:
@@ -316,6 +317,15 @@ def _print_nodes(view: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
+def _print_damage(view: Mapping[str, Any]) -> None:
+    """Say what is wrong with the logs of the node that was asked; a node of an older version does not tell."""
+    here, node_id = view["here"], view["node_id"]
+    if here.get("damage"):
+        click.echo(f"DAMAGE at node {node_id}, see docs/runbooks/damaged_log.md: {here['damage']}")
+    for name, why in here.get("stopped", {}).items():
+        click.echo(f"STOPPED at node {node_id}, see docs/runbooks/damaged_log.md: {name}: {why}")
+
+
 def _nobody_leads(view: Mapping[str, Any]) -> str:
     """Return what to do: a node in sync that runs is elected by itself, where there is a quorum."""
     in_sync = view["leadership"]["in_sync"]
@@ -334,6 +344,9 @@ def _state(row: Mapping[str, Any]) -> str:
 def _lacks(row: Mapping[str, Any]) -> str:
     if row["records_behind"] is None or row["fenced"]:  # of one that is not heard it is out of date
         return "-"
+    stopped = row.get("logs_stopped")
+    if stopped:
+        return f"{stopped} logs that have stopped there, {row['records_behind']} records in all"
     if not row["logs_behind"]:
         return "nothing"
     return f"{row['records_behind']} records in {row['logs_behind']} logs"

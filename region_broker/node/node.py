@@ -141,6 +141,8 @@ class Node:
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
             self.operations.elsewhere = self._replication.tails.elsewhere
+            self.scrubber.make_way = self._replication.stepping_down.make_way
+            self._replication.copying_anew.is_damaged = self.scrubber.has_damage
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -425,6 +427,7 @@ class Node:
                 self._source,
                 lambda: role.acting or role.mirrors,
             ),
+            nodes=self._cluster,
         )
 
     def _region_nodes(self) -> RegionNodes | None:
@@ -535,6 +538,8 @@ class Node:
                 following=replication.following,
                 follows=lambda: replication.leadership.follows,
                 readers=replication.readers.counts,
+                damage=self.scrubber.problem,
+                waiting=lambda: replication.copying_anew.waiting,
             )
         )
         service = ClusterService(view, cluster.controller)
@@ -554,11 +559,16 @@ class Node:
         return None if self._why_silent_text() else self.failover.outlook.lives.aside() or None
 
     def _partition_check(self) -> str | None:
+        if self.operating is not None:
+            stopped = self.operating.view.stopped()
+            return "; ".join(f"{name}: {why}" for name, why in stopped.items()) or None
         failures = self.storage.partitions.failures()
         return "; ".join(f"{name}: {why}" for name, why in failures.items()) or None
 
     def _tidemark_check(self) -> str | None:
-        """Say why no tidemark is published or reached any more, whatever else goes on."""
+        """Say why no tidemark is published or reached any more, whatever else goes on; who follows in its region does neither."""
+        if self._replication is not None and self._replication.leadership.follows:
+            return None
         leader, link = self.tidemarks.cut_leader, self.tidemarks.link
         reason = ""
         if leader is not None:

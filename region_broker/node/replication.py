@@ -2,8 +2,6 @@
 
 INV-NRP1  before a node leads or follows for the first time, nothing of its logs counts as committed: what is durable here may be on
           no other node
-INV-NRP2  a leader one of whose logs has stopped lets another member in sync lead, where enough others are there to go on: what it
-          lost, they have
 INV-NRP3  a node whose disk has lost a log does not lead while the region has another one in sync: nobody is to copy that it is empty, and the
           region has lost nothing. Once it is taken in again by a leader it holds all that is committed, and has lost nothing, either
 Not here: what each does (`region.cluster`), the quorum (`cluster_node`).
@@ -24,6 +22,7 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.stepping_down import SteppingDown
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import no_bound
@@ -39,6 +38,7 @@ from region_broker.region.failover.known_lineage import KnownLineage
 from region_broker.region.failover.lineage_cuts import LineageCutParts, LineageCuts, digest_of
 from region_broker.region.failover.log_surgery import CutReason, cut_copy
 from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.mending.copying_anew import CopyingAnew, CopyingAnewParts
 from region_broker.region.mirror.mirror_topics import BY_TIDEMARK
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
@@ -157,6 +157,25 @@ class Replication:
             )
         )  # fmt: skip
         self.tails.serve_on(cluster.door.handlers_for(STATEMENTS))
+        self.stepping_down = SteppingDown(
+            me=cluster.member,
+            metadata=metadata,
+            partitions=partitions,
+            clock=clock,
+            least_others=default_min_in_sync(cluster.node_count),
+        )
+        self.copying_anew = CopyingAnew(
+            CopyingAnewParts(
+                me=cluster.member,
+                image=lambda: metadata.image,
+                partitions=partitions,
+                line=cluster.line,
+                following=self.following,
+                follows=lambda: self.leadership.follows,
+                logs_changed=self._copied_anew,
+            )
+        )
+        self.copying_anew.serve_on(cluster.door.handlers_for(REPLICA))
         self._registry = RegistryFollowing(partitions, self._opened, self._why_deleted)
         self._registry.take(storage.opened_for, metadata.image)  # INV-STG1
         for partition in partitions:
@@ -235,6 +254,10 @@ class Replication:
         self.leading.logs_changed()
         self.following.logs_changed()
 
+    def _copied_anew(self) -> None:
+        self.logs_changed()
+        self._tidemarks.notice_topics()
+
     def _opened(self, partition: Partition) -> None:
         """Lead it where this node leads, or is about to: then the other logs lead already, and nobody looks again.
 
@@ -264,27 +287,13 @@ class Replication:
             tasks.create_task(self.leadership.run(), name="leadership")
             tasks.create_task(self._statements.run(), name="statement-copies")
             tasks.create_task(self.tails.run(), name="tail-copies")
+            tasks.create_task(self.copying_anew.run(), name="copying-anew")
             while True:
                 await self._clock.sleep_ms(AGAIN_MS)
                 if self._registry.is_behind:
                     self._registry.again(self._storage.metadata.image)
                     self.logs_changed()
-                if self._is_to_hand_over():
-                    await self._hand_over()
-
-    def _is_to_hand_over(self) -> bool:
-        """Return whether another node can lead all logs, and this one cannot (INV-NRP2)."""
-        image, me = self._storage.metadata.image, self._cluster.member
-        leadership, node = image.leadership, image.node_of(me)
-        if leadership is None or leadership.leader != me or node is None or node.draining:
-            return False
-        if all(partition.failed is None for partition in self._storage.partitions):
-            return False
-        others = [
-            each.member for each in image.nodes.values() if each.is_eligible and each.member != me
-        ]
-        enough = len(others) >= default_min_in_sync(self._cluster.node_count)
-        return enough and any(other in leadership.in_sync for other in others)
+                await self.stepping_down.look()
 
     async def _hand_over(self) -> None:
         """Take nothing on any more, in this life: the controller has another one lead."""

@@ -80,6 +80,10 @@ class MadePartitions:
         made = [(topic_id, n) for n in new if self._disk.exists(self._folder_of(topic_id, n))]
         self._note(made, LogEntry.MADE)
 
+    def note_lost(self, topic_id: UUID, number: int) -> None:
+        """Name one that was made as lost: an empty one takes its place (INV-T6); raises OSError."""
+        self._manifest.note([(topic_id, number)], LogEntry.LOST)
+
     def note_removed(self, keys: Iterable[Key]) -> None:
         """Name these no more: they are about to be removed."""
         self._note(list(keys), LogEntry.REMOVED)

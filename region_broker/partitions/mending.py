@@ -1,13 +1,13 @@
-"""Mending a damaged segment: what is wrong is fetched from another region, judged, and put in place by one durable step.
+"""Mending a damaged segment: what is wrong is fetched from whoever still has it, judged, and put in place by one durable step.
 
 INV-MND1  a crash at any point leaves the old segment or the mended one (INV-CLS1)
 INV-MND2  nothing is fetched for offsets that a cleaning may have thinned out (INV-DR2), or of which nothing durable lies
-         behind: the batch behind the range is what both regions must have alike (INV-HI1)
+         behind: the batch behind the range is what both sides must have alike (INV-HI1, INV-NRG2)
 INV-MND3  what was begun before the log was cut, shortened or closed is void
 Reads of the range answer as before meanwhile: it is refused, and what lies beside it is served. A file beside a segment
 that is a function of the log is built again from it, by nobody's help.
 
-Not here: what is damaged (`log.scrubbing`), which region is asked, and how far both hold the same (`RangeSource`).
+Not here: what is damaged (`log.scrubbing`), which node or region is asked, and how far both hold the same (`RangeSource`).
 """
 
 import logging
@@ -38,7 +38,7 @@ MEND_FILES_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whole batches from `from_offset` up to `to_offset`, where `above` begins in this region."""
+    """Whole batches from `from_offset` up to `to_offset`, where `above` begins here."""
 
     from_offset: int
     to_offset: int
@@ -46,10 +46,10 @@ class Wanted:
 
 
 class RangeSource(Protocol):
-    """The other regions."""
+    """The other nodes of this region, and the other regions."""
 
     async def piece(self, partition: Partition, wanted: Wanted) -> bytes:
-        """Return some of what is wanted, from its start on; raises `NotMended` where no region gives it."""
+        """Return some of what is wanted, from its start on; raises `NotMended` where nobody gives it."""
         ...
 
 
@@ -136,7 +136,7 @@ class Mend:
         if damage.from_offset < holes_below:  # INV-MND2
             raise NotMended(
                 f"[{damage.from_offset}, {damage.to_offset}) lies below {holes_below}, where compaction may have left other"
-                " bytes in each region: what the runbook damaged_log says of compacted topics is to be done by hand"
+                " bytes on each node and in each region: what the runbook damaged_log says of compacted topics is to be done by hand"
             )
         above = await self._above(damage.to_offset)
         joining = Joining(damage, self._log.epochs)
@@ -149,7 +149,7 @@ class Mend:
                 await self._parts.pace.once(partial(replacement.put, position, data))
                 await self._parts.pace.rest(len(data))
         except WrongPiece as error:
-            raise NotMended(f"what another region holds there does not fit: {error}") from error
+            raise NotMended(f"what others hold there does not fit: {error}") from error
 
     async def _above(self, offset: int) -> LastBatch:
         """Return the batch that begins at `offset`, which is what proves that another log is the same below it."""
@@ -161,7 +161,7 @@ class Mend:
             raise NotMended(f"what lies behind it is damaged, too: {error}") from error
         found = next((header for _, header in iter_headers(data)), None)
         if found is None or found.base_offset != offset:
-            raise NotMended(f"nothing durable begins at {offset} that both regions could compare")
+            raise NotMended(f"nothing durable begins at {offset} that both sides could compare")
         return LastBatch(found.leader_epoch, found.base_offset, found.crc)
 
     async def _put_in_place(self, replacement: Replacement, left: list[DamagedRange]) -> bool:

@@ -3,6 +3,7 @@
 INV-SCB7  what is found is believed only if the segment is still the one that was looked at: one that was cleaned, cut,
          deleted or sealed anew meanwhile is looked at again, or is gone
 INV-SCB8  what is damaged and not mended is tried again, less and less often, and is told until it is mended
+INV-SCB10 before a damaged segment is mended, whoever leads it has been asked, once for each find, to let another node lead
 INV-SCB9  a pass ends: what is sealed meanwhile has its turn in the next one
 One segment at a time, at `bytes_per_s`. What was looked at does not survive a restart: the next life begins anew.
 
@@ -10,13 +11,14 @@ Not here: what counts as damage (`log.scrubbing.examining`), the order (`log.scr
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from idempotency.identity import LogKey
 from region_broker.limits import YIELD_ROWS
 from region_broker.log.scrubbing.damage import DamagedRange
 from region_broker.log.scrubbing.examining import Examination, Subject
@@ -79,6 +81,8 @@ class Scrubber:
         """How long it waits after the start of the node."""
         self.pause_ms = PAUSE_MS
         """How long it rests between two passes."""
+        self.make_way: Callable[[], Awaitable[None]] = _nobody_else
+        """Returns once this node leads no log that others hold whole, or nobody else can lead (INV-SCB10)."""
         self.passes = 0
         self.mended_ranges = 0
         self.damaged: dict[SegmentKey, Damage] = {}
@@ -168,6 +172,10 @@ class Scrubber:
             if found.is_sound:
                 self._note_sound(key, partition, segment)
                 return
+            if found.damages and key not in self.damaged:
+                await self.make_way()
+            if not _is_there(partition, segment):
+                return
             if begun == partition.log.cleaning.interruptions:
                 await self._mend(key, partition, segment, found)
                 return
@@ -205,7 +213,7 @@ class Scrubber:
         if is_whole:
             del self.damaged[key]
             logger.warning(
-                "mended: %s of %s, %d ranges from another region, %d files beside it built again",
+                "mended: %s of %s, %d ranges that others had, %d files beside it built again",
                 segment.path, partition.tp, len(mend.mended), len(found.side_faults), extra=_extra(damage),
             )  # fmt: skip
             return
@@ -223,6 +231,13 @@ class Scrubber:
         known = islice(self.damaged.values(), NAMED_MAX)
         return "; ".join(damage.text() for damage in known) or None
 
+    def has_damage(self, key: LogKey) -> bool:
+        """Return whether something of a log is known to be damaged, and not mended."""
+        return any(
+            (each.topic_id, each.partition) == (key.topic_id, key.partition)
+            for each in self.damaged
+        )
+
     def figures(self) -> dict[str, int]:
         """Return what is counted: bytes and passes since the start, ranges, the age of the oldest look in ms."""
         return {
@@ -232,6 +247,10 @@ class Scrubber:
             "damaged_ranges": sum(len(each.ranges) for each in self.damaged.values()),
             "mended_ranges": self.mended_ranges,
         }
+
+
+async def _nobody_else() -> None:
+    """The region has one node."""
 
 
 def _sealed_keys(partition: Partition) -> Iterator[SegmentKey]:

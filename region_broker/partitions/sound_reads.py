@@ -121,7 +121,7 @@ class SoundReads:
             self._corrupt_at.add(offset)
             logger.error(
                 "%s: what is stored at offset %d is damaged and is not given out: %s. It is mended from "
-                "another region where one has it (docs/runbooks/damaged_log.md); readers may go on behind it",
+                "another node or region that has it (docs/runbooks/damaged_log.md); readers may go on behind it",
                 self._tp, offset, reason,
             )  # fmt: skip
         return CorruptRange(offset, f"{self._tp} at {offset}: {reason}")

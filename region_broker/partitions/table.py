@@ -13,6 +13,7 @@ The journal is replayed before any partition is opened.
     <data_dir>/<topic id>/topic.json         name and id, for people and offline tools
     <data_dir>/<topic id>/<partition>/       checkpoint, leader-epochs, log-start,
                                              <base>.{log,index,txnindex,snapshot,bookmark}
+    <data_dir>/<topic id>/<partition>.damaged  a log that was put aside, `.1.damaged` the next one
     <data_dir>/<topic id>.deleted            a topic on its way out (`log.recovery.removal`)
     <data_dir>/<topic id>.kept               a deleted topic, kept for a while (`log.recovery.kept_deletions`)
 
@@ -48,6 +49,7 @@ from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
+from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.trimming import Hold
@@ -127,6 +129,7 @@ class PartitionTable:
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
+        self.aside = LogsAside(self._made, self._removal, self.folder_of, self._begin_again)
         if config.journal_bytes > 0:
             group_commit.use(self._journal)
 
@@ -179,13 +182,24 @@ class PartitionTable:
             logger.exception("%s: its description cannot be written", folder)
             for number in range(topic.partition_count):
                 if number not in partitions:
-                    partitions[number] = self._broken(topic, number, config, str(error))
+                    tp = _tp_of(topic, number)
+                    partitions[number] = self._broken(tp, topic.topic_id, config, str(error))
         for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
             if number not in partitions:
-                partitions[number] = self._open_partition(topic, number, config)
+                partitions[number] = self._open_partition(
+                    _tp_of(topic, number), topic.topic_id, config
+                )
         opened = [number for number, held in partitions.items() if held.log.is_opened]
         self._made.note_made(topic.topic_id, opened)
         return list(partitions.values())
+
+    def _begin_again(self, partition: Partition) -> None:
+        """Open an empty log in the place of one whose folder is away, under the configs that it has."""
+        number, topic_id = partition.tp.partition, partition.topic_id
+        assert self._by_id[topic_id][number] is partition, partition.tp
+        self._refused.pop((topic_id.bytes, number), None)
+        config = partition.log.config
+        self._by_id[topic_id][number] = self._open_partition(partition.tp, topic_id, config)
 
     def lost(self) -> list[str]:
         """Return the names of partitions that were made, and were gone at a start (INV-T6)."""
@@ -330,32 +344,32 @@ class PartitionTable:
             configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
         return topic_log_config(self._config, configs)
 
-    def _open_partition(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
-        setup = self._setup(topic, number, config)
-        tp = TopicPartition(TopicName(topic.name), number)
-        refused = self._refused.get((topic.topic_id.bytes, number))
+    def _open_partition(self, tp: TopicPartition, topic_id: UUID, config: LogConfig) -> Partition:
+        setup = self._setup(tp, topic_id, config)
+        refused = self._refused.get((topic_id.bytes, tp.partition))
         if refused is not None:
-            return self._broken(topic, number, config, refused)
+            return self._broken(tp, topic_id, config, refused)
         if not self._removal.is_away(setup.folder):
-            return self._broken(topic, number, config, "an earlier one cannot be put away")
+            return self._broken(tp, topic_id, config, "an earlier one cannot be put away")
         try:
             self._removal.unmark(setup.folder)
             log = PartitionLog.open(setup)
             start = LogStart(self._disk, setup.folder, log.log_end_offset)
         except (LogDamaged, OSError) as error:
-            return self._broken(topic, number, config, str(error))
-        return Partition(tp, topic.topic_id, log, start, self.cold_reads)
+            return self._broken(tp, topic_id, config, str(error))
+        return Partition(tp, topic_id, log, start, self.cold_reads)
 
-    def _broken(self, topic: TopicSpec, number: int, config: LogConfig, reason: str) -> Partition:
-        tp = TopicPartition(TopicName(topic.name), number)
+    def _broken(
+        self, tp: TopicPartition, topic_id: UUID, config: LogConfig, reason: str
+    ) -> Partition:
         logger.error("partition %s cannot be opened: %s", tp, reason)
-        log = PartitionLog.broken(self._setup(topic, number, config), reason)
+        log = PartitionLog.broken(self._setup(tp, topic_id, config), reason)
         start = LogStart.nowhere(self._disk, log.folder)
-        return Partition(tp, topic.topic_id, log, start, self.cold_reads)
+        return Partition(tp, topic_id, log, start, self.cold_reads)
 
-    def _setup(self, topic: TopicSpec, number: int, config: LogConfig) -> LogSetup:
+    def _setup(self, tp: TopicPartition, topic_id: UUID, config: LogConfig) -> LogSetup:
         return LogSetup(
-            folder=self.folder_of(topic.topic_id, number),
+            folder=self.folder_of(topic_id, tp.partition),
             cache=self._cache,
             config=config,
             flush_policy=self._group_commit.policy,
@@ -364,7 +378,7 @@ class PartitionTable:
                 on_grown=self.recovery_checkpoints.note_grown,
             ),
             wall_ms=self._clock.wall_ms,
-            log_id=(topic.topic_id.bytes, number) if self._config.journal_bytes else None,
+            log_id=(topic_id.bytes, tp.partition) if self._config.journal_bytes else None,
             journal_mark=lambda: self._journal.mark,
         )
 
@@ -454,6 +468,10 @@ class PartitionTable:
         self._made.close()
         self._journal.close()
         self._cache.close()
+
+
+def _tp_of(topic: TopicSpec, number: int) -> TopicPartition:
+    return TopicPartition(TopicName(topic.name), number)
 
 
 def holds_records(partition: Partition) -> bool:

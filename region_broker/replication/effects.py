@@ -154,23 +154,25 @@ class LogStart:
 @dataclass(frozen=True, slots=True)
 class SendFetch:
     """Ask for what is new in all logs of the session (KIP-227): `positions` are of those that are new in it, and `forgotten` are no
-    more. `durable_ends`, `log_starts`: as in `SendReport`."""
+    more. `durable_ends`, `log_starts`, `lacking`: as in `SendReport`."""
 
     session: int
     positions: Mapping[LogKey, int]
     forgotten: tuple[LogKey, ...]
     durable_ends: Mapping[LogKey, int]
     log_starts: Mapping[LogKey, int]
+    lacking: frozenset[LogKey] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
     """Tell the leader how far logs are durable that have moved, and where they start, where all fetches are under way. No answer is
-    awaited."""
+    awaited. `lacking`: all logs that do not run here, None where the leader has been told."""
 
     session: int
     durable_ends: Mapping[LogKey, int]
     log_starts: Mapping[LogKey, int]
+    lacking: frozenset[LogKey] | None = None
 
 
 FollowerEffect: TypeAlias = (

@@ -83,7 +83,7 @@ class FollowerReport:
     """So far these logs are durable at a follower; others have not moved. The first of a session names all that it has checked.
 
     An empty one says that nothing has moved. `log_starts`: where they start there, durably, in the same way; None from a version that
-    does not tell.
+    does not tell. `lacking`: the logs that have stopped there, or did not open: all of them; None where that is as it was.
     """
 
     member: Member
@@ -91,6 +91,7 @@ class FollowerReport:
     leader_epoch: LeaderEpoch
     durable_ends: Mapping[LogKey, int]
     log_starts: Mapping[LogKey, int] | None = None
+    lacking: frozenset[LogKey] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,13 @@ class LogRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsLacking:
+    """The logs of the group that have stopped here, or did not open: all of them, each time. What was said of them holds no more."""
+
+    keys: frozenset[LogKey]
+
+
+@dataclass(frozen=True, slots=True)
 class LogsStartAt:
     """These logs start here now, durably: what the `LogStart` and `StartAt` of a step came to, in those that run."""
 
@@ -245,5 +253,6 @@ class ConnectionBroken:
 
 
 FollowerEvent: TypeAlias = (
-    LogsDurable | Ticked | FollowLeader | Connected | LogAdded | LogRemoved | LogsStartAt | EpochsChecked | Fetched | ConnectionBroken
+    LogsDurable | Ticked | FollowLeader | Connected | LogAdded | LogRemoved | LogsLacking | LogsStartAt | EpochsChecked | Fetched
+    | ConnectionBroken
 )  # fmt: skip

@@ -50,12 +50,14 @@ class MeetAt(NamedTuple):
 
 
 class FollowerStanding(NamedTuple):
-    """How far one follower is, for people. `behind_ms`: since when it was not caught up in all logs, None if it never was."""
+    """How far one follower is, for people. `behind_ms`: since when it was not caught up in all logs, None if it never was;
+    `logs_stopped`: how many of its logs have stopped, or did not open."""
 
     is_heard: bool
     logs_behind: int
     records_behind: int
     behind_ms: int | None
+    logs_stopped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

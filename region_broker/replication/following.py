@@ -13,6 +13,8 @@ INV-RPF8  a log start is reported once it is durable here, and as what a start t
           it was before: this log may start above the leader's, and go back there
           1. B alone has an order up to 6 of a leader that is lost. 2. A leads, and starts at 0. 3. B says 6, goes back to 0, as A has
           told it, and A answers an order up to 4. 4. A is lost, and B leads with records that were deleted.
+INV-RPF9  which logs have stopped here, or did not open, is said in a session before, or with, the first report of it, and whenever
+          that changes
 
 A log goes: *asked* about its history, perhaps several times; *copied*; or *absent*, where the leader does not have it yet and is asked
 again later; or *stopped*, until a session begins with it again. So a log that is made, or is new to the leader, holds up no other.
@@ -54,6 +56,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogsLacking,
     LogsStartAt,
     Slice,
     Ticked,
@@ -125,11 +128,13 @@ class FollowingCore:
         self._in_flight = 0
         self._unsynced: set[LogKey] = set()
         """The logs of which little was written here that is not durable yet."""
+        self._lacking: frozenset[LogKey] = frozenset()
         # What the next fetch says.
         self._added: dict[LogKey, int] = {}
         self._forgotten: list[LogKey] = []
         self._to_report: dict[LogKey, int] = {}
         self._starts_to_report: dict[LogKey, int] = {}
+        self._tells_lacking = False
         self._effects: list[FollowerEffect] = []
 
     @property
@@ -151,7 +156,7 @@ class FollowingCore:
                 self._follow(event)
             case LogsStartAt(log_starts):
                 self._start_at(log_starts)
-            case LogAdded() | LogRemoved():
+            case LogAdded() | LogRemoved() | LogsLacking():
                 self._log_event(event)
             case Ticked():
                 self._ticked(now_ms)
@@ -164,8 +169,11 @@ class FollowingCore:
         effects, self._effects = self._effects, []
         return effects
 
-    def _log_event(self, event: LogAdded | LogRemoved) -> None:
+    def _log_event(self, event: LogAdded | LogRemoved | LogsLacking) -> None:
         match event:
+            case LogsLacking(keys):
+                self._tells_lacking |= self._is_connected and keys != self._lacking
+                self._lacking = keys
             case LogAdded(key, log):
                 if self._is_connected:
                     self._ask({key: _Log.found(log)})
@@ -183,6 +191,7 @@ class FollowingCore:
             case Connected(_, logs):
                 assert not self._is_connected, event
                 self._is_connected = True
+                self._tells_lacking = bool(self._lacking)
                 self._ask({key: _Log.found(log) for key, log in logs.items()})
             case EpochsChecked(_, answers):
                 self._checked(answers, now_ms)
@@ -219,6 +228,7 @@ class FollowingCore:
         self._forgotten.clear()
         self._to_report.clear()
         self._starts_to_report.clear()
+        self._tells_lacking = False
 
     def _pause(self, now_ms: int) -> None:
         self._forget_session()
@@ -349,20 +359,29 @@ class FollowingCore:
         while self._in_flight < (URGENT_FETCHES_MAX if is_urgent else self._fetches_wanted()):
             self._effects.append(
                 SendFetch(
-                    self._session, self._added, tuple(self._forgotten), self._to_report, self._starts_to_report
+                    self._session, self._added, tuple(self._forgotten), self._to_report, self._starts_to_report,
+                    self._lacking_to_tell(),
                 )
             )  # fmt: skip
             self._in_flight += 1
             self._added, self._forgotten, self._to_report, self._starts_to_report = {}, [], {}, {}
             is_urgent = False
-        if self._to_report or self._starts_to_report:
-            self._effects.append(SendReport(self._session, self._to_report, self._starts_to_report))
+        if self._to_report or self._starts_to_report or self._tells_lacking:
+            self._effects.append(
+                SendReport(
+                    self._session, self._to_report, self._starts_to_report, self._lacking_to_tell()
+                )
+            )
             self._to_report, self._starts_to_report = {}, {}
 
     def _fetches_wanted(self) -> int:
         """Return how many fetches are to be under way now (INV-RPF6)."""
         has_report = self._to_report or self._starts_to_report
         return 1 if self._unsynced and not has_report else FETCHES_IN_FLIGHT
+
+    def _lacking_to_tell(self) -> frozenset[LogKey] | None:
+        tells, self._tells_lacking = self._tells_lacking, False
+        return self._lacking if tells else None
 
     def _waits_for_histories(self) -> bool:
         """Return whether the first answer about histories is still to come: the first fetch says all that is durable here."""

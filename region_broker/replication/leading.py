@@ -19,6 +19,9 @@ INV-RPL11 the low watermark of a log is the least log start of the same members,
           acknowledged, and whoever leads next begins no lower. Whoever is taken in has the leader's log start, too. It goes down in a
           leader epoch only where that log was cut, or its start went back (INV-RPL10)
 
+INV-RPL12 a follower one of whose logs has stopped, or did not open, leaves the set at once, and is not taken in while that is so: what
+          it said of that log before counts for nothing
+
 Why INV-RPL1 is enough. Who leads next is a member of the set that the metadata have then. They have what this leader knew to be
 committed, or what it proposed under that version, or less; so the next leader counted in each HW of this one, and has all below it on
 stable storage. A proposal whose outcome is not known counts until the metadata show a newer version: it may be carried out late.
@@ -352,6 +355,9 @@ class LeadingCore:
             self._report(follower, event, now_ms)
 
     def _report(self, follower: FollowerProgress, event: FollowerReport, now_ms: int) -> None:
+        if event.lacking is not None:
+            follower.lack(event.lacking, self._logs, now_ms)
+            follower.went_back |= bool(event.lacking) and follower in self._counted
         moved, fewer = follower.report(event.durable_ends, self._logs, now_ms)
         if fewer:
             follower.went_back |= follower in self._counted
@@ -402,6 +408,8 @@ class LeadingCore:
         for member, follower in self._followers.items():
             if member not in members and any(member not in had for had in self._stopped.values()):
                 continue  # INV-RPL9
+            if member not in members and self._lacks_a_log(follower):
+                continue  # INV-RPL12
             if self._may_stay(follower, now_ms) and (member in members or follower.has_enough):
                 wanted.add(member)
         if wanted == members and self._doubtful <= wanted:
@@ -412,6 +420,9 @@ class LeadingCore:
         )
         self._effects.append(self._pending)
         self._count_anew(now_ms)
+
+    def _lacks_a_log(self, follower: FollowerProgress) -> bool:
+        return follower.lacks(self._logs) or follower.lacks(self._stopped)
 
     def _may_stay(self, follower: FollowerProgress, now_ms: int) -> bool:
         if follower.is_lost or follower.went_back or follower.member in self._fenced:

@@ -1,6 +1,7 @@
 """How far one follower is in all logs of a group, kept so that a report costs what has moved.
 
-INV-RPP1  within a session what a follower has durably only grows, and what it said in another session counts for nothing
+INV-RPP1  within a session what a follower has durably only grows, and what it said in another session counts for nothing; nor does
+          what it said of a log that has stopped there since
 INV-RPP2  a follower is caught up as of a moment once it has, in all logs, what was durable at the leader at that moment
 
 The moment (Kafka's `lastCaughtUpTimeMs`, for a whole group): while nothing is missing it is now. Else there is a *mark*: the ends, at
@@ -12,7 +13,7 @@ A log start that the leader has and the follower has not is another thing that i
 Not here: what follows from it (`leading`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from idempotency.identity import LogKey, Member
 from region_broker.replication.events import LogOpened
@@ -49,7 +50,7 @@ class FollowerProgress:
     """One member other than the leader, from its first session, or its place in the in-sync set, on."""
 
     __slots__ = (
-        "_behind", "_former_ends", "_late_starts", "_mark", "_mark_ms", "_short", "_tells_starts", "caught_up_ms", "durable_ends",
+        "_behind", "_former_ends", "_lacking", "_late_starts", "_mark", "_mark_ms", "_short", "_tells_starts", "caught_up_ms", "durable_ends",
         "has_reported", "is_lost", "log_starts", "member", "session", "went_back",
     )  # fmt: skip
 
@@ -72,6 +73,8 @@ class FollowerProgress:
         """False of a version that does not tell."""
         self._late_starts: dict[LogKey, int] = {}
         """The logs that start below the leader's log start there, and since when that is so, the oldest first."""
+        self._lacking: frozenset[LogKey] = frozenset()
+        """The logs that have stopped there, or did not open, as it said in this session."""
         self._former_ends: dict[LogKey, int] = {}
         self._behind: set[LogKey] = set()
         self._short: set[LogKey] = set()
@@ -85,7 +88,7 @@ class FollowerProgress:
         self.session = session
         self.is_lost = self.has_reported = False
         self._former_ends, self.durable_ends = self.durable_ends, {}
-        self.log_starts, self._tells_starts = {}, True
+        self.log_starts, self._tells_starts, self._lacking = {}, True, frozenset()
         self._late_starts = {key: now_ms for key, log in logs.items() if log.log_start_offset > 0}
         self._behind = {key for key, log in logs.items() if log.durable_end > 0}
         self._short = {key for key, log in logs.items() if log.joins_at > 0}
@@ -122,6 +125,28 @@ class FollowerProgress:
                 del self._mark[key]
         self._look_at_mark(logs, now_ms)
         return moved, fewer
+
+    def lack(self, keys: frozenset[LogKey], logs: Logs, now_ms: int) -> None:
+        """Take in which logs do not run there: what it had of them counts for nothing."""
+        self._lacking = keys
+        was_level = not self._behind
+        for key in keys:
+            self.forget(key)
+            log = logs.get(key)
+            if log is None:
+                continue
+            if log.durable_end > 0:
+                self._behind.add(key)
+            if log.joins_at > 0:
+                self._short.add(key)
+            self.start_moved(key, log, now_ms)
+        if was_level and self._behind:
+            self.caught_up_ms = now_ms
+            self._set_mark(logs, now_ms)
+
+    def lacks(self, keys: Collection[LogKey]) -> bool:
+        """Return whether one of these logs has stopped there."""
+        return not self._lacking.isdisjoint(keys)
 
     def report_starts(self, log_starts: Mapping[LogKey, int] | None, logs: Logs) -> list[LogKey]:
         """Take in where logs start there; return those in which that has moved."""
@@ -202,9 +227,11 @@ class FollowerProgress:
         ends = self.durable_ends
         records = sum(logs[key].durable_end - ends.get(key, 0) for key in self._behind)
         if self.is_heard and not self._behind:
-            return FollowerStanding(True, 0, 0, 0)
+            return FollowerStanding(True, 0, 0, 0, len(self._lacking))
         behind_ms = None if self.caught_up_ms is None else now_ms - self.caught_up_ms
-        return FollowerStanding(self.is_heard, len(self._behind), records, behind_ms)
+        return FollowerStanding(
+            self.is_heard, len(self._behind), records, behind_ms, len(self._lacking)
+        )
 
     @property
     def has_enough(self) -> bool:

@@ -16,6 +16,7 @@ name, or under one that no log has.
     <folder>/deletion.json                 what is deleted, and why
     <folder>.kept, <folder>.1.kept         put away, to be removed later
     <folder>.deleted, <folder>.1.deleted   put away, to be removed
+    <folder>.damaged, <folder>.1.damaged   a damaged log: for people, who remove it
 
 Not here: what is to be deleted (`partitions.table`).
 """
@@ -43,6 +44,7 @@ logger: Final = logging.getLogger(__name__)
 MARK_NAME: Final = "deleting"
 DELETED_NAME: Final = "deleted"
 DELETED_SUFFIX: Final = ".deleted"
+ASIDE_SUFFIX: Final = ".damaged"
 _LEFT: Final = "%s is left for the next start to remove: %s"
 
 
@@ -115,6 +117,12 @@ class Removal:
         self._left.pop(folder, None)
         on_gone()
         return True
+
+    def set_aside(self, folder: Path) -> Path:
+        """Give a damaged log's folder another name, durably, under which nobody removes it; return that. Raises OSError."""
+        kept = self._renamed(folder, folder, ASIDE_SUFFIX)
+        self._disk.fsync_dir(kept.parent)
+        return kept
 
     def _keep(self, folder: Path) -> None:
         kept = self._renamed(folder, folder, KEPT_SUFFIX)

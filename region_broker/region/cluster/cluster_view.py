@@ -28,7 +28,9 @@ NOT_CONNECTED_MS_MAX: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewParts:
-    """What is looked at. `follows`: whether this node has begun to follow."""
+    """What is looked at. `follows`: whether this node has begun to follow; `damage`: what is damaged here and not mended;
+    `waiting`: why logs that do not run are not copied again yet.
+    """
 
     region: str
     me: Member
@@ -39,6 +41,8 @@ class ViewParts:
     following: ReplicaFollowing
     follows: Callable[[], bool]
     readers: ReaderCounts
+    damage: Callable[[], str | None] = lambda: None
+    waiting: Callable[[], Mapping[str, str]] = dict
 
 
 class ClusterView:
@@ -153,7 +157,17 @@ class ClusterView:
                 "serves_readers": parts.following.readers.is_open,
                 "readers_sent_away": parts.readers.sent_away,
                 "copy_bytes_read": parts.readers.copy_bytes,
+                "damage": parts.damage(),
+                "stopped": self.stopped(),
             },
+        }
+
+    def stopped(self) -> dict[str, str]:
+        """Return the logs that do not run here, each with why, and why it is not copied again yet."""
+        waiting = self.parts.waiting()
+        return {
+            name: f"{why} ({waiting[name]})" if name in waiting else why
+            for name, why in self.parts.partitions.failures().items()
         }
 
     def _quorum(self) -> dict[str, Any]:
@@ -235,6 +249,7 @@ def _node_row(
         "records_behind": known.get("records_behind"),
         "behind_ms": known.get("behind_ms"),
         "serves_readers": node.member in serving if known else None,
+        "logs_stopped": known.get("logs_stopped"),
     }
 
 

@@ -5,6 +5,7 @@ INV-RFN2 while this follows, all logs here are in the follower's role: they take
          know of HW what a leader has said, never more than is durable here
 INV-RFN3 what a connection brings counts while it is the newest one of this core
 INV-RFN4 a log that does not take what the leader has stops, loudly, or waits; the others go on
+INV-RFN6 the leader is told which logs do not run here (INV-RPF9), and of one that was put aside nothing that was said in the session before
 INV-RFN5 where the region mirrors another one, that one's history counts: a log that parts from the leader's below HW leaves the
          session, is cut with its tail in quarantine, and is compared again. Where the region acts such a log stops (INV-RPF2)
 
@@ -57,6 +58,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogsLacking,
     LogsStartAt,
     Slice,
     Ticked,
@@ -115,6 +117,9 @@ class ReplicaFollowing:
         """Where the logs start now that a step of the core has moved."""
         self._behind: dict[LogKey, Behind] = {}
         self.readers = ReplicaReaders(parts.may_serve)
+        self._lacking: frozenset[LogKey] = frozenset()
+        self.disputed: Final[set[LogKey]] = set()
+        """The logs that have stopped because they part from a leader's below HW: evidence, which nothing by itself puts aside."""
         self._cuts = ReplicaCuts(parts.line.clock, self.logs_changed)
         self._line: ReplicaLine | None = None
         self._lines: deque[ReplicaLine] = deque()
@@ -154,6 +159,7 @@ class ReplicaFollowing:
         self._started.clear()
         self._behind.clear()
         self._events.clear()
+        self._lacking = frozenset()
         self._core = FollowingCore()
 
     def logs_changed(self) -> None:
@@ -171,6 +177,19 @@ class ReplicaFollowing:
         for key, partition in found.items():
             if key not in self._logs:
                 self._take_on(partition)
+        self._look_for_stopped()
+
+    def _look_for_stopped(self) -> None:
+        """Have the leader know which logs do not run (INV-RFN6)."""
+        lacking = frozenset(p.key for p in self._parts.partitions if p.failed is not None)
+        if lacking != self._lacking:
+            self._lacking = lacking
+            self._tell(LogsLacking(lacking))
+
+    def compare_anew(self, reason: str) -> None:
+        """Begin another session: what was said in this one of a log that was put aside is void (INV-RFN6)."""
+        if self._line is not None:
+            self._break(reason)
 
     def _take_on(self, partition: Partition) -> None:
         """Put a log into the follower's role (INV-RFN2)."""
@@ -197,9 +216,13 @@ class ReplicaFollowing:
 
     def _tell_durable(self) -> None:
         moved, self._moved = self._moved, {}
-        for key in [key for key, partition in moved.items() if partition.failed is not None]:
+        stopped = [key for key, partition in moved.items() if partition.failed is not None]
+        for key in stopped:
             del moved[key]
-            self._remove(key)
+            if key in self._logs:
+                self._remove(key)
+        if stopped:
+            self._look_for_stopped()
         if moved:
             self._tell(LogsDurable({key: log.commits.durable_end for key, log in moved.items()}))
 
@@ -296,6 +319,7 @@ class ReplicaFollowing:
     def _diverged(self, partition: Partition, meets_at: int, high_watermark: int) -> None:
         cut = self._parts.cut_below()
         if cut is None:
+            self.disputed.add(partition.key)
             partition.stop(
                 f"it parts from the leader's log at {meets_at}, and what lies below {high_watermark} was committed"
                 " here: a disk has lied, or somebody led who was not in sync. Nothing was cut; keep the folder, and let"
@@ -310,6 +334,7 @@ class ReplicaFollowing:
     def _give_up(self, key: LogKey) -> None:
         if key in self._logs:
             self._remove(key)
+        self._look_for_stopped()
 
     # -- the connection --------------------------------------------------------------------------
 

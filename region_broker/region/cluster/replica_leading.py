@@ -45,8 +45,6 @@ from region_broker.region.cluster.replica_messages import (
     DurableReport,
     FoundLog,
     ReplicaFetch,
-    offsets_of,
-    starts_of,
 )
 from region_broker.region.cluster.replica_sending import FetchSession
 from region_broker.region.cluster.replica_term import LeaderTerm, TermParts
@@ -249,6 +247,7 @@ class ReplicaLeading:
                 "logs_behind": each.logs_behind,
                 "records_behind": each.records_behind,
                 "behind_ms": each.behind_ms,
+                "logs_stopped": each.logs_stopped,
             }
             for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
         }
@@ -369,7 +368,7 @@ class ReplicaLeading:
             following.forget(LogKey(topic_id, number))
         for place in message.positions:
             following.begin(place.key, place.offset)
-        term.report(session, offsets_of(message.durable_ends), starts_of(message))
+        term.report(session, message)
         term.takes_readers(session, takes=message.serves_readers)
         reply = await following.answer(message)
         self._admit(session, message.leader_epoch)
@@ -380,7 +379,7 @@ class ReplicaLeading:
     ) -> None:
         term = self._present()
         if term is not None and message.leader_epoch == term.leader_epoch and term.has(session):
-            term.report(session, offsets_of(message.durable_ends), starts_of(message))
+            term.report(session, message)
 
 
 def _found(term: LeaderTerm, asked: AskedLog) -> list[FoundLog]:

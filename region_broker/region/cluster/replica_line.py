@@ -23,6 +23,7 @@ from region_broker.region.cluster.replica_messages import (
     ReplicaFetch,
     ReplicaFetched,
     ReplicaPart,
+    names_of,
     places_of,
 )
 from region_broker.region.cluster.standing import StandingTowards
@@ -183,11 +184,15 @@ class ReplicaLine:
         client = self._open_client()
         if client.ended is not None:
             return
-        durable_ends, log_starts = effect.durable_ends, effect.log_starts
+        durable_ends, log_starts, lacking = (
+            effect.durable_ends,
+            effect.log_starts,
+            effect.lacking,
+        )
         if not effect.positions and (durable_ends or log_starts):
             # Ahead of the fetch, in the same write: a notice is taken in the step in which it comes, a request in a later one.
-            self._report(durable_ends, log_starts)
-            durable_ends, log_starts = {}, {}
+            self._report(durable_ends, log_starts, lacking)
+            durable_ends, log_starts, lacking = {}, {}, None
         message = ReplicaFetch(
             leader_epoch=self._leader_epoch,
             positions=places_of(effect.positions),
@@ -195,6 +200,7 @@ class ReplicaLine:
             durable_ends=places_of(durable_ends),
             log_starts=places_of(log_starts),
             serves_readers=self._driver.serves_readers,
+            lacking=names_of(lacking),
             bytes_max=FETCH_BYTES_MAX,
             wait_ms_max=FETCH_WAIT_MS,
         )
@@ -202,14 +208,18 @@ class ReplicaLine:
 
     def report(self, effect: SendReport) -> None:
         """Say how far logs are durable, and where they start; nothing once the connection has ended."""
-        self._report(effect.durable_ends, effect.log_starts)
+        self._report(effect.durable_ends, effect.log_starts, effect.lacking)
 
-    def _report(self, durable_ends: Mapping[LogKey, int], log_starts: Mapping[LogKey, int]) -> None:
+    def _report(
+        self, durable_ends: Mapping[LogKey, int], log_starts: Mapping[LogKey, int],
+        lacking: frozenset[LogKey] | None,
+    ) -> None:  # fmt: skip
         self._open_client().notify(
             DurableReport(
                 leader_epoch=self._leader_epoch,
                 durable_ends=places_of(durable_ends),
                 log_starts=places_of(log_starts),
+                lacking=names_of(lacking),
             )
         )
 

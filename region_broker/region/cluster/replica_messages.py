@@ -10,7 +10,7 @@ newer than its message: a version without it does not say it, and passes over it
 Not here: what they mean (`replication`), who answers (`replica_leading`), who asks (`replica_link`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID
 
@@ -104,7 +104,8 @@ class CheckedReplicaLogs(PeerMessage, frozen=True, kw_only=True):
 class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     """Ask for what is new: `positions` are set, `forgotten` removed, the rest goes on where it was sent to (KIP-227).
 
-    `durable_ends`, `log_starts`: as in `DurableReport`. `serves_readers`: whether consumers may be sent to the follower now. Answered at once when anything is there, else after `wait_ms_max`.
+    `durable_ends`, `log_starts`, `lacking`: as in `DurableReport`. `serves_readers`: whether consumers may be sent to the follower now.
+    Answered at once when anything is there, else after `wait_ms_max`.
     """
 
     leader_epoch: Epoch
@@ -113,6 +114,7 @@ class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     durable_ends: Places = ()
     log_starts: Places | None = None
     serves_readers: bool = False
+    lacking: Names | None = None
     bytes_max: Offset
     wait_ms_max: Offset
 
@@ -151,12 +153,14 @@ class ReplicaFetched(PeerMessage, frozen=True, kw_only=True):
 class DurableReport(PeerMessage, frozen=True, kw_only=True):
     """A notice: so far these logs are durable at the follower; others have not moved.
 
-    `log_starts`: where logs start there, durably, as far as that has moved; None from a version that does not tell.
+    `log_starts`: where logs start there, durably, as far as that has moved; None from a version that does not tell. `lacking`: all logs
+    that have stopped there, or did not open; None where that is as it was.
     """
 
     leader_epoch: Epoch
     durable_ends: Places
     log_starts: Places | None = None
+    lacking: Names | None = None
 
 
 def places_of(offsets: Mapping[LogKey, int]) -> tuple[LogPlace, ...]:
@@ -172,3 +176,15 @@ def offsets_of(places: Places) -> dict[LogKey, int]:
 def starts_of(message: ReplicaFetch | DurableReport) -> dict[LogKey, int] | None:
     """Return where logs start at the follower; None from a version that does not tell."""
     return None if message.log_starts is None else offsets_of(message.log_starts)
+
+
+def names_of(keys: Collection[LogKey] | None) -> Names | None:
+    """Return logs as they are named; None where nothing is said."""
+    return None if keys is None else tuple((key.topic_id, key.partition) for key in keys)
+
+
+def lacking_of(message: ReplicaFetch | DurableReport) -> frozenset[LogKey] | None:
+    """Return which logs do not run at the follower; None where it says nothing of that."""
+    if message.lacking is None:
+        return None
+    return frozenset(LogKey(topic_id, number) for topic_id, number in message.lacking)

@@ -27,6 +27,13 @@ from region_broker.controller.cluster_image import Leadership
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.replica_logs import noted_high_watermark
+from region_broker.region.cluster.replica_messages import (
+    DurableReport,
+    ReplicaFetch,
+    lacking_of,
+    offsets_of,
+    starts_of,
+)
 from region_broker.region.cluster.replica_sending import Copying, FetchSession
 from region_broker.region.peers.sessions import NodeSession
 from region_broker.replication.effects import (
@@ -298,18 +305,20 @@ class LeaderTerm:
         """Return whether a connection follows under this leader epoch."""
         return session in self._followers
 
-    def report(
-        self,
-        session: NodeSession,
-        durable_ends: dict[LogKey, int],
-        log_starts: dict[LogKey, int] | None,
-    ) -> None:
-        """Take in how far a follower is durable, and where its logs start."""
+    def report(self, session: NodeSession, message: ReplicaFetch | DurableReport) -> None:
+        """Take in how far a follower is durable, where its logs start, and which have stopped there."""
+        lacking = lacking_of(message)
+        if lacking:
+            _log.error(
+                "%d logs of node %s have stopped, or did not open (%s first): it is not in sync until it has copied them again",
+                len(lacking), session.member, min(key.encode() for key in lacking),
+            )  # fmt: skip
         self.tell(
             FollowerReport(
-                session.member, session.session_id, self.leader_epoch, durable_ends, log_starts
+                session.member, session.session_id, self.leader_epoch,
+                offsets_of(message.durable_ends), starts_of(message), lacking,
             )
-        )
+        )  # fmt: skip
 
     def takes_readers(self, session: NodeSession, *, takes: bool) -> None:
         """Note whether consumers may be sent to the follower of a connection."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from geo_replicator.lineage import LogKey
 from idempotency.record_batch import BatchHeader, Buffer, iter_headers
+from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import CorruptRange, LogError
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
@@ -47,18 +48,10 @@ class RangeSide:
         except ValueError as error:
             raise PeerRefused("malformed", f"a log key is none: {error}") from error
         partition = self._admitted(key, message)
-        try:
-            above = await self._read(partition, message.to_offset, _ONE_BATCH, None)
-            bytes_max = max(1, min(message.bytes_max, RANGE_BYTES_MAX))
-            data = await self._read(partition, message.from_offset, bytes_max, message.to_offset)
-        except CorruptRange as error:
-            raise PeerRefused(DAMAGED_HERE, f"it is damaged here, too: {error}") from error
-        except LogError as error:
-            raise PeerRefused(NOT_SHARED, f"it cannot be read here: {error}") from error
+        wanted = message.from_offset, message.to_offset
+        bytes_max = max(1, min(message.bytes_max, RANGE_BYTES_MAX))
+        header, data = await sound_range(self._partitions.cold_reads, partition, wanted, bytes_max)
         self._admitted(key, message)  # the log may have been cut, the region fenced, meanwhile
-        header = _first(above)
-        if header is None:
-            raise PeerRefused(NOT_SHARED, f"nothing durable lies at {message.to_offset} here")
         told = RangeSent(
             above_leader_epoch=header.leader_epoch,
             above_base_offset=header.base_offset,
@@ -84,12 +77,24 @@ class RangeSide:
             )
         return partition
 
-    async def _read(
-        self, partition: Partition, offset: int, bytes_max: int, limit: int | None
-    ) -> Buffer:
-        return await self._partitions.cold_reads.read(
-            partial(partition.reader.read_raw, offset, bytes_max, limit)
-        )
+
+async def sound_range(
+    cold_reads: ColdReads, partition: Partition, wanted: tuple[int, int], bytes_max: int
+) -> tuple[BatchHeader, Buffer]:
+    """Return the batch that begins where a range ends, and batches from its start on; raises `PeerRefused` (INV-RGS2)."""
+    from_offset, to_offset = wanted
+    read_raw = partition.reader.read_raw
+    try:
+        above = await cold_reads.read(partial(read_raw, to_offset, _ONE_BATCH, None))
+        data = await cold_reads.read(partial(read_raw, from_offset, bytes_max, to_offset))
+    except CorruptRange as error:
+        raise PeerRefused(DAMAGED_HERE, f"it is damaged here, too: {error}") from error
+    except LogError as error:
+        raise PeerRefused(NOT_SHARED, f"it cannot be read here: {error}") from error
+    header = _first(above)
+    if header is None:
+        raise PeerRefused(NOT_SHARED, f"nothing durable lies at {to_offset} here")
+    return header, data
 
 
 def _first(data: Buffer) -> BatchHeader | None:

@@ -40,7 +40,12 @@ class PeerRanges:
 
     async def piece(self, partition: Partition, wanted: Wanted) -> bytes:
         """See `RangeSource`."""
-        ours = self._identity.hello()
+        try:
+            ours = self._identity.hello()
+        except (
+            PeerRefused
+        ) as refused:  # a node that does not speak for its region asks no other one
+            raise NotMended(refused.reason) from refused
         key = LogKey(partition.topic_id, partition.tp.partition)
         place = f"[{wanted.from_offset}, {wanted.to_offset}) of {partition.tp}"
         try:

@@ -297,3 +297,94 @@ def test_INV_T8_a_partition_whose_making_failed_is_not_missed(
     some.kill_and_reopen()
     assert [each.failed for each in some.partitions] == [None, None]
     assert some.table.lost() == []
+
+
+# -- logs that are put aside ----------------------------------------------------------------------
+
+
+def aside(some: Fixture) -> list[str]:
+    return sorted(name for name in some.disk.list_dir(FOLDER) if name.endswith(".damaged"))
+
+
+def put_aside(some: Fixture, number: int = 1) -> str:
+    partition = some.table.by_id(TOPIC_ID, number)
+    assert partition is not None
+    became = some.table.aside.put(partition)
+    some.partitions = some.table.open_topic(some.topic)
+    return became
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_INV_T9_a_log_that_has_stopped_is_kept_whole_and_an_empty_one_takes_its_place(
+    journaled: bool,
+) -> None:
+    some = fixture(partition_count=2)
+    write(some, some.partitions[1], *[20 if journaled else 70_000] * 6)
+    path = FOLDER / "1" / f"{0:020}.log"
+    held = bytes(some.disk.read_file(path))
+    former = some.partitions[1]
+    former.stop("its disk has failed")
+    assert "is kept as" in put_aside(some)
+    assert former.log.durability.in_file(former.log.durability.generation - 1, 6), (
+        "the journal waits for nothing"
+    )
+    assert aside(some) == ["1.damaged"]
+    assert bytes(some.disk.read_file(FOLDER / "1.damaged" / path.name)) == held
+    assert some.partitions[1].failed is None
+    assert some.partitions[1].log_end_offset == 0
+    assert some.table.lost() == ["orders-1"]
+    some.partitions[1].become_leader(LEADER_EPOCH)
+    write(some, some.partitions[1], 30)
+    acknowledged = all_bytes(some.partitions[1])
+    some.kill_and_reopen()
+    assert all_bytes(some.partitions[1]) == acknowledged, (
+        "the journal's part of the former one is void"
+    )
+    assert some.table.lost() == ["orders-1"], "until somebody has taken note"
+    assert aside(some) == ["1.damaged"]
+
+
+def test_INV_T9_a_copy_that_stops_before_it_is_whole_is_removed_and_a_whole_one_is_kept() -> None:
+    some = fixture(partition_count=2)
+    for _ in range(2):
+        some.partitions[1].stop("its disk has failed")
+        put_aside(some)
+        assert aside(some) == ["1.damaged"]
+    some.table.take_note_of_lost()
+    some.partitions[1].stop("its disk has failed")
+    put_aside(some)
+    assert aside(some) == ["1.1.damaged", "1.damaged"]
+
+
+def test_INV_T9_nothing_is_put_aside_while_something_writes_into_it_or_the_disk_refuses() -> None:
+    some = fixture(partition_count=2)
+    some.partitions[1].stop("its disk has failed")
+    assert some.partitions[1].log.cleaning.take()
+    assert put_aside(some) == ""
+    some.partitions[1].log.cleaning.release()
+    fail_at(some, "rename")
+    with pytest.raises(OSError, match="the disk fails"):
+        put_aside(some)
+    assert aside(some) == []
+    some.disk.fault = None
+    assert put_aside(some)
+    assert some.partitions[1].failed is None
+
+
+@pytest.mark.parametrize("operation", ["rename", "fsync_dir", "write_file_atomic", "open"])
+def test_INV_T9_a_crash_while_it_is_put_aside_leaves_it_or_an_empty_one_and_is_missed(
+    operation: str,
+) -> None:
+    some = fixture(partition_count=2)
+    write(some, some.partitions[1], 20)
+    acknowledged = all_bytes(some.partitions[1])
+    some.partitions[1].stop("its disk has failed")
+    die_at(some, operation, FOLDER)
+    with pytest.raises(Crashed):
+        put_aside(some)
+    some.kill_and_reopen()
+    assert some.partitions[1].failed is None
+    assert some.table.lost() == ["orders-1"]
+    # Where the empty one has no checkpoint yet, it takes what the journal holds from the beginning on.
+    assert all_bytes(some.partitions[1]) in {acknowledged, b""}
+    assert aside(some) or all_bytes(some.partitions[1]) == acknowledged

@@ -555,3 +555,36 @@ def test_who_waits_for_a_log_is_woken_by_its_mend() -> None:
     some.partition.watchers.add(lambda: woken.append(True))
     scrub(some, twin)
     assert woken
+
+
+def test_INV_SCB10_another_node_is_let_lead_once_for_each_find_before_it_is_mended() -> None:
+    some, twin, path, before = damaged()
+    bad = some.disk.read_file(path)
+    made = scrubber_of(some, twin)
+    asked: list[bytes] = []
+
+    async def make_way() -> None:
+        asked.append(some.disk.read_file(path))
+
+    made.make_way = make_way
+    twin.refusal = "nobody has it"
+    for _ in range(3):
+        run_now(made.run_pass())
+    assert asked == [bad]
+    twin.refusal = ""
+    run_now(made.run_pass())
+    assert some.disk.read_file(path) == before
+    assert asked == [bad]
+
+
+def test_INV_SCB7_a_segment_that_is_gone_when_another_node_leads_is_not_mended() -> None:
+    some, twin, _, _ = damaged()
+    made = scrubber_of(some, twin)
+
+    async def make_way() -> None:
+        some.partition.stop("its disk has failed meanwhile")
+
+    made.make_way = make_way
+    run_now(made.run_pass())
+    assert twin.asked == []
+    assert made.problem() is None

@@ -31,6 +31,7 @@ from region_broker.replication.events import (
     LogAdded,
     LogRemoved,
     LogsDurable,
+    LogsLacking,
     LogsStartAt,
     Slice,
     Ticked,
@@ -470,3 +471,25 @@ def test_INV_RPF3_the_start_of_a_log_that_is_not_copied_is_not_said() -> None:
     assert follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))[0] == SendFetch(
         2, {X: 3}, (), {X: 3}, {}
     )
+
+
+def test_INV_RPF9_which_logs_have_stopped_is_said_when_it_changes_and_first_in_a_session() -> None:
+    follower = copying()
+    gone = frozenset({Y})
+    assert follower.step(LogsLacking(gone)) == [SendReport(1, {}, {}, gone)]
+    assert follower.step(LogsLacking(gone)) == []
+    follower.step(ConnectionBroken(1))
+    follower.now_ms += BACKOFF_MS_MAX
+    follower.step(Ticked())
+    follower.step(Connected(2, {X: local((E1, 0), end=3)}))
+    assert follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))[0] == SendFetch(
+        2, {X: 3}, (), {X: 3}, {}, gone
+    )
+    assert follower.step(LogsLacking(frozenset())) == [SendReport(2, {}, {}, frozenset())]
+
+
+def test_INV_RPF9_who_lacks_nothing_says_nothing_of_it() -> None:
+    follower = Follower()
+    follower.step(LogsLacking(frozenset()))
+    follower.connected(x=local((E1, 0), end=3))
+    assert follower.checked((X, answer(E1, E1, 9)))[0] == SendFetch(1, {X: 3}, (), {X: 3}, {}, None)

@@ -663,3 +663,58 @@ def test_a_follower_of_a_version_that_does_not_tell_its_starts_holds_nothing_up(
     assert group.step(LogStartMoved(X, 3)) == []
     assert group.starts(C, x=3) == [LowWatermark(X, 3)]
     assert proposal(group.changed(2, A, C)).members == {A, B, C}
+
+
+# -- logs that have stopped at a follower ---------------------------------------------------------
+
+
+def lacking(group: Group, *keys: LogKey, session: int = 1, **ends: int) -> list[LeaderEffect]:
+    """Let B say which of its logs do not run."""
+    return group.step(FollowerReport(B, session, EPOCH, _named(ends), {}, frozenset(keys)))
+
+
+def test_INV_RPL12_a_follower_whose_log_stops_leaves_at_once_and_is_in_again_once_it_has_copied_it() -> (
+    None
+):
+    group = Group(A, B, end=3)
+    group.connect(B)
+    group.report(B, x=3)
+    assert proposal(lacking(group, X)).members == {A}
+    group.changed(2, A)
+    assert group.at(PAUSE_MS) == []
+    assert lacking(group) == [], (
+        "an empty log is in its place: nothing that was said counts (INV-RPP1)"
+    )
+    assert group.report(B, x=2) == []
+    assert proposal(group.report(B, x=3)).members == {A, B}
+
+
+def test_INV_RPL12_a_follower_with_a_stopped_log_is_not_taken_in_though_the_log_was_empty() -> None:
+    group = Group(A)
+    group.connect(B)
+    assert lacking(group, X) == []
+    assert group.at(PAUSE_MS) == []
+    assert proposal(lacking(group)).members == {A, B}
+
+
+def test_INV_RPL12_nor_where_that_log_has_stopped_at_the_leader_too() -> None:
+    group = Group(A, B)
+    group.step(LogsStopped(frozenset({X})))
+    group.step(LogClosed(X))
+    group.connect(B)
+    assert proposal(lacking(group, X)).members == {A}
+    group.changed(2, A)
+    assert group.at(PAUSE_MS) == []
+    topic_deleted = group.step(LogsStopped(frozenset()))
+    assert proposal(topic_deleted).members == {A, B}
+
+
+def test_INV_RPL2_INV_RPL12_hw_does_not_go_down_with_a_log_that_stops() -> None:
+    group = Group(A, B, end=3)
+    group.connect(B)
+    group.report(B, x=3)
+    lacking(group, X)
+    assert group.core.high_watermark(X) == 3
+    group.durable(x=5)
+    assert group.core.high_watermark(X) == 3, "it counts until the metadata have it out"
+    assert HighWatermark(X, 5) in group.changed(2, A)

@@ -1,0 +1,73 @@
+"""A node that leads and had better not has another one elected, as `tidemark cluster move` would.
+
+INV-NRP2  a leader one of whose logs has stopped has another member in sync elected, where enough others are there to go on: what it
+          lost, they have. It copies that log again as a follower (INV-CAN1)
+INV-NRP4  a leader whose disk has damaged a full segment has another member in sync elected before it mends that, once for each find: it
+          leads again only by the usual rules, and where all are damaged the leadership does not go round
+Nobody is drained by this: who steps down may lead again. Not here: what an election changes (`controller.cluster_leadership`).
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from idempotency.fencing import EpochExhausted
+from idempotency.identity import Member
+from idempotency.ports import Clock
+from region_broker.controller.cluster.elections import candidates, elect
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_store import MetadataStore
+from region_broker.controller.refusals import CommandRefused
+from region_broker.partitions.table import PartitionTable
+
+TRIES_MAX: Final = 3
+"""How often an election is asked for before a damaged segment is mended where it is."""
+AGAIN_MS: Final = 1_000
+
+_log: Final = logging.getLogger("tidemark.replication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppingDown:
+    """`least_others`: how many others must be there for the region to go on without this node's logs."""
+
+    me: Member
+    metadata: MetadataStore
+    partitions: PartitionTable
+    clock: Clock
+    least_others: int
+
+    async def look(self) -> None:
+        """Have another one elected where a log has stopped here (INV-NRP2); to be called now and then."""
+        if all(partition.failed is None for partition in self.partitions):
+            return
+        nodes = self.metadata.image.nodes.values()
+        others = [each for each in nodes if each.is_eligible and each.member != self.me]
+        other = self._next_leader()
+        if other is not None and len(others) >= self.least_others:
+            await self._have_elected(other, "a log of this node has stopped")
+
+    async def make_way(self) -> None:
+        """Return once another node leads, or nobody else can: a full segment here is damaged (INV-NRP4)."""
+        for attempt in range(TRIES_MAX):
+            other = self._next_leader()
+            if other is None:
+                return
+            if attempt:
+                await self.clock.sleep_ms(AGAIN_MS)
+            await self._have_elected(other, "a full segment of this node is damaged")
+
+    def _next_leader(self) -> Member | None:
+        """Return who could lead in place of this node; None where nobody could, or this one does not lead."""
+        image = self.metadata.image
+        if image.leadership is None or image.leadership.leader != self.me:
+            return None
+        return next((other for other in candidates(image, None) if other != self.me), None)
+
+    async def _have_elected(self, other: Member, why: str) -> None:
+        _log.error("%s, and node %s has all that was committed: it is to lead", why, other)
+        image = self.metadata.image
+        try:
+            await self.metadata.apply(elect(image, image.main_domain.region_epoch, other))
+        except (CommandRefused, MetadataUnwritable, EpochExhausted) as error:
+            _log.warning("that is asked for again: %s", error)

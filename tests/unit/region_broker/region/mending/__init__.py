@@ -1,0 +1,1 @@
+"""Tests of how nodes and regions give each other what a disk has lost."""

@@ -1,0 +1,43 @@
+"""What a node gives another one of its region of a log, and what it does not."""
+
+import pytest
+
+from region_broker.log.cleaning.state import CleanMark
+from region_broker.region.mending.node_ranges import AskNodeRange, NodeRangeSide
+from region_broker.region.peers.protocol import PeerRefused
+from tests.fixtures.node_logs import TOPIC_ID, Fixture
+from tests.fixtures.scrubbing import BATCHES, filled
+
+
+def ask(some: Fixture, from_offset: int, to_offset: int) -> None:
+    message = AskNodeRange(
+        topic_id=TOPIC_ID, partition=0, from_offset=from_offset, to_offset=to_offset, bytes_max=1
+    )
+    assert NodeRangeSide(some.table)._admitted(message) is some.partition
+
+
+def test_INV_NRG1_what_is_committed_and_has_something_committed_behind_it_may_leave() -> None:
+    some = filled()
+    ask(some, 0, BATCHES - 1)
+    for from_offset, to_offset in ((0, BATCHES), (3, 3), (-1, 2)):
+        with pytest.raises(PeerRefused, match="is not within"):
+            ask(some, from_offset, to_offset)
+    some.partition.commit_up_to(5)
+    ask(some, 0, 4)
+    with pytest.raises(PeerRefused, match="is not within"):
+        ask(some, 0, 5)
+
+
+def test_INV_NRG1_nothing_leaves_where_a_cleaning_may_have_taken_records_away() -> None:
+    some = filled()
+    some.partition.log.cleaning.note(CleanMark(first_dirty_offset=4, holes_below=4))
+    ask(some, 4, 8)
+    with pytest.raises(PeerRefused, match="is not within"):
+        ask(some, 3, 8)
+
+
+def test_INV_NRG1_nothing_leaves_of_a_log_that_has_stopped() -> None:
+    some = filled()
+    some.partition.stop("its disk has failed")
+    with pytest.raises(PeerRefused, match="no such log here that runs"):
+        ask(some, 0, 4)
