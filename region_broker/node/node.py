@@ -275,7 +275,7 @@ class Node:
         """Return once the metadata have what the region knows of itself, and this node is to lead it."""
         assert self._replication is not None, "of several nodes"
         assert self.leading is not None, "of several nodes"
-        await self._replication.let_another_lead()
+        await self._replication.lost_logs.let_another_lead()
         await self.leading.begin()
 
     def _tidemark_parts(self) -> TidemarkParts:

@@ -2,9 +2,7 @@
 
 INV-NRP1  before a node leads or follows for the first time, nothing of its logs counts as committed: what is durable here may be on
           no other node
-INV-NRP3  a node whose disk has lost a log does not lead while the region has another one in sync: nobody is to copy that it is empty, and the
-          region has lost nothing. Once it is taken in again by a leader it holds all that is committed, and has lost nothing, either
-Not here: what each does (`region.cluster`), the quorum (`cluster_node`).
+Not here: what each does (`region.cluster`), the quorum (`cluster_node`), logs that are gone from a disk (`lost_logs`).
 """
 
 import asyncio
@@ -13,15 +11,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from geo_replicator.history import NAMED_MAX
 from idempotency.ports import Clock
 from region_broker.controller import metadata_image
-from region_broker.controller.cluster_commands import ChangeInSync, DrainNode
-from region_broker.controller.cluster_image import NodeImage
-from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
-from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.lost_logs import LostLogs
 from region_broker.node.stepping_down import SteppingDown
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
@@ -185,9 +180,10 @@ class Replication:
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
         metadata.follow(self.tails.take_image)
-        self._was_out_of_sync = False
-        self._look_for_copied(metadata.image)
-        metadata.follow(self._look_for_copied)
+        self.lost_logs = LostLogs(
+            cluster.member, cluster.line.standing.life, metadata, partitions, clock
+        )
+        metadata.follow(self.lost_logs.take_image)
 
     async def _propose(self, command: ChangeInSync) -> None:
         await self._storage.metadata.apply(command)
@@ -211,43 +207,6 @@ class Replication:
             return no_bound
         cut = self._tidemarks.held_cut()
         return lambda partition: cut.position_of(partition.key)
-
-    def _look_for_copied(self, image: MetadataImage) -> None:
-        """Take note where all that this disk had lost was copied again: a leader has taken this node in (INV-NRP3, INV-RPL4)."""
-        leadership, me = image.leadership, self._cluster.member
-        if leadership is None:
-            return
-        if me not in leadership.in_sync:
-            self._was_out_of_sync = True
-        elif self._was_out_of_sync and leadership.leader != me:
-            self._was_out_of_sync = False
-            if lost := self._storage.partitions.lost():
-                self._storage.partitions.take_note_of_lost()
-                _log.warning(
-                    "%d logs that were lost here were copied again: %s", len(lost), lost[:NAMED_MAX]
-                )
-
-    async def let_another_lead(self) -> None:
-        """Return if this node may lead; where its disk has lost a log, another one in sync is to, and is waited for (INV-NRP3)."""
-        told = False
-        while self._storage.partitions.lost() and (others := self._others_in_sync()):
-            if any(node.is_eligible for node in others):
-                await self._hand_over()
-            elif not told:
-                told = True
-                names = ", ".join(str(node.node_id) for node in others)
-                _log.error(
-                    "logs are not on this disk any more, and node %s was in sync: it is waited for. If it is gone for good,"
-                    " remove it from the region: what is left here is told then", names,
-                )  # fmt: skip
-            await self._clock.sleep_ms(AGAIN_MS)
-
-    def _others_in_sync(self) -> list[NodeImage]:
-        image, me = self._storage.metadata.image, self._cluster.member
-        in_sync = () if image.leadership is None else image.leadership.in_sync
-        return [
-            node for node in image.nodes.values() if node.member in in_sync and node.member != me
-        ]
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped here."""
@@ -294,14 +253,3 @@ class Replication:
                     self._registry.again(self._storage.metadata.image)
                     self.logs_changed()
                 await self.stepping_down.look()
-
-    async def _hand_over(self) -> None:
-        """Take nothing on any more, in this life: the controller has another one lead."""
-        _log.error(
-            "a log of this node has stopped, or was lost, and others have it: another node is to lead, until this one is started anew"
-        )
-        own = self._cluster.line.standing
-        try:
-            await self._storage.metadata.apply(DrainNode(own.member.node_id, own.life))
-        except (CommandRefused, MetadataUnwritable) as error:
-            _log.warning("that is asked for again: %s", error)
