@@ -1,4 +1,4 @@
-"""Commands that change a region's nodes, and who leads its logs.
+"""Commands that change a region's nodes, and who leads its logs; what came with a later feature level than the first one.
 
 Not here: what they do, and when they are refused (`cluster_changes`).
 """
@@ -11,6 +11,7 @@ import msgspec
 from geo_replicator.folder_life import Shown
 from idempotency.identity import LeaderEpoch
 from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.metadata_image import DomainImage
 from region_broker.controller.raft.entries import Member
 
 
@@ -91,6 +92,18 @@ class FinalizeLevel(msgspec.Struct, frozen=True, tag=True):
 
 NodeCommand: TypeAlias = RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode
 LeadershipCommand: TypeAlias = ElectLeader | ElectUnclean | ChangeInSync
+
+
+class BearDomain(msgspec.Struct, frozen=True, tag=True):
+    """Let a domain have what its birth says, as far as it lacks that (INV-M18); never refused.
+
+    1. A node starts, and reads that the domain has no birth noted yet. 2. A takeover is recorded. 3. What the node sends is
+    applied: it must not take the takeover back, nor end the node because of it.
+    """
+
+    domain: DomainImage
+
+
 ClusterCommand: TypeAlias = (
     RegisterNode
     | FenceNode

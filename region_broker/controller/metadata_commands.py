@@ -17,7 +17,8 @@ import msgspec
 from idempotency.identity import LeaderEpoch
 from region_broker.controller import refusals
 from region_broker.controller.cluster_changes import change_cluster
-from region_broker.controller.cluster_commands import ClusterCommand
+from region_broker.controller.cluster_commands import BearDomain, ClusterCommand
+from region_broker.controller.feature_levels import allows
 from region_broker.controller.metadata_image import (
     ALL_NODES,
     DELETED_MAX,
@@ -112,17 +113,8 @@ class PutRegion(msgspec.Struct, frozen=True, tag=True):
 class PutDomain(msgspec.Struct, frozen=True, tag=True):
     """Put a domain in place of the one of its name; refused if that has another shard count, or a later region epoch.
 
-    Only logs of older versions have it: it takes the lineage back to what its sender had read (`BearDomain`).
-    """
-
-    domain: DomainImage
-
-
-class BearDomain(msgspec.Struct, frozen=True, tag=True):
-    """Let a domain have what its birth says, as far as it lacks that (INV-M18); never refused.
-
-    1. A node starts, and reads that the domain has no birth noted yet. 2. A takeover is recorded. 3. What the node sends is
-    applied: it must not take the takeover back, nor end the node because of it.
+    It takes the lineage back to what its sender had read, so it is written only where nodes may be there that do not know
+    `BearDomain` (`birth_of`).
     """
 
     domain: DomainImage
@@ -387,6 +379,12 @@ def _put_domain(image: MetadataImage, domain: DomainImage) -> MetadataImage:
             f" {domain.region_epoch}",
         )
     return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})
+
+
+def birth_of(image: MetadataImage, domain: DomainImage) -> PutDomain | BearDomain:
+    """Return what lets a domain have what its birth says, as all nodes of the region know it (INV-FL1)."""
+    born = BearDomain(domain)
+    return born if allows(image.feature_level, born) else PutDomain(domain)
 
 
 def _bear_domain(image: MetadataImage, born: DomainImage) -> MetadataImage:

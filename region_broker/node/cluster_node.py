@@ -32,7 +32,7 @@ from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.feature_levels import SUPPORTED, told
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import BearDomain, CommandRefused
+from region_broker.controller.metadata_commands import CommandRefused, birth_of
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.metadata_store import Cluster
 from region_broker.controller.raft.effects import RoleChanged, TransferAsked
@@ -323,7 +323,8 @@ class ClusterNode:
             await prepare(begun, config)
             domain = store.image.main_domain
             if domain.birth is None and history is not None:
-                await store.apply(BearDomain(msgspec.structs.replace(domain, birth=history)))
+                born = msgspec.structs.replace(domain, birth=history)
+                await store.apply(birth_of(store.image, born))
         while not self._is_prepared():
             await self._ports.clock.sleep_ms(LOOK_MS)
         if history is None:

@@ -36,13 +36,13 @@ from region_broker.config.rules import Problem
 from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.image_database import ConnectSqlite, MetadataUnreadable
 from region_broker.controller.metadata_commands import (
-    BearDomain,
     CommandRefused,
     CountNodeStart,
     CreateTopic,
     PutRegion,
     SetTopicConfigs,
     apply,
+    birth_of,
 )
 from region_broker.controller.metadata_image import (
     ALL_NODES,
@@ -471,7 +471,7 @@ async def prepare(begun: Begun, config: NodeConfig) -> None:
             region_epoch=epoch,
             shard_count=config.shard_count,
         )
-        await store.apply(BearDomain(first))
+        await store.apply(birth_of(store.image, first))
     shard_count = store.image.main_domain.shard_count
     for name, count in (
         (TRANSACTION_LEDGER, shard_count),

@@ -18,7 +18,7 @@ import msgspec
 from geo_replicator.failover_events import Event, HistoryJoined
 from geo_replicator.folder_life import Birth, birth_of_older_folder
 from idempotency import fencing
-from region_broker.controller.metadata_commands import BearDomain
+from region_broker.controller.metadata_commands import birth_of
 from region_broker.region.failover.messages import SiteStatus
 from region_broker.region.failover.steps.outlook import Outlook
 from region_broker.region.peers.protocol import Hello
@@ -71,7 +71,8 @@ async def _join(outlook: Outlook, history: Birth) -> Event:
         first = msgspec.structs.replace(
             domain, acting_region=history.region, region_epoch=history.region_epoch
         )
-        await outlook.parts.metadata.apply(BearDomain(first))
+        metadata = outlook.parts.metadata
+        await metadata.apply(birth_of(metadata.image, first))
     await outlook.parts.folder.join(history)
     _log.warning("this folder had no history: it joins the one born in region %s", history.region)
     return HistoryJoined(outlook.region, history, outlook.parts.folder.identity.folder_id)

@@ -5,7 +5,8 @@ import pytest
 
 from geo_replicator.folder_life import Birth
 from idempotency.identity import RegionEpoch
-from region_broker.controller.metadata_commands import BearDomain, RecordLineage, apply
+from region_broker.controller.cluster_commands import BearDomain
+from region_broker.controller.metadata_commands import RecordLineage, apply
 from region_broker.controller.metadata_image import (
     NO_REGION_EPOCH,
     DomainImage,

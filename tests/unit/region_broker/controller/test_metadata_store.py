@@ -18,6 +18,7 @@ from sqlalchemy import create_engine
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import image_database
 from region_broker.controller.cluster_commands import (
+    BearDomain,
     DrainNode,
     ElectLeader,
     ElectUnclean,
@@ -34,7 +35,6 @@ from region_broker.controller.image_database import (
     upgrade,
 )
 from region_broker.controller.metadata_commands import (
-    BearDomain,
     Command,
     CommandRefused,
     CopyPartitions,
