@@ -2,7 +2,8 @@
 
 INV-TC7  an entry whose pair was given out under an older region epoch serves only what gives a new producer id:
          InitProducerId, and EndTxn(abort) of a TV2 client; and a repeated EndTxn for what is in the cut (T22)
-INV-TC8  EndTxn of a pair is not served before partitions that the same pair asked to join earlier: it ends their transaction
+INV-TC8  EndTxn of a pair is not refused because of the transaction before while partitions that the same pair asked for wait to join the
+         next one: that is the one that it ends
          1. Markers of a TV1 client's transaction are being written, and partitions of its next one wait for them. 2. It aborts that next
          one before it has its answer (librdkafka does). 3. Judged by the one before, which is being committed, the abort is
          INVALID_TXN_STATE, which is fatal to the client.
@@ -51,8 +52,7 @@ class EndRequests:
             self._step.answer(request, TxnVerdict.UNKNOWN_PRODUCER_MAPPING)
             return
         record = entry.record
-        waits = entry.pending is not None or _joins_before(entry, request)
-        if waits or _ends_the_next(record, request):
+        if entry.pending is not None or _ends_the_next(record, request):
             self._step.park(entry, request)
             return
         match = tr.match_end(record, request.producer_id, request.producer_epoch, request.tv)
@@ -76,6 +76,8 @@ class EndRequests:
             target = self._decisions.end(record, commit=request.commit, tv=request.tv)
             answer = Answer(request.request_id, TxnVerdict.OK, *_pair_to_answer(target, request))
             self._progress.prepare(entry, target, (answer,))
+        elif action is EndAction.INVALID_STATE and _joins_before(entry, request):
+            self._step.park(entry, request)
         elif action is EndAction.DONE:
             self._step.answer(request, TxnVerdict.OK, *_pair_to_answer(record, request))
         else:
