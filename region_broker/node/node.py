@@ -355,6 +355,7 @@ class Node:
             memory=self.memory,
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
+            is_sure=self._is_sure,
             begins_to_act=self._begins_to_act,
         )
         self._dispatcher = Dispatcher(services, all_apis())
@@ -439,6 +440,9 @@ class Node:
         return RegionNodes(
             lambda: metadata.image, self._cluster.member, known, self.config.region, several=True
         )
+
+    def _is_sure(self) -> bool:
+        return self._replication is None or self._replication.leading.is_sure()
 
     def _is_short(self, partition: Partition) -> bool:
         return self._replication is not None and self._replication.leading.is_short(partition)

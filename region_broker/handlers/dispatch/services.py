@@ -305,6 +305,11 @@ class HandlerConfig(Protocol):
         ...
 
 
+def always_sure() -> bool:
+    """Return True: a region of one node has no other one that could lead."""
+    return True
+
+
 def never_short(_partition: Partition) -> bool:
     """Return False: in a region of one node that one is all that must be in sync."""
     return False
@@ -340,6 +345,9 @@ class Services:
     """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
     is_short: Callable[[Partition], bool] = never_short
     """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
+    is_sure: Callable[[], bool] = always_sure
+    """Tells whether this node, which leads as far as it knows, can be sure of that: what a client would take for the loss of records, or for
+    a fault of its own, is not told otherwise (INV-HRD5)."""
     readers: ReaderPlaces | None = None
     """Who serves readers in this region; None where this node is the only one."""
     begins_to_act: Callable[[], bool] = lambda: False

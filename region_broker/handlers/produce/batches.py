@@ -276,6 +276,9 @@ def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) 
         outcome = item.partition.writer.append(item.data, tv2=tv2, ahead=item.ahead)
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
+        elif outcome.verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE and not ctx.services.is_sure():
+            text = "another node may lead by now: this one has heard none of those in sync"
+            _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, text)  # INV-HRD5
         else:
             item.refuse(
                 ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None, outcome.bad_records

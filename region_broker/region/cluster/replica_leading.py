@@ -257,6 +257,11 @@ class ReplicaLeading:
         term = self._present()
         return _NOBODY if term is None or term.is_over else term.serving
 
+    def is_sure(self) -> bool:
+        """Return whether this node leads, as far as can be known (INV-RTM5)."""
+        term = self._present()
+        return term is not None and term.is_sure()
+
     def is_short(self, partition: Partition) -> bool:
         """Return whether the in-sync set is smaller than the log's `min.insync.replicas`: acks=all is to be refused (R1)."""
         term = self._present()

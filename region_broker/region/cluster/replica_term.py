@@ -9,6 +9,12 @@ INV-RTM4 where a log that is led is cut, whatever the reason, or its start goes 
          1. A follower has a log up to 100. 2. The leader cuts it to 80, and appends up to 120. 3. The follower asks for what follows
          100, and gets it: its log differs for good.
 
+INV-RTM5 whoever leads is sure to do so only while it has heard another member in sync lately, or there is none: whom the metadata name in
+         its place is one of them, and follows it no more
+         1. A leader is cut off, or its process stands still. 2. Another one is elected, and acknowledges records. 3. A client asks the
+         former one again, which has not heard of that: an offset beyond its end is no reason to begin anew, and a sequence
+         behind a gap is no fault of its producer.
+
 What is durable is told once for all logs of a group commit, in the turn after it.
 Not here: messages (`replica_leading`), bytes (`replica_sending`).
 """
@@ -64,6 +70,9 @@ from region_broker.replication.events import (
 from region_broker.replication.facts import InSync
 from region_broker.replication.leading import LeadingCore, LeadingSettings
 
+SURE_MS: Final = 750
+"""An idle follower is heard every 500 ms (`FETCH_WAIT_MS`); nobody is elected sooner than a session's time-out after the last sign of life."""
+
 _log: Final = logging.getLogger("tidemark.replication")
 
 
@@ -109,6 +118,8 @@ class LeaderTerm:
         self._is_over = False
         self._min_in_sync: dict[LogKey, int] = {}
         self._followers: dict[NodeSession, FetchSession] = {}
+        self._heard_ms: dict[Member, int] = {}
+        self._begun_ms: Final = parts.clock.monotonic_ms()
         self._serving: dict[NodeSession, Member] = {}
         self.serving: frozenset[Member] = frozenset()
         """The followers that have said last that they serve readers (INV-RPR1); another object where that has changed."""
@@ -307,6 +318,7 @@ class LeaderTerm:
 
     def report(self, session: NodeSession, message: ReplicaFetch | DurableReport) -> None:
         """Take in how far a follower is durable, where its logs start, and which have stopped there."""
+        self._heard_ms[session.member] = self._parts.clock.monotonic_ms()
         lacking = lacking_of(message)
         if lacking:
             _log.error(
@@ -319,6 +331,14 @@ class LeaderTerm:
                 offsets_of(message.durable_ends), starts_of(message), lacking,
             )
         )  # fmt: skip
+
+    def is_sure(self) -> bool:
+        """Return whether no other leader can have been elected but in this moment (INV-RTM5)."""
+        since_ms = self._parts.clock.monotonic_ms() - SURE_MS
+        others = self.core.in_sync.members - {self._parts.me}
+        return not others or any(
+            self._heard_ms.get(other, self._begun_ms) >= since_ms for other in others
+        )
 
     def takes_readers(self, session: NodeSession, *, takes: bool) -> None:
         """Note whether consumers may be sent to the follower of a connection."""

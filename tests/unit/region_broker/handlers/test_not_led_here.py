@@ -677,6 +677,28 @@ async def test_no_more_nodes_must_be_in_sync_than_there_are(
             assert answer.responses[0].error_code == (0 if count <= most else 40), count
 
 
+async def test_INV_HRD5_who_leads_and_is_not_sure_of_it_names_no_fault_that_may_be_none(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        gap = batch(origin=Origin(ProducerId(7), ProducerEpoch(0), base_sequence=SequenceNumber(5)))
+        first = batch(
+            origin=Origin(ProducerId(7), ProducerEpoch(0), base_sequence=SequenceNumber(0))
+        )
+        assert codes(await client.call(0, 9, produce_of(first))) == {0}
+        fixture.services.is_sure = lambda: False
+        assert codes(await client.call(0, 9, produce_of(gap))) == {6}
+        assert codes(await client.call(1, 12, fetch_of(99))) == {0, 6}
+        assert codes(await client.call(1, 12, fetch_of(0))) == {0}
+        assert fixture.partition("t").log_end_offset == 1
+        fixture.services.is_sure = lambda: True
+        again = await fixture.connect()
+        assert codes(await again.call(0, 9, produce_of(gap))) == {45}
+        assert codes(await again.call(1, 12, fetch_of(99))) == {0, 1}
+
+
 async def test_R1_acks_all_is_refused_before_the_append_while_too_few_are_in_sync(
     tmp_path: Path,
 ) -> None:

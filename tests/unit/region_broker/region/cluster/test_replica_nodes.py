@@ -635,6 +635,27 @@ def test_INV_RLN1_two_fetches_are_under_way_while_nothing_happens_and_answers_ar
     live(life)
 
 
+def test_INV_RTM5_a_leader_that_hears_nobody_in_sync_is_not_sure_to_lead() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        await region.clock.sleep_ms(5_000)
+        assert one.leading.is_sure(), "idle followers are heard"
+        assert not two.leading.is_sure()
+        region.fabric.mute("n1", "n2")
+        await region.clock.sleep_ms(2_000)
+        assert one.leading.is_sure(), "the other one is"
+        region.fabric.mute("n1", "n3")
+        await region.until(lambda: not one.leading.is_sure(), "nobody is heard", within_ms=1_500)
+        region.fabric.unmute("n1", "n3")
+        await region.until(one.leading.is_sure, "one is heard again", within_ms=20_000)
+        await two.kill()
+        await three.kill()
+        await region.until(lambda: region.in_sync() == {1}, "nobody else can lead")
+        assert one.leading.is_sure()
+
+    live(life)
+
+
 def test_INV_RLN2_a_leader_that_does_not_answer_is_left() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, _ = await region.start()
