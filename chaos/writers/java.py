@@ -1,5 +1,6 @@
 """A writer on the Java client: a process of its own that is told by lines and tells by lines (`java/Writer.java`)."""
 
+import contextlib
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -99,4 +100,9 @@ class JavaWriter(threading.Thread):
         if not in_time:
             self._process.kill()
         self._process.wait()
+        self.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):  # what it was not told any more, as it has ended
+                pipe.close()
         return in_time

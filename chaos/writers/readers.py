@@ -146,12 +146,13 @@ class JavaReader(_Reader):
         assert process.stdin is not None
         assert process.stdout is not None
         threading.Thread(target=self._end, args=(process,), daemon=True).start()
-        for line in process.stdout:
-            word, *rest = line.rstrip("\n").split("\t")
-            if word == "shown":
-                self.sightings.note(int(rest[0]), int(rest[1]), rest[2].encode())
-            else:
-                self._fail(" ".join(rest))
+        with process.stdout:
+            for line in process.stdout:
+                word, *rest = line.rstrip("\n").split("\t")
+                if word == "shown":
+                    self.sightings.note(int(rest[0]), int(rest[1]), rest[2].encode())
+                else:
+                    self._fail(" ".join(rest))
         if code := process.wait():
             self._fail(f"ended with {code}")
 

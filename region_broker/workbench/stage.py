@@ -14,6 +14,7 @@ from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.node_http import ApiError, request
 
 _ASK_INTERVAL_S: Final = 0.05
+_LOSSES_WITHIN_S: Final = 60.0
 _ELECTED_WITHIN_S: Final = 30.0
 
 
@@ -127,7 +128,16 @@ def fail_over(cluster: LocalCluster, region: str, timeout_s: float) -> Mapping[s
 
 
 def losses(cluster: LocalCluster, region: str) -> Sequence[Mapping[str, Any]]:
-    """Return the losses that `region`'s quarantine proves."""
-    answer = _leading(cluster, region).ask("/v1/region/losses", _ELECTED_WITHIN_S)
+    """Return the losses that the quarantine of `region`'s nodes proves, once none of them may hold more; raises `StageError`."""
+    answer: Mapping[str, Any] = {}
+
+    def is_whole() -> bool:
+        nonlocal answer
+        answer = _leading(cluster, region).ask("/v1/region/losses", _ELECTED_WITHIN_S)
+        return not answer.get("may_hold_more", False)
+
+    wait_until(
+        f"the nodes of {region} know what was cut off at each other", _LOSSES_WITHIN_S, is_whole
+    )
     found: Sequence[Mapping[str, Any]] = answer["losses"]
     return found

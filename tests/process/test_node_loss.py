@@ -20,7 +20,7 @@ GETS_ON_S = 30.0
 @pytest.mark.own_process
 def test_nothing_is_lost_with_the_node_that_leads_and_every_client_gets_on(tmp_path: Path) -> None:
     stage = NodesStage(5, tmp_path / "cluster")
-    load = Load(tellers=2, producers=1, workers=1, rows=3_000)
+    load = Load(tellers=2, producers=1, workers=1, rows=3_000, clients=())
     clients = NodesClients(stage.bootstrap, 5, tmp_path, load, {})
 
     def all_get_on() -> None:

@@ -119,7 +119,7 @@ class MirrorAuditor(threading.Thread):
     def _ends(self, admin: AdminClient) -> list[int]:
         """Return the ends of all partitions, of one moment; raises KafkaException.
 
-        librdkafka refreshes what it knows of leaders after such an answer, and leaves it to its user to ask again.
+        After an election librdkafka goes on with the leader epoch that it knows, and its user is to ask again: once it is told to look.
         """
         deadline_s = time.monotonic() + _CALL_S
         while True:
@@ -129,6 +129,7 @@ class MirrorAuditor(threading.Thread):
                 if not is_of_moved_leader(error.args[0]) or time.monotonic() > deadline_s:
                     raise
             time.sleep(_AGAIN_S)
+            admin.list_topics(timeout=_CALL_S)
 
     def _asked_ends(self, admin: AdminClient) -> list[int]:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka's own

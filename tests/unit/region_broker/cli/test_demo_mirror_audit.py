@@ -65,6 +65,11 @@ class _Admin:
 
     def __init__(self, codes: list[int]) -> None:
         self.codes = codes
+        self.looked_count = 0
+
+    def list_topics(self, timeout: float) -> None:
+        assert timeout > 0
+        self.looked_count += 1
 
     def list_offsets(
         self, asked: Iterable[TopicPartition], **_: object
@@ -82,6 +87,8 @@ class _Admin:
 def test_ends_are_asked_again_after_an_election() -> None:
     auditor = MirrorAuditor("127.0.0.1:1", "accounts", 2, lambda _value: None)
     moved = [KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, 0]
-    assert auditor._ends(cast("AdminClient", _Admin(moved))) == [7, 7]
+    admin = _Admin(moved)
+    assert auditor._ends(cast("AdminClient", admin)) == [7, 7]
+    assert admin.looked_count == 2
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         auditor._ends(cast("AdminClient", _Admin([KafkaError.TOPIC_AUTHORIZATION_FAILED])))
