@@ -243,8 +243,8 @@ MUTANTS: Final = (
         "INV-IVE1",
         (
             "region_broker.partitions.parts.sight:Sight.visible_end",
-            "if self.is_leader:\n        return high_watermark",
-            "if self.is_leader:\n        return self._content.end_offset",
+            "if self.is_leader or self.is_copy_shown:\n        return high_watermark",
+            "if self.is_leader or self.is_copy_shown:\n        return self._content.end_offset",
         ),
     ),
     _mutant(
