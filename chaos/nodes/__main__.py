@@ -33,7 +33,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seed", default=1, show_default=True, help="What is drawn from.")
 @click.option("--rounds", "count", default=20, show_default=True, help="How many faults.")
 @click.option(

@@ -31,6 +31,7 @@ _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 @click.command(
     epilog="""\b
 Examples:
+  tidemark broker --config node.toml --check    whether a start would be refused, and what running nodes have otherwise
   tidemark broker --config node.toml
   TIDEMARK_DATA_DIR=/srv/eu tidemark broker --config node.toml
 """
@@ -75,7 +76,10 @@ def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
     except ConfigError as error:
         fail(str(error))
     if found.in_use:
-        click.echo(f"a node runs on {config.data_dir}: folder and ports were not tried", err=True)
+        click.echo(
+            f"a node runs on {config.data_dir}: its ports were not tried, nor what is in the folder",
+            err=True,
+        )
     for remark in (*found.remarks, *differences(config)):
         click.echo(remark, err=True)
     if found.unborn:

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import click
 
-from region_broker.cli.cluster_client import RegionOfNodes, on_region
+from region_broker.cli.cluster_client import RegionOfNodes, knows_most, on_region
 from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
 from region_broker.cli.output import (
     EXIT_FAILED,
+    EXIT_USAGE,
     fail,
     output_option,
     print_json,
@@ -50,8 +51,9 @@ def cluster() -> None:
 @on_region
 @output_option
 def status(region: RegionOfNodes, output: str) -> None:
-    """Show who leads the logs, who is in sync, who leads the quorum, and every node."""
-    view = region.view()
+    """Show who leads the logs, who is in sync, who leads the quorum, every node, and the damage that those which answer tell of."""
+    views = list(region.views().values())
+    view = knows_most(views)
     if output == JSON:
         print_json(view)
         return
@@ -69,7 +71,8 @@ def status(region: RegionOfNodes, output: str) -> None:
     )
     click.echo("")
     _print_nodes(view)
-    _print_damage(view)
+    for each in sorted(views, key=lambda found: int(found["node_id"])):
+        _print_damage(each)
     if leadership["leader"] is None:
         click.echo(_nobody_leads(view))
     if quorum["leader"] is None:
@@ -79,7 +82,7 @@ def status(region: RegionOfNodes, output: str) -> None:
         )
     elif len(quorum["voters"]) < _VOTERS_MIN:
         click.echo(
-            f"TOO FEW VOTE: none of nodes {_ids(quorum['voters'])} may be gone. Start more nodes, and wait until three vote"
+            f"TOO FEW VOTE: {_ids(quorum['voters'])}; none that votes may be gone. Start more nodes, and wait until three vote"
         )
 
 
@@ -178,6 +181,8 @@ def upgrade(
 
     The level is raised last, when all nodes run the new version: it cannot be lowered. docs/deploy/upgrade.md goes through it.
     """
+    if not finalizes and (level is not None or dry_run):
+        fail("--level and --dry-run say how the level is to be raised: give --finalize, too", EXIT_USAGE)  # fmt: skip
     view = upgrade_view(region)
     if not finalizes:
         (print_view if output == JSON else show)(view)
@@ -318,7 +323,7 @@ def _print_nodes(view: Mapping[str, Any]) -> None:
 
 
 def _print_damage(view: Mapping[str, Any]) -> None:
-    """Say what is wrong with the logs of the node that was asked; a node of an older version does not tell."""
+    """Say what is wrong with the logs of the node that told `view`; a node of an older version does not tell."""
     here, node_id = view["here"], view["node_id"]
     if here.get("damage"):
         click.echo(f"DAMAGE at node {node_id}, see docs/runbooks/damaged_log.md: {here['damage']}")

@@ -9,7 +9,7 @@ Not here: one request (`workbench.node_http`), what is printed (`cluster`).
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -65,7 +65,11 @@ class RegionOfNodes:
         names = {str(view["region"]) for view in found.values()}
         if self._region and self._region not in names:
             found |= self._all(self._nodes_of(self._region))
-        elif node_id is not None and not any(map(partial(_has, node_id), found.values())):
+        elif (
+            not self._region
+            and node_id is not None
+            and not any(map(partial(_has, node_id), found.values()))
+        ):
             found |= self._all(self._everywhere())
         if not found:
             self._fail()
@@ -144,8 +148,7 @@ class RegionOfNodes:
 
     def view(self) -> dict[str, Any]:
         """Return the view that knows most: of the node that leads the logs, else the newest one; raises `NoNode`."""
-        views = list(self.views().values())
-        return max(views, key=lambda view: (view["here"]["leads"], view["quorum"]["commit_index"]))
+        return knows_most(list(self.views().values()))
 
     def leading_view(self, node_id: int | None = None) -> dict[str, Any]:
         """Return the view of the node that leads the quorum, else the newest one; raises `NoNode`."""
@@ -158,15 +161,30 @@ class RegionOfNodes:
         )  # fmt: skip
 
     def partitions(self, node_id: int | None, topic: str | None) -> list[dict[str, Any]]:
-        """Return the logs of a node, of the one that leads where None; raises `NoNode`."""
+        """Return the logs of a node, of the one that leads where None; raises `NoNode`. Ends the command where the topic has none."""
         if node_id is None:
             node_id = self.view()["node_id"]
         views = self.views(node_id)
         url = next((url for url, view in views.items() if view["node_id"] == node_id), None)
         if url is None:
-            fail(f"node {node_id} does not answer", EXIT_NOT_FOUND)
+            self._fail_at(node_id, views)
         found: list[dict[str, Any]] = request(url, "GET", "/v1/cluster/partitions")["partitions"]
-        return [row for row in found if topic is None or row["topic"] == topic]
+        rows = [row for row in found if topic is None or row["topic"] == topic]
+        if topic is not None and not rows:
+            fail(f"node {node_id} has no log of a topic {topic!r}: tidemark topic list names those that are there", EXIT_NOT_FOUND)  # fmt: skip
+        return rows
+
+    def _fail_at(self, node_id: int, views: Views) -> NoReturn:
+        """Say that a node is registered and does not answer, or that there is none of this number."""
+        rows = {row["node_id"]: row["http"] for view in views.values() for row in view["nodes"]}
+        if node_id not in rows:
+            numbers = ", ".join(map(str, sorted(rows)))
+            fail(f"no node {node_id} is registered in this region; there are: {numbers}", EXIT_NOT_FOUND)  # fmt: skip
+        why = self.dead.get(rows[node_id], "it was not asked")
+        fail(
+            f"node {node_id} does not answer ({rows[node_id]}: {why}), and only it can tell what it has. Start it, or ask another one by --node",
+            EXIT_NOT_FOUND,
+        )
 
     def order(self, kind: str, body: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
         """Give an order to the node that leads the quorum (INV-CCL1); raises `ApiError`, `NoNode`."""
@@ -187,6 +205,11 @@ class RegionOfNodes:
                 time.sleep(_AGAIN_S)
             else:
                 return done
+
+
+def knows_most(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the view of the node that leads the logs, else the newest one."""
+    return max(views, key=lambda view: (view["here"]["leads"], view["quorum"]["commit_index"]))
 
 
 def _has(node_id: int, view: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """What nodes that run name of the cluster, beside what a configuration does: `tidemark broker --check`.
 
-INV-CFC1  a node that another one names and the configuration does not, or the other way round, is remarked: to a start both are valid
+INV-CFC1  a node that another one names and the configuration does not, or the other way round, is remarked, and one that has another Kafka
+         or HTTP address there: to a start both are valid
 Who does not answer says nothing. Not here: what a configuration says of itself (`config`), of this machine (`node.start_checks`).
 """
 
@@ -12,8 +13,9 @@ from region_broker.config.node_config import NodeConfig, RegionNode
 from region_broker.workbench.node_http import ApiError, BadUrl, request
 
 ASK_TIMEOUT_S: Final = 2.0
-Named = dict[tuple[str, int], str]
-"""(region, node id) -> HTTP address."""
+_ADDRESSES: Final = ("kafka", "http")
+Named = dict[tuple[str, int], Mapping[str, str]]
+"""(region, node id) -> Kafka and HTTP address, as far as they are told, by key of the configuration."""
 
 
 def differences(config: NodeConfig) -> list[str]:
@@ -29,7 +31,11 @@ def differences(config: NodeConfig) -> list[str]:
     with ThreadPoolExecutor(len(others)) as asking:
         views = asking.map(lambda each: _view_of(each[1]), others)
         told = zip(others, views, strict=True)
-    own = {(region.name, node.node_id) for region in config.regions for node in region.nodes}
+    own: Named = {
+        (region.name, node.node_id): {"kafka": node.kafka, "http": node.http}
+        for region in config.regions
+        for node in region.nodes
+    }
     return [
         text
         for (region, node), view in told
@@ -48,21 +54,30 @@ def _view_of(node: RegionNode) -> Mapping[str, Any] | None:
 
 def _named_by(view: Mapping[str, Any]) -> Named:
     return {
-        (str(peer["region"]), int(node["node_id"])): str(node["http"])
+        (str(peer["region"]), int(node["node_id"])): {
+            key: str(node[key]).removeprefix("http://") for key in _ADDRESSES if key in node
+        }
         for peer in view.get("peers", ())
         for node in peer.get("nodes", ())
     }
 
 
-def _compared(who: str, own: set[tuple[str, int]], theirs: Named) -> Iterator[str]:
+def _compared(who: str, own: Named, theirs: Named) -> Iterator[str]:
     if not theirs:  # a node that waits to join, or one of an older version
         return
-    for region, node_id in sorted(theirs.keys() - own):
+    for region, node_id in sorted(theirs.keys() - own.keys()):
         yield (
-            f"{who} runs, and names node {node_id} of region {region} ({theirs[region, node_id]}), which this configuration lacks: where"
+            f"{who} runs, and names node {node_id} of region {region} (http://{theirs[region, node_id]['http']}), which this configuration lacks: where"
             " that node leads its region, it would not be met. Add it, or take it out there"
         )
-    for region, node_id in sorted(own - theirs.keys()):
+    for region, node_id in sorted(own.keys() - theirs.keys()):
         yield (
             f"{who} runs with a configuration that lacks node {node_id} of region {region}: add it there, and start that node anew"
         )
+    for region, node_id in sorted(own.keys() & theirs.keys()):
+        for key, address in theirs[region, node_id].items():
+            if address != own[region, node_id][key]:
+                yield (
+                    f"{who} runs, and has {key} = {address!r} for node {node_id} of region {region}, this configuration"
+                    f" {own[region, node_id][key]!r}. If the address changes, put it into the files of all nodes, and restart them one by one"
+                )

@@ -224,6 +224,11 @@ def _hint(error_code: int) -> str:
     from confluent_kafka import KafkaError
 
     standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
+    if error_code == KafkaError.INVALID_MSG:  # Kafka's CORRUPT_MESSAGE
+        return (
+            ". Bytes that are stored there are damaged. Where another node or region has them they are mended within a minute or two:"
+            " try again; if it stays so: docs/runbooks/damaged_log.md"
+        )
     return ". Does a region act? See tidemark region status" if error_code in standing_still else ""
 
 

@@ -6,7 +6,7 @@ INV-STC1  nothing is written, and nothing stays bound or locked
 INV-STC2  what is found here a start would have found, one thing after the other: a start refuses nothing else of the
          configuration, but for what another process does meanwhile
 
-A folder that a running node uses is not looked at, nor are the ports then: they are that node's.
+Of a folder that a running node uses only its owner is looked at, and no port then: they are that node's.
 Not here: what the configuration says of itself (`config`), what a start does (`storage`, `node`).
 """
 
@@ -50,7 +50,7 @@ _DIALLED: Final = (
 
 @dataclass(slots=True)
 class Findings:
-    """What was found; `in_use`: a node runs on the folder, so neither it nor the ports were looked at.
+    """What was found; `in_use`: a node runs on the folder, so no more than its owner was looked at.
 
     `unborn`: the folder has no history, which refuses no start; such a node joins whoever acts, or waits (T32).
     """
@@ -70,6 +70,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     except OSError as error:
         return Findings([_unusable(config, folder, error)])
     if found.in_use:
+        found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found
     found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
     found.unborn = not found.problems and await asyncio.to_thread(_is_unborn, folder, ports)
@@ -106,6 +107,17 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
             if missing is not None:
                 yield Problem(_key(config), "cannot be opened", missing)
     except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
+        yield Problem(_key(config), "is not for this configuration", str(error))
+
+
+def _owner_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
+    """Yield whose the folder of a node that runs is, where it is not this one's: it is to be restarted with this configuration."""
+    folder = Path(config.data_dir)
+    try:
+        identity = read_identity(ports.disk, folder)
+        if identity is not None:
+            check_owner(identity, config, folder)
+    except (NodeRefused, IdentityDamaged, OSError) as error:
         yield Problem(_key(config), "is not for this configuration", str(error))
 
 

@@ -1,7 +1,7 @@
 """`tidemark node config`: what a node counts on, where that comes from, and changes of it while it runs.
 
 The node checks all that is asked before it changes any of it. A change of one node needs to know which: where several
-answer, the command wants to be told.
+answer, the command wants to be told; a change of all nodes of a region, where nodes of several answer.
 Not here: which keys may change (`config.changeable`), how a node is asked (`node_requests`).
 """
 
@@ -47,7 +47,7 @@ Examples:
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--delete", "gone", multiple=True, metavar="KEY",
               help="Go back to what is set elsewhere, or stands in the file; may be repeated.")  # fmt: skip
-@click.option("--node", "node_id", type=int, help="The node's number; needed where several answer.")
+@click.option("--node", "node_id", type=int, help="The node's number; needed where several answer (with --all-nodes: of several regions).")  # fmt: skip
 @click.option("--all-nodes", is_flag=True,
               help="For every node of the region that has nothing of its own.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Have it checked and shown, change nothing.")
@@ -71,10 +71,23 @@ def node_config(
         if not values and not gone:
             _show(nodes, output, all_nodes=all_nodes)
             return
-        if len(nodes) > 1:
-            numbers = ", ".join(str(each.node_id) for each in nodes)
-            fail(f"nodes {numbers} answer: say with --node which one is meant", EXIT_USAGE)
+        _refuse_several(nodes, all_nodes=all_nodes)
         _change(nodes[0], values, gone, output, all_nodes=all_nodes, dry=dry_run)
+
+
+def _refuse_several(nodes: Sequence[NodeConnection], *, all_nodes: bool) -> None:
+    """End the command where it is open which node is meant, or, of all nodes of a region, which region."""
+    numbers = ", ".join(str(each.node_id) for each in nodes)
+    if not all_nodes and len(nodes) > 1:
+        fail(
+            f"nodes {numbers} answer: say with --node which one is meant, or with --all-nodes that all of a region are",
+            EXIT_USAGE,
+        )
+    if not all(each.node_id in nodes[0].region_node_ids for each in nodes):
+        fail(
+            f"nodes {numbers} answer, and not all are known as nodes of one region: say with --node of which one's region all are meant",
+            EXIT_USAGE,
+        )
 
 
 def _show(nodes: Sequence[NodeConnection], output: str, *, all_nodes: bool) -> None:

@@ -53,14 +53,18 @@ class NodeConnection:
         if not host or not port.isdigit():
             raise NodeError(f"{address!r} is not host:port")
         self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S)
-        self._socket.settimeout(TIMEOUT_S)
+        # Who takes the connection and says nothing is skipped as a dead one: nothing was changed yet.
+        self._socket.settimeout(CONNECT_TIMEOUT_S)
         self._correlation_id = 0
         self.address = address
+        self.region_node_ids: frozenset[int] = frozenset()
+        """Nodes of its region that are heard, as it told when it was met."""
         try:
             self.node_id = self._node_id()
         except BaseException:
             self.close()
             raise
+        self._socket.settimeout(TIMEOUT_S)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -81,7 +85,9 @@ class NodeConnection:
         answer = self._ask(asked, response.DescribeClusterResponse)
         if answer.error_code.value:
             raise NodeError(str(answer.error_message), answer.error_code.value)
-        return self._own_id([int(broker.broker_id) for broker in answer.brokers])
+        node_ids = [int(broker.broker_id) for broker in answer.brokers]
+        self.region_node_ids = frozenset(node_ids)
+        return self._own_id(node_ids)
 
     def _own_id(self, node_ids: Sequence[int]) -> int:
         """Return which of the nodes of its region answers: each tells its own configs only."""

@@ -228,8 +228,9 @@ def _broker(bootstrap: str | None, region_count: int, node_count: int) -> Iterat
         return
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
-        of = f" with {node_count} nodes each" if node_count > 1 else ""
-        say(f"starting a cluster of {region_count}{of} in {folder}")
+        what = "1 region" if region_count == 1 else f"{region_count} regions"
+        of = f" of {node_count} nodes" if node_count > 1 else ""
+        say(f"starting {what}{of} in {folder}")
         try:
             cluster = stack.enter_context(
                 LocalCluster.open(

@@ -164,7 +164,9 @@ async def test_a_folder_in_use_is_said_to_be_and_its_ports_are_left_alone(
         taken.bind(("127.0.0.1", free[0]))
         taken.listen()
         seen = await look_around(config, PORTS)
+        (other,) = (await look_around(config_of(tmp_path, free, cluster_id="c9"), PORTS)).problems
     assert (seen.problems, seen.in_use) == ([], True)
+    assert other.wrong == "is not for this configuration"
     await storage.close()
     assert not (await look_around(config, PORTS)).in_use
 

@@ -43,6 +43,14 @@ def test_an_error_without_words_is_told_in_those_of_its_code(
     )
 
 
+def test_bytes_that_are_damaged_on_a_disk_are_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit), kafka_errors("topic orders cannot be read"):
+        raise KafkaException(KafkaError(KafkaError.INVALID_MSG))
+    assert "try again; if it stays so: docs/runbooks/damaged_log.md" in capsys.readouterr().err
+
+
 def test_an_order_that_is_not_answered_ends_with_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,18 @@ def test_INV_CFC1_and_so_is_one_that_a_node_which_runs_lacks(running: dict[str, 
     assert "node 5 of region us runs with a configuration that lacks node 6 of region us" in told
 
 
+def test_INV_CFC1_and_so_is_another_address(running: dict[str, Any]) -> None:
+    running["http://h4:9093"] = naming(*US)
+    running["http://h4:9093"]["peers"][1]["nodes"][1] |= {
+        "kafka": "h5:9092",
+        "http": "http://other:9093",
+    }
+    (told,) = differences(config(*US))
+    assert told.startswith(
+        "node 4 of region us runs, and has http = 'other:9093' for node 5 of region us, this configuration 'h5:9093'"
+    )
+
+
 def test_who_says_nothing_of_it_is_not_compared(running: dict[str, Any]) -> None:
     assert differences(config(*US)) == []
     running["http://h4:9093"] = {"region": "us"}

@@ -92,10 +92,26 @@ async def test_of_several_nodes_one_is_named_and_what_is_dead_is_skipped(tmp_pat
         assert (refused.exit_code, "--node" in refused.output) == (2, True)
         assert (await command(one, f"{KEY}=5", "--node", "1", at=both)).exit_code == 0
         assert (one.store.image.node_configs, two.store.image.node_configs) == ({1: {KEY: "5"}}, {})
+        for words in ([f"{KEY}=6", "--all-nodes"], ["--delete", KEY, "--all-nodes"]):
+            refused = await command(one, *words, at=both)  # each is a region of its own
+            assert (refused.exit_code, "of which one's region" in refused.output) == (2, True)
         shown = await command(one, "-o", "json", at=both)
         assert {row["node"] for row in json.loads(shown.output)} == {1, 2}
         dead = await command(one, at="127.0.0.1:1,nowhere")
         assert (dead.exit_code, "no node answers" in dead.output) == (1, True)
+
+
+async def test_all_nodes_of_the_one_region_that_answers_need_no_number(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path / "a") as one, wire_fixture(tmp_path / "b") as two:
+        two.region.node_id = 2
+        nodes = (KnownNode(1, "127.0.0.1", 1), KnownNode(2, "127.0.0.1", 2))
+        for each in (one, two):
+            facts = NodeFacts(nodes, nodes[0], False, None, (1, 2), (1, 2))
+            each.services.region_nodes = SimpleNamespace(facts=facts)
+        both = f"127.0.0.1:{one.server.port},127.0.0.1:{two.server.port}"
+        done = await command(one, f"{KEY}=5", "--all-nodes", at=both)
+        assert (done.exit_code, "node 1 counts on" in done.output) == (0, True), done.output
+        assert [row["value"] for row in await rows(one, "--all-nodes")] == ["5"]
 
 
 async def test_a_node_that_another_one_leads_is_met_by_its_own_number(tmp_path: Path) -> None:

@@ -216,6 +216,17 @@ async def test_status_says_that_no_voter_may_be_gone(
     assert ("TOO FEW VOTE" in done.output) == is_told
 
 
+async def test_status_tells_the_damage_of_each_node_whoever_is_asked(nodes: Nodes) -> None:
+    """The node that leads the logs knows nothing of the disks of the others."""
+    nodes.told[1].describes["here"] |= {
+        "damage": "orders-0: 00.log",
+        "stopped": {"orders-1": "EIO"},
+    }
+    told = (await command(nodes, "status")).output
+    assert "DAMAGE at node 2, see docs/runbooks/damaged_log.md: orders-0: 00.log" in told
+    assert "STOPPED at node 2, see docs/runbooks/damaged_log.md: orders-1: EIO" in told
+
+
 async def test_the_quorum_is_told_by_its_leader(nodes: Nodes) -> None:
     done = await command(nodes, "quorum", "-o", "json")
     found = json.loads(done.output)
@@ -228,7 +239,15 @@ async def test_logs_are_told_of_the_leader_or_of_a_node_and_of_a_topic(nodes: No
     assert [row["topic"] for row in json.loads(done.output)] == ["orders"]
     assert "invoices" in (await command(nodes, "partitions", "--node", "2")).output
     gone = await command(nodes, "partitions", "--node", "3")
-    assert (gone.exit_code, "node 3 does not answer" in gone.output) == (3, True)
+    assert (gone.exit_code, "node 3 does not answer (" in gone.output) == (3, True)
+    for told in nodes.told:  # a region of two, so that node 3 is none
+        del told.describes["nodes"][2:]
+    none = await command(
+        nodes, "partitions", "--node", "3", "--region", nodes.told[0].describes["region"]
+    )
+    assert (none.exit_code, "no node 3 is registered" in none.output) == (3, True), none.output
+    none = await command(nodes, "partitions", "--topic", "nosuch")
+    assert (none.exit_code, "no log of a topic 'nosuch'" in none.output) == (3, True), none.output
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,9 @@ async def test_INV_FUP2_raising_is_judged_told_and_done_once(region: Upgraded) -
     assert "nothing changes" in (await region.run("--finalize")).output
     for refused in ("1", "3"):
         assert (await region.run("--finalize", "--level", refused)).exit_code == 1
+    for alone in (["--level", "2"], ["--dry-run"]):
+        told = await region.run(*alone)
+        assert (told.exit_code, "give --finalize, too" in told.output) == (2, True), told.output
 
 
 async def test_INV_FUP1_a_node_that_has_not_registered_keeps_it_from_being_raised(
