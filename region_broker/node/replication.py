@@ -167,6 +167,7 @@ class Replication:
                 line=cluster.line,
                 following=self.following,
                 follows=lambda: self.leadership.follows,
+                counts_on=self.leading.counts_on,
                 logs_changed=self._copied_anew,
             )
         )

@@ -170,6 +170,11 @@ class LeadingCore:
         log = self._logs[key]
         return log.high_watermark >= log.epoch_start_offset
 
+    def counts_on(self, member: Member, key: LogKey) -> bool:
+        """Return whether what a member has of a log counts, or may without another word of its: it has not said that the log stopped."""
+        follower = self._followers.get(member)
+        return follower is None or follower in self._counted or not follower.lacks((key,))
+
     def standings(self, now_ms: int) -> dict[Member, FollowerStanding]:
         """Return how far each follower is that came in, or is in sync, for people; nothing is decided by it."""
         return {

@@ -269,6 +269,11 @@ class ReplicaLeading:
             return False
         return not term.core.has_enough(partition.key)
 
+    def counts_on(self, member: Member, key: LogKey) -> bool:
+        """Return whether what a follower has of a log counts, or may yet: also where this node does not know (INV-CAN2)."""
+        term = self._present()
+        return term is None or term.is_over or term.core.counts_on(member, key)
+
     def _min_in_sync_of(self, partition: Partition) -> int:
         """Return what the topic asks for; no more than the nodes that there are, or HW would stand still for good.
 
