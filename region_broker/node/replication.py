@@ -110,6 +110,7 @@ class Replication:
                 life=cluster.line.standing.life,
                 image=lambda: metadata.image,
                 serving=self.leading.serving,
+                is_deleted_elsewhere=self.leading.is_deleted_elsewhere,
                 is_open=lambda: self.following.readers.is_open,
             )
         )

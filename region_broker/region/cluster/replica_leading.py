@@ -257,6 +257,11 @@ class ReplicaLeading:
         term = self._present()
         return _NOBODY if term is None or term.is_over else term.serving
 
+    def is_deleted_elsewhere(self, key: LogKey, offset: int) -> bool:
+        """Return whether a follower may lack a record that this node has, as its log starts behind that (INV-HRD1)."""
+        term = self._present()
+        return term is not None and term.core.is_deleted_elsewhere(key, offset)
+
     def is_sure(self) -> bool:
         """Return whether this node leads, as far as can be known (INV-RTM5)."""
         term = self._present()
