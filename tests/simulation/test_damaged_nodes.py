@@ -418,3 +418,29 @@ async def test_INV_CAN2_a_log_stays_while_a_proposal_may_still_count_its_node_in
         goes_on.set()
         await cluster.until(lambda: bool(kept_aside(follower)), "it is copied again")
         await all_there(cluster)
+
+
+async def test_INV_T9_a_follower_whose_disk_refused_a_new_log_copies_it_once_it_takes_it(
+    tmp_path: Path,
+) -> None:
+    """There is no folder that could be put aside."""
+    async with full_segments(tmp_path, 14) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        logs = follower.folder / "logs"
+        known = set(follower.disk.list_dir(logs))
+
+        def fail(operation: str, path: Path) -> None:
+            if (
+                path.is_relative_to(logs)
+                and path != logs
+                and path.relative_to(logs).parts[0] not in known
+            ):
+                raise OSError(errno.EIO, "it fails", str(path))
+
+        follower.disk.fault = fail
+        await leader.node.topics.create_topic("another", 1, {})
+        await cluster.until(lambda: bool(follower.node.storage.partitions.failures()), "one stops")
+        await asyncio.sleep(3)
+        follower.disk.fault = None
+        await cluster.until(lambda: follower.partition("another", 0).failed is None, "it runs")
+        await all_there(cluster)
