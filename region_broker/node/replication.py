@@ -110,6 +110,7 @@ class Replication:
                 life=cluster.line.standing.life,
                 image=lambda: metadata.image,
                 serving=self.leading.serving,
+                is_deleted_elsewhere=self.leading.is_deleted_elsewhere,
                 is_open=lambda: self.following.readers.is_open,
             )
         )
@@ -167,6 +168,7 @@ class Replication:
                 line=cluster.line,
                 following=self.following,
                 follows=lambda: self.leadership.follows,
+                counts_on=self.leading.counts_on,
                 logs_changed=self._copied_anew,
             )
         )

@@ -2,7 +2,7 @@
 
 INV-T9  a log that has stopped, or did not open, is put aside whole, durably, before an empty one takes its place, which counts as lost
         until whoever decides who acts has taken note (INV-T6); it is never removed by itself. A copy that was begun so, and has stopped
-        before it was whole, is removed
+        before it was whole, is removed; where the disk had refused to make a folder there is nothing to put aside
 Not here: when that may be (`region.mending.copying_anew`), the names (`log.recovery.removal`).
 """
 
@@ -48,6 +48,9 @@ class LogsAside:
 
     def _away(self, topic_id: UUID, number: int) -> str:
         folder = self.folder_of(topic_id, number)
+        if not self.removal.is_there(folder):  # the disk refused it when its topic was made
+            self.made.note_lost(topic_id, number)
+            return "it had no folder"
         if (topic_id, number) not in self.made.lost():
             self.made.note_lost(topic_id, number)
             return f"it is kept as {self.removal.set_aside(folder)}, until somebody removes it"

@@ -170,6 +170,16 @@ class LeadingCore:
         log = self._logs[key]
         return log.high_watermark >= log.epoch_start_offset
 
+    def counts_on(self, member: Member, key: LogKey) -> bool:
+        """Return whether what a member has of a log counts, or may without another word of its: it has not said that the log stopped."""
+        follower = self._followers.get(member)
+        return follower is None or follower in self._counted or not follower.lacks((key,))
+
+    def is_deleted_elsewhere(self, key: LogKey, offset: int) -> bool:
+        """Return whether a follower's log starts behind `offset`: one that heard of a deletion that this leader has not heard of."""
+        followers = self._followers.values()
+        return any(not each.is_lost and each.log_starts.get(key, 0) > offset for each in followers)
+
     def standings(self, now_ms: int) -> dict[Member, FollowerStanding]:
         """Return how far each follower is that came in, or is in sync, for people; nothing is decided by it."""
         return {

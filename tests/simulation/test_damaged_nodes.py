@@ -15,7 +15,10 @@ from crc32c import crc32c
 
 from idempotency.identity import OFFSETS_LEDGER, TRANSACTION_LEDGER
 from idempotency.record_batch import iter_headers
-from region_broker.controller.metadata_image import TIDEMARK_LEDGER
+from region_broker.controller.cluster_commands import ChangeInSync
+from region_broker.controller.metadata_commands import Command
+from region_broker.controller.metadata_image import TIDEMARK_LEDGER, MetadataImage
+from region_broker.controller.raft.entries import Term
 from tests.simulation.http_client import get
 from tests.simulation.kafka_client import Refused
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
@@ -386,3 +389,58 @@ async def test_INV_CAN4_a_disk_on_which_copies_stop_is_tried_less_and_less_often
         await asyncio.sleep(4)
         await all_there(cluster)
         assert kept_aside(follower) == ["0.damaged"], "what was copied in vain is removed"
+
+
+async def test_INV_CAN2_a_log_stays_while_a_proposal_may_still_count_its_node_in(
+    tmp_path: Path,
+) -> None:
+    """1. The leader proposes to take a follower in. 2. A log stops there, and is put aside. 3. The proposal is carried out late."""
+    async with full_segments(tmp_path, 13) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        await follower.kill()
+        await cluster.until(lambda: len(leadership(leader).in_sync) == 2, "it is out")
+        metadata = leader.node.storage.metadata
+        apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
+
+        async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
+            if isinstance(command, ChangeInSync):
+                held.set()
+                await goes_on.wait()
+            return await apply(command, in_term=in_term)
+
+        metadata.apply = late  # type: ignore[method-assign]
+        await follower.start()
+        async with asyncio.timeout(WITHIN_S):
+            await held.wait()
+        follower.partition(TOPIC, 0).stop("its disk has failed")
+        await asyncio.sleep(3)
+        assert kept_aside(follower) == []
+        goes_on.set()
+        await cluster.until(lambda: bool(kept_aside(follower)), "it is copied again")
+        await all_there(cluster)
+
+
+async def test_INV_T9_a_follower_whose_disk_refused_a_new_log_copies_it_once_it_takes_it(
+    tmp_path: Path,
+) -> None:
+    """There is no folder that could be put aside."""
+    async with full_segments(tmp_path, 14) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        logs = follower.folder / "logs"
+        known = set(follower.disk.list_dir(logs))
+
+        def fail(operation: str, path: Path) -> None:
+            if (
+                path.is_relative_to(logs)
+                and path != logs
+                and path.relative_to(logs).parts[0] not in known
+            ):
+                raise OSError(errno.EIO, "it fails", str(path))
+
+        follower.disk.fault = fail
+        await leader.node.topics.create_topic("another", 1, {})
+        await cluster.until(lambda: bool(follower.node.storage.partitions.failures()), "one stops")
+        await asyncio.sleep(3)
+        follower.disk.fault = None
+        await cluster.until(lambda: follower.partition("another", 0).failed is None, "it runs")
+        await all_there(cluster)

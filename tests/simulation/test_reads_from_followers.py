@@ -35,7 +35,6 @@ def serving(leader: Member) -> set[int]:
 
 
 def shows(node: Member) -> bool:
-    """Return whether a follower shows readers what is committed of `TOPIC`; it hears of a new topic by itself."""
     partition = node.node.storage.partitions.get(TOPIC, 0)
     return partition is not None and partition.sight.shows_committed
 
@@ -358,3 +357,34 @@ async def nobody_is_sent_away(regions: Regions, mirror: ClusterRegion) -> None:
     assert (int(row.preferred_read_replica), bool(row.records)) == (NOBODY, True)
     row = await asked(await Connection.open(site, follower.kafka_port), rack)
     assert row.error_code.name == "not_leader_or_follower"
+
+
+async def test_INV_HRD1_nobody_is_sent_to_a_copy_that_starts_behind_what_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    """1. A leader deletes. 2. One follower does so, too. 3. The leader is lost, and the one that has not heard of it leads."""
+    async with region_cluster(tmp_path, 50) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 1, {"segment.bytes": "4096"})
+        leader = await all_serve(cluster)
+        at_leader = await connected(cluster, leader)
+        values = [b"%d" % number * 2_000 for number in range(9)]
+        for value in values:
+            await write(at_leader, [value])
+        node, rack = (
+            followers_of(cluster, leader)[0],
+            rack_of(followers_of(cluster, leader)[0].name),
+        )
+        copy = node.partition(TOPIC, 0)
+        await until_copied(cluster, copy, 9)
+        copy.retention.forget_below(6)
+        replication = node.node._replication
+        assert replication is not None
+        replication.following.compare_anew("its records are deleted")
+        await cluster.until(lambda: not serves(node), "it begins anew")
+        await all_serve(cluster)
+        assert copy.log_start_offset > 0
+        row = await asked(at_leader, rack)
+        assert (int(row.preferred_read_replica), bool(row.records)) == (NOBODY, True)
+        row = await asked(at_leader, rack, offset=copy.log_start_offset)
+        assert int(row.preferred_read_replica) == node.node_id

@@ -2,7 +2,9 @@
 
 INV-HRD1 who leads sends a reader away only while its region takes writes and only if the leader stands in another rack than the
          reader does, to a node in the reader's rack that is in sync, heard, not about to stop, and has said that it serves readers;
-         and only at an offset that the log has
+         and only at an offset that the log has, and that no follower's log starts behind
+         1. A leader deletes, and one follower has heard of it. 2. The leader is lost, and one that has not heard of it leads. 3. A reader
+         of what was deleted is sent to that follower, which sends it back, again and again.
 INV-HRD2 a node that does not lead serves a Fetch only of a reader that says its rack; whoever says none, or another one, is to ask
          the leader
 INV-HRD3 a follower never says that an offset is out of range, as that would make a consumer begin anew: what lies beyond its HW is
@@ -15,6 +17,8 @@ Not here: who serves, and until when (`region.cluster.reader_places`, `region.cl
 
 from collections.abc import Sequence
 from typing import Final, Protocol
+
+from idempotency.identity import LogKey
 
 SELECTS_LEADER: Final = "leader"
 """The value of `replica_selector` with which nobody is sent away; `rack` sends to the reader's rack."""
@@ -37,6 +41,10 @@ class ReaderPlaces(Protocol):
 
     def nearer(self, rack: str) -> Sequence[int]:
         """Return the nodes that a reader in `rack` is to ask instead of this one, which leads (INV-HRD1); none: it is served here."""
+        ...
+
+    def have(self, key: LogKey, offset: int) -> bool:
+        """Return whether no follower's log starts behind `offset`, to which this node's log reaches."""
         ...
 
     def serves(self, rack: str) -> bool:

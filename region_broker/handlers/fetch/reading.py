@@ -208,6 +208,9 @@ class Reading:
             return NO_REPLICA
         if not partition.log_start_offset <= item.offset <= partition.high_watermark:
             return NO_REPLICA
+        readers = self._services.readers
+        if readers is None or not readers.have(partition.key, item.offset):
+            return NO_REPLICA
         return nearer[item.index % len(nearer)]
 
     def _sent_away(self, partition: Partition, item: Wanted, node_id: int) -> FetchedRow:

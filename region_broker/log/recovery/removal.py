@@ -118,6 +118,10 @@ class Removal:
         on_gone()
         return True
 
+    def is_there(self, folder: Path) -> bool:
+        """Return whether a folder has that name now, durably or not."""
+        return self._disk.exists(folder)
+
     def set_aside(self, folder: Path) -> Path:
         """Give a damaged log's folder another name, durably, under which nobody removes it; return that. Raises OSError."""
         kept = self._renamed(folder, folder, ASIDE_SUFFIX)

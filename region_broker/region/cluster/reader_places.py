@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from idempotency.identity import LeaderEpoch, Member
+from idempotency.identity import LeaderEpoch, LogKey, Member
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.handlers.dispatch.readers import ReaderCounts
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger("tidemark.replication")
 class ReaderParts:
     """What is looked at. `life`: of this process. `serving`: the followers of which this node, as leader, knows that they serve readers.
 
-    `is_open`: whether this node serves readers as a follower.
+    `is_open`: whether this node serves readers as a follower. `is_deleted_elsewhere`: whether a follower's log starts behind an offset.
     """
 
     region: str
@@ -33,6 +33,7 @@ class ReaderParts:
     image: Callable[[], MetadataImage]
     serving: Callable[[], frozenset[Member]]
     is_open: Callable[[], bool]
+    is_deleted_elsewhere: Callable[[LogKey, int], bool]
 
 
 class RegionReaders:
@@ -55,6 +56,10 @@ class RegionReaders:
             self._by_rack = _by_rack(image, serving)
             self._of = image, serving
         return self._by_rack.get(rack, ())
+
+    def have(self, key: LogKey, offset: int) -> bool:
+        """See `ReaderPlaces`."""
+        return not self._parts.is_deleted_elsewhere(key, offset)
 
     def serves(self, rack: str) -> bool:
         """See `ReaderPlaces`."""

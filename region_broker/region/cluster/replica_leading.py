@@ -257,6 +257,11 @@ class ReplicaLeading:
         term = self._present()
         return _NOBODY if term is None or term.is_over else term.serving
 
+    def is_deleted_elsewhere(self, key: LogKey, offset: int) -> bool:
+        """Return whether a follower may lack a record that this node has, as its log starts behind that (INV-HRD1)."""
+        term = self._present()
+        return term is not None and term.core.is_deleted_elsewhere(key, offset)
+
     def is_sure(self) -> bool:
         """Return whether this node leads, as far as can be known (INV-RTM5)."""
         term = self._present()
@@ -268,6 +273,11 @@ class ReplicaLeading:
         if term is None or partition.key not in term.logs:
             return False
         return not term.core.has_enough(partition.key)
+
+    def counts_on(self, member: Member, key: LogKey) -> bool:
+        """Return whether what a follower has of a log counts, or may yet: also where this node does not know (INV-CAN2)."""
+        term = self._present()
+        return term is None or term.is_over or term.core.counts_on(member, key)
 
     def _min_in_sync_of(self, partition: Partition) -> int:
         """Return what the topic asks for; no more than the nodes that there are, or HW would stand still for good.

@@ -9,8 +9,8 @@ INV-RTM4 where a log that is led is cut, whatever the reason, or its start goes 
          1. A follower has a log up to 100. 2. The leader cuts it to 80, and appends up to 120. 3. The follower asks for what follows
          100, and gets it: its log differs for good.
 
-INV-RTM5 whoever leads is sure to do so only while it has heard another member in sync lately, or there is none: whom the metadata name in
-         its place is one of them, and follows it no more
+INV-RTM5 whoever leads is sure to do so only while it has heard another member in sync lately that follows it still, or there is none: whom
+         the metadata name in its place is one of them, and follows it no more. That its term began anew (INV-RTM4) makes nobody sure
          1. A leader is cut off, or its process stands still. 2. Another one is elected, and acknowledges records. 3. A client asks the
          former one again, which has not heard of that: an offset beyond its end is no reason to begin anew, and a sequence
          behind a gap is no fault of its producer.
@@ -118,8 +118,9 @@ class LeaderTerm:
         self._is_over = False
         self._min_in_sync: dict[LogKey, int] = {}
         self._followers: dict[NodeSession, FetchSession] = {}
-        self._heard_ms: dict[Member, int] = {}
-        self._begun_ms: Final = parts.clock.monotonic_ms()
+        self._heard_ms: dict[Member, int | None] = {}
+        """When each follower was heard last; None for one that has left since."""
+        self._begun_ms = parts.clock.monotonic_ms()
         self._serving: dict[NodeSession, Member] = {}
         self.serving: frozenset[Member] = frozenset()
         """The followers that have said last that they serve readers (INV-RPR1); another object where that has changed."""
@@ -135,6 +136,7 @@ class LeaderTerm:
         core = self.core.anew(in_sync_of(leadership), self._parts.clock.monotonic_ms())
         term = LeaderTerm(self._parts, leadership, core)
         term._stopped = self._stopped
+        term._heard_ms, term._begun_ms = self._heard_ms, self._begun_ms
         return term
 
     # -- the core --------------------------------------------------------------------------------
@@ -336,9 +338,8 @@ class LeaderTerm:
         """Return whether no other leader can have been elected but in this moment (INV-RTM5)."""
         since_ms = self._parts.clock.monotonic_ms() - SURE_MS
         others = self.core.in_sync.members - {self._parts.me}
-        return not others or any(
-            self._heard_ms.get(other, self._begun_ms) >= since_ms for other in others
-        )
+        heard = [self._heard_ms.get(other, self._begun_ms) for other in others]
+        return not others or any(at_ms is not None and at_ms >= since_ms for at_ms in heard)
 
     def takes_readers(self, session: NodeSession, *, takes: bool) -> None:
         """Note whether consumers may be sent to the follower of a connection."""
@@ -355,6 +356,8 @@ class LeaderTerm:
         following = self._followers.pop(session, None)
         if following is not None:
             following.close()
+            if all(other.member != session.member for other in self._followers):
+                self._heard_ms[session.member] = None
             self.tell(FollowerLost(session.member, session.session_id))
 
     # -- the end ---------------------------------------------------------------------------------

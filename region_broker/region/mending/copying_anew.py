@@ -3,7 +3,10 @@
 INV-CAN1 a log is put aside only while the metadata have another node lead, and this one out of the in-sync set: nobody counts on it, and
          who holds all that was committed is known. The only node in sync puts nothing aside: what it has is all that is left (T36)
 INV-CAN2 nothing is put aside before the node that leads has said, under the leader epoch of the metadata, that the log runs there, and
-         that it knows of no damage in it, nor has lost it: what is put aside may be the only sound copy of that
+         that it knows of no damage in it, nor has lost it: what is put aside may be the only sound copy of that; nor before that one has
+         heard in the session that goes on that the log does not run here, and has no proposal open that would count this node in
+         1. A leader proposes to take this node in. 2. A log stops here, and is put aside. 3. The proposal is carried out, late. 4. The
+         leader is lost, and this node, which has nothing of that log, is elected as one that has all.
 INV-CAN3 a log that parts from the leader's below HW is not put aside by itself: one of the two disks has lied, and it is evidence
 INV-CAN4 what was put aside is not put aside again at once: the pauses double, so a disk that is broken is not filled with copies
 
@@ -64,10 +67,17 @@ class Following(Protocol):
         """Begin another session."""
         ...
 
+    def logs_changed(self) -> None:
+        """Have the leader know which logs do not run here."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyingAnewParts:
-    """What it is joined with. `logs_changed`: told in the step in which an empty log has taken the place of another one."""
+    """What it is joined with. `logs_changed`: told in the step in which an empty log has taken the place of another one.
+
+    `counts_on`: whether this node, as leader, counts on what another one has of a log, or may yet.
+    """
 
     me: Member
     image: Callable[[], MetadataImage]
@@ -75,6 +85,7 @@ class CopyingAnewParts:
     line: LineParts
     following: Following
     follows: Callable[[], bool]
+    counts_on: Callable[[Member, LogKey], bool]
     logs_changed: Callable[[], None]
 
 
@@ -114,6 +125,9 @@ class CopyingAnew:
             )
         if session.member in leadership.in_sync:  # the asking node's metadata may lag behind
             raise PeerRefused(NOT_HELD, "it still counts that node as in sync")
+        key = LogKey(message.topic_id, message.partition)
+        if self._parts.counts_on(session.member, key):
+            raise PeerRefused(NOT_HELD, "it may still count on what that node has of the log")
         if partition is None or partition.failed is not None:
             raise PeerRefused(NOT_HELD, f"the log does not run at node {self._parts.me}, either")
         if self.is_damaged(partition.key) or str(partition.tp) in self._parts.partitions.lost():
@@ -133,6 +147,8 @@ class CopyingAnew:
     async def look(self) -> None:
         """Put aside what has stopped, where that may be; take note of why it may not."""
         stopped = [each for each in self._parts.partitions if each.failed is not None]
+        if stopped:
+            self._parts.following.logs_changed()
         waiting: dict[str, str] = {}
         for partition in stopped:
             why = await self._why_not(partition) or self._put_aside(partition)

@@ -709,6 +709,23 @@ def test_INV_RPL12_nor_where_that_log_has_stopped_at_the_leader_too() -> None:
     assert proposal(topic_deleted).members == {A, B}
 
 
+def test_INV_CAN2_a_member_counts_that_is_proposed_or_has_not_said_that_a_log_stopped() -> None:
+    group = Group(A)
+    assert group.core.counts_on(B, X), "nothing was heard of it"
+    group.connect(B)
+    assert group.core.counts_on(B, X)
+    lacking(group, X)
+    assert not group.core.counts_on(B, X)
+    assert group.core.counts_on(B, Y)
+    group.at(PAUSE_MS)
+    taken_in = proposal(lacking(group))
+    assert taken_in.members == {A, B}
+    lacking(group, X)
+    assert group.core.counts_on(B, X), "it may be carried out still"
+    group.step(ProposalEnded(taken_in.number, is_refused=False))
+    assert group.core.counts_on(B, X), "nobody knows whether it was"
+
+
 def test_INV_RPL2_INV_RPL12_hw_does_not_go_down_with_a_log_that_stops() -> None:
     group = Group(A, B, end=3)
     group.connect(B)

@@ -656,6 +656,37 @@ def test_INV_RTM5_a_leader_that_hears_nobody_in_sync_is_not_sure_to_lead() -> No
     live(life)
 
 
+def test_INV_RTM5_a_follower_that_has_just_left_makes_nobody_sure() -> None:
+    """1. A leader is reached by followers, and not by its quorum. 2. One of them is elected, and the others follow that one."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, three = await region.start()
+        await region.clock.sleep_ms(5_000)
+        region.answer_proposal = unsure
+        await two.kill()
+        assert one.leading.is_sure(), "the other one is there"
+        await three.kill()
+        await region.until(lambda: not one.leading.is_sure(), "nobody follows it", within_ms=200)
+
+    live(life)
+
+
+def test_INV_RTM5_a_term_that_begins_anew_makes_nobody_sure() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, _, _ = await region.start()
+        region.answer_proposal = unsure
+        region.fabric.mute("n1", "n2")
+        region.fabric.mute("n1", "n3")
+        await region.until(lambda: not one.leading.is_sure(), "nobody is heard", within_ms=1_500)
+        end = one.partition().log_end_offset
+        one.append(batch())
+        one.partition().truncate_to(end)
+        await region.clock.sleep_ms(10)
+        assert not one.leading.is_sure()
+
+    live(life)
+
+
 def test_INV_RLN2_a_leader_that_does_not_answer_is_left() -> None:
     async def life(region: ReplicaRegion) -> None:
         one, two, _ = await region.start()

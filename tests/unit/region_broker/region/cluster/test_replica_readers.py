@@ -142,7 +142,7 @@ def readers_of(
     is_open: bool = False,
 ) -> RegionReaders:
     return RegionReaders(
-        ReaderParts(region="eu", me=me, life=LIFE, image=lambda: held, serving=lambda: serving, is_open=lambda: is_open)
+        ReaderParts(region="eu", me=me, life=LIFE, image=lambda: held, serving=lambda: serving, is_open=lambda: is_open, is_deleted_elsewhere=lambda _key, _offset: False)
     )  # fmt: skip
 
 
