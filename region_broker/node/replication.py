@@ -148,7 +148,7 @@ class Replication:
         self.tails = TailCopies(
             TailCopiesParts(
                 me=cluster.member, region=role.region, image=lambda: metadata.image, store=storage.quarantine, line=cluster.line,
-                cut_by=lambda: self._cuts.digest, lineage=lambda: digest_of(lineage()),
+                cut_by=lambda: self._cuts.digest_of_all, lineage=lambda: digest_of(lineage()),
                 no_room=lambda: storage.partitions.room.refusal, acknowledged_on=self.leading.acknowledged_on,
             )
         )  # fmt: skip

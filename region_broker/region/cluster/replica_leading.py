@@ -290,9 +290,14 @@ class ReplicaLeading:
         return min(wanted, image.grown_to or max(len(image.nodes), default))
 
     def acknowledged_on(self) -> int:
-        """Return on how many nodes each record is, at the least, that acks=all has answered: of the topics that there are."""
-        default = self._parts.min_in_sync
-        topics = self._parts.image().topics.values()
+        """Return on how many nodes each record is, at the least, that acks=all has answered: of the topics that there are.
+
+        One, in a region that has had one node: what was answered then may have been cut off by that one alone (INV-MH7).
+        """
+        image, default = self._parts.image(), self._parts.min_in_sync
+        if image.grown_to:
+            return 1
+        topics = image.topics.values()
         return min([default, *(int(topic.configs.get(MIN_IN_SYNC, default)) for topic in topics)])
 
     # -- tasks -----------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 INV-TLC1 a node that runs has, in the end, every tail that another one has which runs: it asks when the nodes or the lineage change,
          again for as long as one does not answer or cannot be kept, and else every `LOOK_AGAIN_MS`
 INV-TLC2 a copy counts as held when it is whole and durable here (INV-QS5); until then its node is outstanding
-INV-TLC3 a node that has not cut its logs by the lineage of the moment is outstanding: what it will cut off is in no list yet
+INV-TLC3 a node that has not cut all its logs by the lineage of the moment, because it is about to or one of them has stopped, is outstanding:
+         what it will cut off is in no list yet
 INV-TLC4 a disk that is nearly full takes no copies: writes go first
 INV-TLC5 what another node names chooses no folder: only domains of the image, and tails of this region, are kept; only what is in the
          store's own list is sent
@@ -161,7 +162,7 @@ class _Trouble(Exception):
 class TailCopiesParts:
     """What it is joined with.
 
-    `cut_by`: the digest of the lineage that this node has cut its logs by; `lineage`: of the one in the image. `no_room` says why
+    `cut_by`: the digest of the lineage that this node has cut all its logs by; `lineage`: of the one in the image. `no_room` says why
     nothing is to be written to this disk, None where it may. `acknowledged_on`: on how many nodes each record is, at the least, that
     acks=all has answered.
     """
@@ -301,7 +302,7 @@ class TailCopies:
             return error
         self._digests[node.member] = answer.digest
         if answer.cut_by != lineage:
-            return _NotYet("it has not cut its logs by the newest takeover yet")
+            return _NotYet("it has not cut all its logs by the newest takeover yet")
         self._compared[node.member] = node.life, lineage
         return None
 

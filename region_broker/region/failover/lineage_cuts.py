@@ -135,6 +135,11 @@ class LineageCuts:
         self.digest = 0
         """`digest_of` the lineage that all logs were cut by last."""
 
+    @property
+    def digest_of_all(self) -> int:
+        """Return `digest`, 0 while a log has stopped: what is void in it has not been cut off, and is in no quarantine (INV-TLC3)."""
+        return 0 if any(log.failed is not None for log in self._parts.logs()) else self.digest
+
     def owes(self, log: RegionLog) -> bool:
         """Return whether a log that can be read holds what the lineage voids."""
         return (

@@ -23,6 +23,7 @@ from typing import Final, Self
 import msgspec
 
 from geo_replicator.effects import Diverged
+from geo_replicator.later_leaders import LaterLeaders
 from geo_replicator.lineage import EMPTY_CUT, Cut, Lineage, LogKey
 from geo_replicator.loss import LogBound, Tail, TailBatch, TailCommit, TailDecision
 from geo_replicator.ports import LinkFailed, LogHalted
@@ -381,13 +382,18 @@ def there_again(lineage: Lineage, logs: Iterable[RegionLog]) -> IsHeld:
 
 
 async def quarantined_tail(
-    quarantine: QuarantineStore, tails: Sequence[Provenance], is_held: IsHeld | None = None
-) -> Tail:
+    quarantine: QuarantineStore, tails: Sequence[Provenance], is_held: IsHeld | None = None, *,
+    elected_clean: bool = False,
+) -> Tail:  # fmt: skip
     """Return what is in quarantine under `tails`, and which of them cannot be read: one does not hide the others.
 
-    Without what is there again by `is_held`, where it is given: that is no loss.
+    Without what is there again by `is_held`, where it is given: that is no loss. Nor, of what a takeover has cut off, is what a later leader
+    of the region had passed over, where all leaders were in sync when they were elected (INV-LO9).
     """
     collected = _Collector(is_held)
+    collected.judges_leaders = elected_clean and all(
+        tail.cause is CutCause.LINEAGE for tail in tails
+    )
     for provenance in tails:
         if provenance.topic == TIDEMARK_LEDGER:
             continue
@@ -472,33 +478,61 @@ class _Collector:
     def __init__(self, is_held: IsHeld | None = None) -> None:
         self._is_held = is_held
         self._batches: list[TailBatch] = []
-        self._decisions: list[TailDecision] = []
+        self._decisions: list[tuple[LogKey, TailDecision]] = []
         self._group_batches: list[TailBatch] = []
         self.unreadable: list[str] = []
-        self._commits: list[TailCommit] = []
+        self._commits: list[tuple[LogKey, TailCommit]] = []
+        self._later = LaterLeaders()
+        self.judges_leaders = False
 
     def add(self, key: LogKey, topic: str, chunk: Buffer) -> None:
         """Take whole batches of one log."""
         for position, header in iter_headers(chunk):
             if self._is_held is not None and self._is_held(key, header):
                 continue
+            if self.judges_leaders:
+                self._later.note(key, header)
             if topic == TRANSACTION_LEDGER:
                 batch = chunk[position : position + header.size_bytes]
-                self._decisions.extend(_decisions(key.partition, header, batch))
+                found = _decisions(key.partition, header, batch)
+                self._decisions.extend((key, decision) for decision in found)
             elif header.is_control:
                 continue
             elif topic == OFFSETS_LEDGER:
                 self._group_batches.append(TailBatch(key, topic, header))
                 batch = chunk[position : position + header.size_bytes]
-                self._commits.extend(_commits(key.partition, header, batch))
+                self._commits.extend(
+                    (key, commit) for commit in _commits(key.partition, header, batch)
+                )
             else:
                 self._batches.append(TailBatch(key, topic, header))
 
     def tail(self) -> Tail:
-        """Return what was collected."""
+        """Return what was collected, without what a later leader had passed over (INV-LO9)."""
+        passed_over = self._later.passed_over
         return Tail(
-            self._batches, self._decisions, self._group_batches, self.unreadable, self._commits
+            self._in_force(self._batches),
+            [
+                each
+                for key, each in self._decisions
+                if not passed_over(key, each.leader_epoch, each.offset)
+            ],
+            self._in_force(self._group_batches),
+            self.unreadable,
+            [
+                each
+                for key, each in self._commits
+                if not passed_over(key, each.header.leader_epoch, each.header.last_offset)
+            ],
         )
+
+    def _in_force(self, batches: Iterable[TailBatch]) -> list[TailBatch]:
+        passed_over = self._later.passed_over
+        return [
+            each
+            for each in batches
+            if not passed_over(each.log, each.header.leader_epoch, each.header.last_offset)
+        ]
 
 
 def _decisions(shard: int, header: BatchHeader, batch: Buffer) -> list[TailDecision]:

@@ -511,10 +511,12 @@ class FailoverOperations:
         is_all = not self.elsewhere().may_hold_more
         complete = self._driver.state.phase not in {Phase.CUTTING, Phase.RETURNING}
         names = tuple((tail.key, tail.edition) for tail in tails)
-        lineage = lineage_of(self._parts.metadata.image.domains[domain].lineage)
+        image = self._parts.metadata.image
+        elected_clean = image.leadership is not None and image.leadership.unclean == 0
+        lineage = lineage_of(image.domains[domain].lineage)
         passed_over = lineage.was_passed_over(epoch)
         is_held = there_again(lineage, self._parts.role.logs()) if passed_over else None
-        key = domain, epoch, cause, statement is not None, complete, is_all, names
+        key = domain, epoch, cause, statement is not None, complete, is_all, elected_clean, names
         if (
             passed_over or key not in self._losses
         ):  # what is there again changes while this region copies
@@ -524,7 +526,9 @@ class FailoverOperations:
                 region=self.region,
                 base_region_epoch=tails[0].base_region_epoch,
                 base_number=tails[0].base_number,
-                tail=await quarantined_tail(self._parts.quarantine, tails, is_held),
+                tail=await quarantined_tail(
+                    self._parts.quarantine, tails, is_held, elected_clean=elected_clean
+                ),
                 exact=is_all and all(tail.acting_region != self.region for tail in tails),
                 complete=complete and is_all and not passed_over,
                 cause=cause,

@@ -20,6 +20,7 @@ from region_broker.log.indexes.log_start import LOG_START_NAME
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin
+from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.replication.following import FETCHES_IN_FLIGHT
 from tests.fixtures.node_logs import TOPIC_ID, Topic, append_marker, batch
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
@@ -187,6 +188,24 @@ def test_INV_RLD1_nothing_is_short_with_enough_in_sync_and_acks_all_is_refused_w
         await two.start()
         await region.until(lambda: one.partition().high_watermark == before + 1, "HW goes on")
         assert not one.leading.is_short(one.partition())
+
+    live(life)
+
+
+def test_INV_TLC6_who_had_one_node_may_have_acknowledged_on_that_one_alone() -> None:
+    """1. A region of one node is failed over from. 2. It returns, grows, and cuts that node's logs. 3. The node falls."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, *_ = await region.start(topic_configs={"min.insync.replicas": "2"})
+        leading = ReplicaLeading(
+            LeadingParts(
+                me=one.member, partitions=one.table, clock=region.clock, image=lambda: region.image, propose=region.propose,
+                min_in_sync=2,
+            )
+        )  # fmt: skip
+        assert leading.acknowledged_on() == 2
+        region.image = msgspec.structs.replace(region.image, grown_to=3)
+        assert leading.acknowledged_on() == 1
 
     live(life)
 

@@ -376,6 +376,19 @@ async def test_the_digest_is_that_of_the_lineage_that_was_cut_by() -> None:
     assert digest_of(await cuts.once()) == cuts.digest != digest_of(Lineage(()))
 
 
+async def test_INV_TLC3_who_has_a_log_that_has_stopped_has_not_cut_all() -> None:
+    """What the lineage voids in it is in no quarantine: other nodes are not to count the losses as if they had it."""
+    node = fixture()
+    holding(node.partition, (4, FIRST), (3, FIRST))
+    node.sync()
+    cuts, store = cuts_of(node, [named(node, IN_FORCE, 5, {0: 4})])
+    node.partition.log.content.fail("its disk is broken")
+    await cuts.run()
+    assert not store.tails()
+    assert cuts.digest != 0, "other logs are copied meanwhile"
+    assert cuts.digest_of_all == 0
+
+
 @pytest.mark.parametrize("has_nodes", [False, True])
 async def test_INV_RLD6_the_failover_machine_leaves_nothing_that_followers_have_cut(
     has_nodes: bool,

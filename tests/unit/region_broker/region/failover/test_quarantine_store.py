@@ -15,8 +15,9 @@ from geo_replicator.quarantine import CopyDamaged, CutCause, Provenance
 from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
-from region_broker.region.failover.log_surgery import given_up_tails
+from region_broker.region.failover.log_surgery import given_up_tails, quarantined_tail
 from region_broker.region.failover.quarantine_store import QuarantineDamaged, QuarantineStore
+from tests.fixtures.kernel_batches import stamp
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing
 from tests.unit.region_broker.region.failover.test_facts_after_a_kill import now
@@ -49,6 +50,39 @@ async def test_a_tail_is_kept_verbatim_with_its_provenance(store: QuarantineStor
     assert (moved.byte_count, moved.batch_count) == (len(TAIL), 20)
     assert store.tails() == [moved]
     assert b"".join(store.chunks(moved)) == TAIL
+
+
+def led(offset: int, leader_epoch: int) -> bytes:
+    """Return a batch that was appended under a leader epoch."""
+    data = bytearray(build_batch([Record(None, b"value")]))
+    stamp(data, 0, base_offset=offset, leader_epoch=leader_epoch)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("later", "cause", "elected_clean", "is_found"),
+    [
+        ((8 << 16) + 6, CutCause.LINEAGE, True, False),
+        ((8 << 16) + 5, CutCause.LINEAGE, True, True),
+        pytest.param((9 << 16) + 1, CutCause.LINEAGE, True, True, id="of another region's time"),
+        pytest.param((8 << 16) + 6, CutCause.DIVERGENCE, True, True, id="nobody judged"),
+        pytest.param((8 << 16) + 6, CutCause.LINEAGE, False, True, id="somebody led out of sync"),
+    ],
+)
+async def test_INV_LO9_what_a_later_leader_of_the_region_had_passed_over_is_no_loss(
+    store: QuarantineStore, later: int, cause: CutCause, elected_clean: bool, is_found: bool
+) -> None:
+    """Two nodes hold different batches at one offset: only that of the later leader can have been acknowledged."""
+    older = (8 << 16) + 5
+    named = msgspec.structs.replace(NAMED, last_offset=40, cause=cause)
+    for epoch in (older, later):
+        await store.move_in(named, lambda offset, epoch=epoch: led(offset, epoch))  # type: ignore[misc]
+    longer = msgspec.structs.replace(named, first_offset=41, last_offset=41)
+    await store.move_in(longer, lambda offset: led(offset, older))
+    tail = await quarantined_tail(store, store.tails(), elected_clean=elected_clean)
+    found = {(batch.header.base_offset, batch.header.leader_epoch) for batch in tail.batches}
+    assert (40, later) in found
+    assert ((40, older) in found, (41, older) in found) == (is_found, is_found)
 
 
 async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
