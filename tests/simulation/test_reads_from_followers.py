@@ -34,6 +34,12 @@ def serving(leader: Member) -> set[int]:
     return {member.node_id for member in replication.leading.serving()}
 
 
+def shows(node: Member) -> bool:
+    """Return whether a node shows its copy of partition 0; one that has just joined may not have opened it yet."""
+    found = node.node.storage.partitions.get(TOPIC, 0)
+    return found is not None and found.sight.shows_committed
+
+
 async def all_serve(cluster: Cluster) -> Member:
     """Return the leader once it knows that both followers serve readers, of `TOPIC` too."""
     leader = await all_in_sync(cluster)
@@ -41,7 +47,7 @@ async def all_serve(cluster: Cluster) -> Member:
     await cluster.until(
         lambda: (
             serving(leader) == {node.node_id for node in others}
-            and all(node.partition(TOPIC, 0).sight.shows_committed for node in others)
+            and all(shows(node) for node in others)
         ),
         "followers serve readers",
     )
