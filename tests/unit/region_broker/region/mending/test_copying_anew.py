@@ -1,11 +1,25 @@
-"""When a node may put a log aside, by what the metadata say of it."""
+"""When a node may put a log aside, by what the metadata say of it, and what the node that leads says of its own."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch, Member
 from region_broker.controller.cluster_image import Leadership
-from region_broker.region.mending.copying_anew import objection
-from tests.fixtures.cluster_images import member
+from region_broker.region.mending.copying_anew import (
+    AskLogHeld,
+    CopyingAnew,
+    CopyingAnewParts,
+    LogHeld,
+    objection,
+)
+from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.sessions import NodeSession
+from tests.fixtures.cluster_images import born, member
+from tests.fixtures.node_logs import TOPIC_ID, Fixture
+from tests.fixtures.scrubbing import BATCHES, filled
 
 ONE, TWO, THREE = map(member, (1, 2, 3))
 
@@ -33,3 +47,61 @@ def test_INV_CAN1_a_log_stays_where_this_node_counts_or_nobody_else_is_known_to_
 def test_INV_CAN1_a_log_may_go_aside_where_another_node_leads_and_this_one_is_out_of_sync() -> None:
     assert objection(ONE, leadership(TWO, TWO, THREE)) is None
     assert objection(ONE, leadership(TWO, TWO)) is None
+
+
+# -- what the node that leads says -----------------------------------------------------------------
+
+
+def leading(some: Fixture, present: Leadership) -> CopyingAnew:
+    """Return the side of node 1, whose metadata are so."""
+    image = msgspec.structs.replace(born(), leadership=present)
+    unused = cast("Any", None)
+    parts = CopyingAnewParts(
+        me=ONE, image=lambda: image, partitions=some.table, line=unused, following=unused, follows=unused, logs_changed=unused
+    )  # fmt: skip
+    return CopyingAnew(parts)
+
+
+async def ask(side: CopyingAnew, epoch: int = 9) -> LogHeld:
+    """Let node 2 ask."""
+    message = AskLogHeld(leader_epoch=LeaderEpoch(epoch), topic_id=TOPIC_ID, partition=0)
+    session = cast("NodeSession", SimpleNamespace(member=TWO))
+    return await side._on_ask(session, message, memoryview(b""))
+
+
+async def test_INV_CAN2_who_leads_and_has_a_sound_log_says_so() -> None:
+    held = await ask(leading(filled(), leadership(ONE, ONE, THREE)))
+    assert held == LogHeld(log_start_offset=0, high_watermark=BATCHES)
+
+
+@pytest.mark.parametrize(
+    ("present", "epoch", "why"),
+    [
+        (leadership(THREE, ONE, THREE), 9, "does not lead"),
+        (leadership(None, ONE, THREE), 9, "does not lead"),
+        (leadership(ONE, ONE, THREE), 8, "does not lead under that leader epoch"),
+        (leadership(ONE, ONE, TWO), 9, "still counts that node as in sync"),
+    ],
+)
+async def test_INV_CAN1_INV_CAN2_it_is_not_said_where_the_metadata_are_otherwise(
+    present: Leadership, epoch: int, why: str
+) -> None:
+    with pytest.raises(PeerRefused, match=why):
+        await ask(leading(filled(), present), epoch)
+
+
+async def test_INV_CAN2_nor_of_a_log_that_is_damaged_lost_or_stopped() -> None:
+    some = filled()
+    side = leading(some, leadership(ONE, ONE))
+    side.is_damaged = lambda key: key == some.partition.key
+    with pytest.raises(PeerRefused, match="is damaged at node"):
+        await ask(side)
+    side.is_damaged = lambda _: False
+    await ask(side)
+    some.table._made.note_lost(TOPIC_ID, 0)
+    with pytest.raises(PeerRefused, match="or lost"):
+        await ask(side)
+    some = filled()
+    some.partition.stop("its disk has failed")
+    with pytest.raises(PeerRefused, match="does not run at node"):
+        await ask(leading(some, leadership(ONE, ONE)))
