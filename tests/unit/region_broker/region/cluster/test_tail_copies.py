@@ -326,6 +326,46 @@ async def test_INV_TLC1_another_lineage_and_another_life_are_asked_about_at_once
         await until(lambda: not one.outstanding, "it was asked again")
 
 
+async def test_INV_TLC1_what_changes_while_the_nodes_are_asked_has_them_asked_again(
+    nodes: tuple[Node, Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = nodes
+    real, is_first = three.store.kept, True
+
+    async def kept() -> object:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            for node in nodes:
+                node.lineage = node.cut_by = 2
+            image = one.seen.image
+            domain = image.domains["main"]
+            entry = msgspec.structs.replace(domain.lineage[0], region_epoch=SECOND)
+            domain = msgspec.structs.replace(domain, lineage=(*domain.lineage, entry))
+            one.sees(msgspec.structs.replace(image, domains={"main": domain}))
+        return await real()
+
+    monkeypatch.setattr(three.store, "kept", kept)
+    async with copying([one], two, three):
+        await until(lambda: not one.outstanding, "node 2 was asked again")
+
+
+async def test_INV_TLC1_who_does_not_answer_is_asked_again_soon_and_who_has_trouble_later(
+    nodes: tuple[Node, Node, Node],
+) -> None:
+    one, two, three = nodes
+    async with running(two.side, three.side):
+        assert await one.copies._look() == tail_copies.LOOK_AGAIN_MS
+        two.cut_by = 0
+        assert await one.copies._look() == tail_copies.AGAIN_MS
+        two.cut_by = 1
+        await two.cuts(named())
+        one.no_room = "the disk is nearly full"
+        assert await one.copies._look() == tail_copies.TROUBLE_AGAIN_MS
+        three.cut_by = 0
+        assert await one.copies._look() == tail_copies.AGAIN_MS
+
+
 async def test_INV_TLC3_a_list_counts_for_the_lineage_that_was_cut_by_before_it_was_read(
     nodes: tuple[Node, Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
