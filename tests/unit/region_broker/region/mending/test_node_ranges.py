@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from region_broker.log.cleaning.state import CleanMark
-from region_broker.region.mending import node_ranges
+from region_broker.region.mending import node_ranges, range_side
 from region_broker.region.mending.node_ranges import AskNodeRange, NodeRangeSide
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.sessions import NodeSession
@@ -52,7 +52,7 @@ async def test_INV_NRG1_nor_what_was_cleaned_or_has_stopped_while_it_was_read(
     monkeypatch: pytest.MonkeyPatch, becomes: str
 ) -> None:
     some = filled()
-    real = node_ranges.sound_range
+    real = range_side.sound_range
 
     async def sound_range(*arguments: Any) -> Any:
         found = await real(*arguments)
