@@ -463,3 +463,24 @@ def test_INV_TC8_an_end_comes_after_the_partitions_that_its_producer_asked_for_b
     fixture.deliver()
     assert (fixture.answers[joins].verdict, fixture.answers[ends].verdict) == (V.OK, V.OK)
     assert fixture.record().status is status
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_INV_TC8_only_an_end_that_would_be_refused_waits_and_only_behind_its_own_pair(
+    commit: bool,
+) -> None:
+    """One that is sent again, or whose pair asked for nothing, ends no transaction that comes later."""
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=commit)
+    fixture.persist()
+    joins, again = fixture.add(pid, 0, A), fixture.end(pid, 0, commit=commit)
+    assert fixture.answers[again].verdict is V.CONCURRENT
+    fixture.deliver()
+    assert fixture.answers[joins].verdict is V.OK
+    assert fixture.record().status is S.ONGOING
+    fixture, pid = started()
+    fixture.end(pid, 0, commit=commit)
+    fixture.persist()
+    fixture.add(pid, 1, A)
+    other = fixture.end(pid, 0, commit=not commit)
+    assert fixture.answers[other].verdict is V.INVALID_STATE

@@ -6,7 +6,7 @@ import pytest
 from geo_replicator.folder_life import Birth
 from idempotency.identity import RegionEpoch
 from region_broker.controller.cluster_commands import BearDomain
-from region_broker.controller.metadata_commands import RecordLineage, apply
+from region_broker.controller.metadata_commands import PutDomain, RecordLineage, apply, birth_of
 from region_broker.controller.metadata_image import (
     NO_REGION_EPOCH,
     DomainImage,
@@ -36,6 +36,12 @@ def borne(present: MetadataImage, domain: DomainImage) -> DomainImage:
 
 def with_birth(domain: DomainImage, birth: Birth | None = BIRTH) -> DomainImage:
     return msgspec.structs.replace(domain, birth=birth)
+
+
+def test_INV_FL1_a_birth_is_written_as_all_nodes_of_the_region_know_it() -> None:
+    older = msgspec.structs.replace(having(BORN), feature_level=1)
+    assert birth_of(older, BORN) == PutDomain(BORN)
+    assert birth_of(msgspec.structs.replace(older, feature_level=2), BORN) == BearDomain(BORN)
 
 
 @pytest.mark.parametrize("learnt", [False, True])

@@ -90,6 +90,7 @@ def test_INV_FL1_a_level_allows_what_it_has_and_what_older_ones_had() -> None:
     assert allows(2, CountNodeStart())
     assert allows(1, FinalizeLevel(2)), "it belongs to the level that it raises to"
     assert not allows(0, CountNodeStart())
+    assert allows(2, FinalizeLevel(1)), "that it lowers the level is said by who carries it out"
 
 
 async def test_INV_FL1_a_store_proposes_nothing_that_the_level_does_not_allow(
@@ -116,6 +117,15 @@ def test_INV_FL2_every_registered_node_must_know_it() -> None:
     assert refusal(raised, FinalizeLevel(1)) == LOWERED
     assert refusal(raised, FinalizeLevel(2)) == NOT_SUPPORTED
     assert refusal(raised, FinalizeLevel(3)) == NOT_SUPPORTED
+
+
+def test_INV_FL2_nor_is_it_raised_to_one_that_a_node_knows_no_more() -> None:
+    """A later release may have left the older levels out."""
+    image = after(born(), knowing(1, range(1, 5)))
+    nodes = {1: msgspec.structs.replace(image.nodes[1], lowest_level=3)}
+    image = msgspec.structs.replace(image, nodes=nodes)
+    assert refusal(image, FinalizeLevel(2)) == NOT_SUPPORTED
+    assert after(image, FinalizeLevel(3)).feature_level == 3
 
 
 def test_INV_FL3_a_node_registers_only_where_its_code_knows_the_level() -> None:

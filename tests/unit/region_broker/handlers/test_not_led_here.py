@@ -687,12 +687,23 @@ async def test_INV_HRD5_who_leads_and_is_not_sure_of_it_names_no_fault_that_may_
         first = batch(
             origin=Origin(ProducerId(7), ProducerEpoch(0), base_sequence=SequenceNumber(0))
         )
+        older = batch(
+            origin=Origin(ProducerId(8), ProducerEpoch(0), base_sequence=SequenceNumber(0))
+        )
+        newer = batch(
+            origin=Origin(ProducerId(8), ProducerEpoch(1), base_sequence=SequenceNumber(0))
+        )
         assert codes(await client.call(0, 9, produce_of(first))) == {0}
+        assert codes(await client.call(0, 9, produce_of(newer))) == {0}
         fixture.services.is_sure = lambda: False
         assert codes(await client.call(0, 9, produce_of(gap))) == {6}
+        fenced = await fixture.connect()
+        assert codes(await fenced.call(0, 9, produce_of(older))) == {47}, (
+            "no other leader undoes it"
+        )
         assert codes(await client.call(1, 12, fetch_of(99))) == {0, 6}
         assert codes(await client.call(1, 12, fetch_of(0))) == {0}
-        assert fixture.partition("t").log_end_offset == 1
+        assert fixture.partition("t").log_end_offset == 2
         fixture.services.is_sure = lambda: True
         again = await fixture.connect()
         assert codes(await again.call(0, 9, produce_of(gap))) == {45}

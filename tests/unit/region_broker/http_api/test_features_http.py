@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from region_broker.cli.cluster import cluster
 from region_broker.controller.cluster_commands import RegisterNode
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded
 from region_broker.http_api.routes_cluster import add_cluster_routes
 from region_broker.http_api.routes_features import add_feature_routes
@@ -112,6 +113,19 @@ async def test_INV_FUP1_a_node_that_has_not_registered_keeps_it_from_being_raise
     finally:
         await server.stop()
         await store.close()
+
+
+async def test_INV_FL2_nobody_raises_it_to_what_the_own_code_does_not_know(tmp_path: Path) -> None:
+    """The nodes may have registered as what they were before this one was put back to an older version."""
+    store = await open_metadata(tmp_path / "metadata.db", levels=range(1, 2))
+    own = msgspec.structs.replace(node(1), incarnation=MEMBER.incarnation, feature_level=2)
+    await store.apply(RegisterNode(own))
+    with pytest.raises(
+        CommandRefused, match="the code of node 1 knows the feature levels 1, not 2"
+    ):
+        await FeatureRaising("eu", 1, store).raise_to(2, dry_run=False)
+    assert store.image.feature_level == 1
+    await store.close()
 
 
 async def posted(url: str, body: Any) -> tuple[int, Any]:

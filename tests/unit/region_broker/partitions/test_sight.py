@@ -159,3 +159,17 @@ async def test_a_cut_that_takes_nothing_ends_no_wait() -> None:
     some.partition.commits.notify(9, waiting)
     some.partition.truncate_to(6)
     assert not waiting.future.done()
+
+
+def test_INV_PT11_a_copy_is_shown_up_to_hw_and_no_more_once_it_is_cut_or_leads() -> None:
+    partition = mirror().partition
+    partition.commit_up_to(5)
+    sight = partition.sight
+    partition.copy_view.show(LEADER_EPOCH)
+    assert (sight.shows_committed, ends(partition)) == (True, (5, 5))
+    sight.show_no_more_than(4)
+    assert not sight.is_copy_shown, "what it shows was compared with a log that is another one now"
+    assert ends(partition) == (0, 0)
+    partition.copy_view.show(LEADER_EPOCH)
+    sight.lead(NEWER)
+    assert not sight.is_copy_shown, "what leads is no copy"

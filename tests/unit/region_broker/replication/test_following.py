@@ -493,3 +493,41 @@ def test_INV_RPF9_who_lacks_nothing_says_nothing_of_it() -> None:
     follower.step(LogsLacking(frozenset()))
     follower.connected(x=local((E1, 0), end=3))
     assert follower.checked((X, answer(E1, E1, 9)))[0] == SendFetch(1, {X: 3}, (), {X: 3}, {}, None)
+
+
+def test_INV_RPF9_what_is_known_before_a_session_is_said_once_it_has_begun() -> None:
+    follower = Follower()
+    assert follower.step(LogsLacking(frozenset({Y}))) == []
+    assert follower.step(LogsLacking(frozenset())) == []
+    follower.connected(x=local((E1, 0), end=3))
+    first, second = follower.checked((X, answer(E1, E1, 9)))
+    assert first == SendFetch(1, {X: 3}, (), {X: 3}, {}, None), "there is nothing to be said"
+    assert second == SendFetch(1, {}, (), {}, {}, None)
+
+
+def little(position: int, end: int) -> Slice:
+    return Slice(X, position, end, 0, 0, 1)
+
+
+def test_INV_RPF6_the_other_fetches_wait_until_all_that_came_is_durable() -> None:
+    follower = copying()
+    assert fetches(follower.fetched(little(3, 5))) == []
+    assert fetches(follower.step(LogsDurable({X: 4}))) != []
+    assert fetches(follower.fetched(Slice(X, 5, 5, 0, 0))) == [], "5 is not durable yet"
+    assert fetches(follower.step(LogsDurable({X: 5}))) != []
+
+
+def test_INV_RPF6_what_was_not_durable_in_another_session_or_of_a_log_that_is_gone_holds_nothing() -> (
+    None
+):
+    follower = copying()
+    assert fetches(follower.fetched(little(3, 5))) == []
+    follower.step(ConnectionBroken(1))
+    follower.now_ms += BACKOFF_MS_MAX
+    follower.step(Ticked())
+    follower.step(Connected(2, {X: local((E1, 0), end=5, durable=3)}))
+    assert len(fetches(follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)})))) == 2
+    follower = copying()
+    assert fetches(follower.fetched(little(3, 5))) == []
+    assert len(fetches(follower.step(LogRemoved(X)))) == 1
+    assert len(fetches(follower.fetched())) == 1

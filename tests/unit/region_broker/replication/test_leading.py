@@ -726,6 +726,40 @@ def test_INV_CAN2_a_member_counts_that_is_proposed_or_has_not_said_that_a_log_st
     assert group.core.counts_on(B, X), "nobody knows whether it was"
 
 
+def test_INV_RPP1_a_session_begins_with_no_log_that_has_stopped() -> None:
+    """Who lacks nothing says nothing of it (INV-RPF9)."""
+    group = Group(A, end=3)
+    group.connect(B)
+    assert lacking(group, X) == []
+    group.connect(B, 2)
+    assert proposal(group.report(B, 2, x=3)).members == {A, B}
+
+
+def test_INV_RPP1_what_comes_with_the_news_that_a_log_has_stopped_counts_behind_it() -> None:
+    """The log that took its place may be said in the same report."""
+    group = Group(A, end=3)
+    group.connect(B)
+    assert lacking(group, X, Y, x=3) == []
+    assert proposal(lacking(group)).members == {A, B}
+
+
+def test_INV_RPL12_a_follower_whose_log_was_put_aside_is_behind_and_its_log_starts_at_0() -> None:
+    group = Group(A, end=3)
+    group.step(LogStartMoved(X, 2))
+    group.connect(B)
+    assert proposal(group.starts(B, ends={"x": 3}, x=2)).members == {A, B}
+    group.changed(2, A, B)
+    assert proposal(lacking(group, X)).members == {A}
+    assert group.core.standings(group.now_ms)[B].records_behind == 3
+    group.changed(3, A)
+    group.at(PAUSE_MS)
+    assert lacking(group) == []
+    assert group.starts(B, ends={"x": 3}) == [], (
+        "it has not said that its log starts where the leader's does"
+    )
+    assert proposal(group.starts(B, x=2)).members == {A, B}
+
+
 def test_INV_RPL2_INV_RPL12_hw_does_not_go_down_with_a_log_that_stops() -> None:
     group = Group(A, B, end=3)
     group.connect(B)

@@ -304,6 +304,113 @@ async def test_INV_TLC3_who_has_not_cut_yet_is_outstanding(
         assert set(one.outstanding) == {2, 3}, "there was another takeover"
 
 
+async def test_INV_TLC1_another_lineage_and_another_life_are_asked_about_at_once(
+    nodes: tuple[Node, Node, Node],
+) -> None:
+    one, two, three = nodes
+    async with copying([one], two, three):
+        await until(lambda: not one.outstanding, "all is compared")
+        image = one.seen.image
+        domain = image.domains["main"]
+        entry = msgspec.structs.replace(domain.lineage[0], region_epoch=SECOND)
+        domain = msgspec.structs.replace(domain, lineage=(*domain.lineage, entry))
+        for node in nodes:
+            node.lineage = node.cut_by = 2
+        one.sees(msgspec.structs.replace(image, domains={"main": domain}))
+        assert set(one.outstanding) == {2, 3}, "there was another takeover"
+        await until(lambda: not one.outstanding, "both were asked again")
+        image = one.seen.image
+        reborn = msgspec.structs.replace(image.nodes[2], life=UUID(int=77))
+        one.sees(msgspec.structs.replace(image, nodes={**image.nodes, 2: reborn}))
+        assert set(one.outstanding) == {2}, "its process is another one"
+        await until(lambda: not one.outstanding, "it was asked again")
+
+
+async def test_INV_TLC1_what_changes_while_the_nodes_are_asked_has_them_asked_again(
+    nodes: tuple[Node, Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = nodes
+    real, is_first = three.store.kept, True
+
+    async def kept() -> object:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            for node in nodes:
+                node.lineage = node.cut_by = 2
+            image = one.seen.image
+            domain = image.domains["main"]
+            entry = msgspec.structs.replace(domain.lineage[0], region_epoch=SECOND)
+            domain = msgspec.structs.replace(domain, lineage=(*domain.lineage, entry))
+            one.sees(msgspec.structs.replace(image, domains={"main": domain}))
+        return await real()
+
+    monkeypatch.setattr(three.store, "kept", kept)
+    async with copying([one], two, three):
+        await until(lambda: not one.outstanding, "node 2 was asked again")
+
+
+async def test_INV_TLC1_who_does_not_answer_is_asked_again_soon_and_who_has_trouble_later(
+    nodes: tuple[Node, Node, Node],
+) -> None:
+    one, two, three = nodes
+    async with running(two.side, three.side):
+        assert await one.copies._look() == tail_copies.LOOK_AGAIN_MS
+        two.cut_by = 0
+        assert await one.copies._look() == tail_copies.AGAIN_MS
+        two.cut_by = 1
+        await two.cuts(named())
+        one.no_room = "the disk is nearly full"
+        assert await one.copies._look() == tail_copies.TROUBLE_AGAIN_MS
+        three.cut_by = 0
+        assert await one.copies._look() == tail_copies.AGAIN_MS
+
+
+async def test_INV_TLC3_a_list_counts_for_the_lineage_that_was_cut_by_before_it_was_read(
+    nodes: tuple[Node, Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cut off by the next one while the list is read may not be in it."""
+    _, two, _ = nodes
+    real = two.store.kept
+
+    async def kept() -> object:
+        found = await real()
+        two.cut_by = 2
+        return found
+
+    monkeypatch.setattr(two.store, "kept", kept)
+    session: NodeSession = None  # type: ignore[assignment]
+    ask = AskTails(known_digest="", from_index=0)
+    answer = await two.copies._on_ask(session, ask, memoryview(b""))
+    assert isinstance(answer.message, TailList)
+    assert answer.message.cut_by == 1
+
+
+async def test_a_tail_that_was_taken_away_and_one_that_came_are_another_list(
+    nodes: tuple[Node, Node, Node],
+) -> None:
+    """There are as many as before."""
+    _, two, _ = nodes
+    session: NodeSession = None  # type: ignore[assignment]
+
+    async def digest() -> str:
+        ask = AskTails(known_digest="", from_index=0)
+        answer = await two.copies._on_ask(session, ask, memoryview(b""))
+        assert isinstance(answer.message, TailList)
+        assert answer.message.tail_count == 1
+        return answer.message.digest
+
+    gone = await two.cuts(named())
+    before = await digest()
+    (batches,) = two.folder.rglob("*.batches")
+    batches.unlink()
+    ask = AskTailPiece.of(gone.identity, 0)
+    answer = await two.copies._on_ask_piece(session, ask, memoryview(b""))
+    assert answer.message == TailPiece(there=False)
+    await two.cuts(named(epoch=SECOND))
+    assert await digest() != before
+
+
 async def test_a_tail_that_is_damaged_there_is_said_and_comes_from_who_has_it_whole(
     nodes: tuple[Node, Node, Node], soon: None
 ) -> None:

@@ -1,10 +1,14 @@
 """What a node gives another one of its region of a log, and what it does not."""
 
+from typing import Any, cast
+
 import pytest
 
 from region_broker.log.cleaning.state import CleanMark
+from region_broker.region.mending import node_ranges, range_side
 from region_broker.region.mending.node_ranges import AskNodeRange, NodeRangeSide
 from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.sessions import NodeSession
 from tests.fixtures.node_logs import TOPIC_ID, Fixture
 from tests.fixtures.scrubbing import BATCHES, filled
 
@@ -41,3 +45,28 @@ def test_INV_NRG1_nothing_leaves_of_a_log_that_has_stopped() -> None:
     some.partition.stop("its disk has failed")
     with pytest.raises(PeerRefused, match="no such log here that runs"):
         ask(some, 0, 4)
+
+
+@pytest.mark.parametrize("becomes", ["cleaned", "stopped"])
+async def test_INV_NRG1_nor_what_was_cleaned_or_has_stopped_while_it_was_read(
+    monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    some = filled()
+    real = range_side.sound_range
+
+    async def sound_range(*arguments: Any) -> Any:
+        found = await real(*arguments)
+        if becomes == "cleaned":
+            some.partition.log.cleaning.note(CleanMark(first_dirty_offset=4, holes_below=4))
+        else:
+            some.partition.stop("its disk has failed")
+        return found
+
+    message = AskNodeRange(
+        topic_id=TOPIC_ID, partition=0, from_offset=0, to_offset=2, bytes_max=1 << 20
+    )
+    side, session = NodeRangeSide(some.table), cast("NodeSession", None)
+    assert (await side._on_ask(session, message, memoryview(b""))).attachment
+    monkeypatch.setattr(node_ranges, "sound_range", sound_range)
+    with pytest.raises(PeerRefused):
+        await side._on_ask(session, message, memoryview(b""))
