@@ -290,7 +290,9 @@ class TailCopies:
     def _note(self, node: NodeImage, failure: Exception | None) -> None:
         why = "" if failure is None else (str(failure) or repr(failure))[:300]
         if why and why != self._why.get(node.member):
-            _log.warning("what node %d has cut off is not all here yet: %s", node.node_id, why)
+            # A node that starts, or is of an older version, does not answer yet: no trouble.
+            level = logging.WARNING if isinstance(failure, _Trouble) else logging.INFO
+            _log.log(level, "what node %d has cut off is not all here yet: %s", node.node_id, why)
         self._why[node.member] = why
 
     async def _compare(self, node: NodeImage, lineage: int, client: NodeClient) -> Exception | None:
