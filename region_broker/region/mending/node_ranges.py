@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from geo_replicator.history import LastBatch
 from idempotency.identity import LeaderEpoch, Member
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.log.failures import NotMended
@@ -27,12 +26,8 @@ from region_broker.region.mending.range_side import (
     RANGE_BYTES_MAX,
     sound_range,
 )
-from region_broker.region.peers.protocol import (
-    UNKNOWN_MESSAGE,
-    PeerMessage,
-    PeerRefused,
-    PeerUnreachable,
-)
+from region_broker.region.mending.told_ranges import judged
+from region_broker.region.peers.protocol import PeerMessage, PeerRefused
 from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
 
 
@@ -124,26 +119,11 @@ class NodeRanges:
         refusals = []
         for member in self._others():
             try:
-                return await self._ask(member, message, wanted.above)
+                asking = asked(self.line, member, message, NodeRangeSent)
+                return await judged(asking, wanted.above)
             except NotMended as error:
                 refusals.append(f"node {member.node_id}: {error}")
         raise NotMended("; ".join(refusals) or "no other node of this region is in sync")
-
-    async def _ask(self, member: Member, message: AskNodeRange, above: LastBatch) -> bytes:
-        try:
-            told, data = await asked(self.line, member, message, NodeRangeSent)
-        except PeerRefused as error:
-            if error.code == UNKNOWN_MESSAGE:
-                raise NotMended("its version cannot send single ranges: upgrade it") from error
-            raise NotMended(error.reason) from error
-        except PeerUnreachable as error:
-            raise NotMended(str(error)) from error
-        theirs = LastBatch(told.above_leader_epoch, told.above_base_offset, told.above_crc)
-        if theirs != above:  # INV-NRG2
-            raise NotMended(f"its log is another one: {theirs} where {above} lies here")
-        if not data:
-            raise NotMended("it sent nothing")
-        return data
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ Not here: whether the bytes fit (`log.scrubbing.damage`).
 
 from typing import Final
 
-from geo_replicator.history import LastBatch
 from geo_replicator.lineage import LogKey
 from region_broker.log.failures import NotMended
 from region_broker.partitions.mending import Wanted
@@ -19,11 +18,10 @@ from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.mending.messages import AskRange, RangeSent
 from region_broker.region.mending.range_side import RANGE_BYTES_MAX
 from region_broker.region.mending.shared_logs import NothingShared, SharedLogs
+from region_broker.region.mending.told_ranges import judged
 from region_broker.region.peers.protocol import (
-    UNKNOWN_MESSAGE,
     PeerIdentity,
     PeerRefused,
-    PeerUnreachable,
 )
 
 ANSWER_TIMEOUT_MS: Final = 15_000
@@ -65,26 +63,10 @@ class PeerRanges:
         refusals = []
         for name in names:
             try:
-                return await self._ask(name, message, wanted.above)
+                asking = self._peers.ask_attached(
+                    name, message, RangeSent, timeout_ms=ANSWER_TIMEOUT_MS
+                )
+                return await judged(asking, wanted.above)
             except NotMended as error:
                 refusals.append(f"region {name}: {error}")
         raise NotMended(f"{place}: {'; '.join(refusals) or 'there is no other region'}")
-
-    async def _ask(self, region: str, message: AskRange, above: LastBatch) -> bytes:
-        """Return what one region sends; raises `NotMended`."""
-        try:
-            told, data = await self._peers.ask_attached(
-                region, message, RangeSent, timeout_ms=ANSWER_TIMEOUT_MS
-            )
-        except PeerRefused as error:
-            if error.code == UNKNOWN_MESSAGE:
-                raise NotMended("its version cannot send single ranges: upgrade it") from error
-            raise NotMended(error.reason) from error
-        except PeerUnreachable as error:
-            raise NotMended(str(error)) from error
-        theirs = LastBatch(told.above_leader_epoch, told.above_base_offset, told.above_crc)
-        if theirs != above:  # INV-RGQ1
-            raise NotMended(f"its log is another one: {theirs} where {above} lies here")
-        if not data:
-            raise NotMended("it sent nothing")
-        return data
