@@ -90,8 +90,59 @@ class FinalizeLevel(msgspec.Struct, frozen=True, tag=True):
     level: int
 
 
+class PreferSpread(msgspec.Struct, frozen=True, tag=True):
+    """An operator's word, whether leaders are to be spread whenever the region acts steadily; changes nothing else (ADR 53)."""
+
+    wanted: bool
+
+
+class SpreadLeaders(msgspec.Struct, frozen=True, tag=True):
+    """Let data groups be led by other nodes than the main group's leader, which asks for it under its own leader epoch.
+
+    `preferred`: node ids by group number, the first one that of `leader`; the others are elected with this, each under a leader epoch of its
+    own, the next ones after `last_leader_epoch`, with the in-sync set of the main group. `expected_version`: of the main group's row, which grows.
+    """
+
+    leader: Member
+    leader_epoch: LeaderEpoch
+    preferred: tuple[int, ...]
+    topics: tuple[UUID, ...]
+    expected_version: int
+
+
+class ElectGroupLeader(msgspec.Struct, frozen=True, tag=True):
+    """`ElectLeader` of a data group; the others stay as they are."""
+
+    group: int
+    leader: Member
+    leader_epoch: LeaderEpoch
+    expected_version: int
+
+
+class ChangeGroupInSync(msgspec.Struct, frozen=True, tag=True):
+    """`ChangeInSync` of a data group, by that group's leader."""
+
+    group: int
+    leader: Member
+    leader_epoch: LeaderEpoch
+    in_sync: tuple[Member, ...]
+    expected_version: int
+
+
+class GatherLeaders(msgspec.Struct, frozen=True, tag=True):
+    """End the spread: the main group's leader leads all logs again, elected anew under the next leader epoch.
+
+    Any node may ask for it. `expected_version`: of the main group's row. Whoever is in sync afterwards was in sync in every group.
+    """
+
+    expected_version: int
+
+
 NodeCommand: TypeAlias = RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode
 LeadershipCommand: TypeAlias = ElectLeader | ElectUnclean | ChangeInSync
+SpreadCommand: TypeAlias = (
+    PreferSpread | SpreadLeaders | ElectGroupLeader | ChangeGroupInSync | GatherLeaders
+)
 
 
 class BearDomain(msgspec.Struct, frozen=True, tag=True):

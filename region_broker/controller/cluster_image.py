@@ -1,16 +1,18 @@
 """The nodes of a region, and which of them leads its logs: a part of the metadata image.
 
-All logs of a region are led together, by one node at a time (ADR 47). Not here: how it changes (`cluster_changes`), who decides
-that (`cluster`).
+All logs of a region are led together, by one node at a time (ADR 47), but where the leaders of partitions are spread (ADR 53). Not
+here: how it changes (`cluster_changes`), who decides that (`cluster`).
 """
 
-from typing import Final
+from functools import cached_property
+from typing import Final, NewType
 from uuid import UUID
+from zlib import crc32
 
 import msgspec
 
 from geo_replicator.folder_life import Shown
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, LogKey
 from region_broker.controller.raft.entries import Member
 
 NODES_MAX: Final = 64
@@ -21,6 +23,9 @@ REMEMBERED_MAX: Final = 32
 """Lives, and incarnations, that a node had before and that are remembered of it."""
 NO_LEADERSHIP: Final = 0
 """The version of the leadership where there is none yet."""
+GroupNumber = NewType("GroupNumber", int)
+MAIN_GROUP: Final = GroupNumber(0)
+"""The replica group of the ledgers, and of all that is not spread: `MetadataImage.leadership` is its row."""
 
 
 class NodeImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,3 +89,25 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: tuple[Member, ...]
     version: int
     unclean: int = 0
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """How the leaders of partitions are spread over the nodes, while they are (ADR 53).
+
+    `groups`: the rows of the data groups, by number from 1 on. `preferred`: the node that is to lead each group, by number; the first one is
+    that of the main group. `topics`: the topics whose partitions are spread, sorted; the others' belong to the main group.
+    """
+
+    groups: dict[int, Leadership]
+    preferred: tuple[int, ...]
+    topics: tuple[UUID, ...]
+
+    @cached_property
+    def _spread_topics(self) -> frozenset[UUID]:
+        return frozenset(self.topics)
+
+    def group_of(self, key: LogKey) -> GroupNumber:
+        """Return the replica group of a log: a topic's partitions go round all groups, beginning anywhere."""
+        if key.topic_id not in self._spread_topics:
+            return MAIN_GROUP
+        return GroupNumber((crc32(key.topic_id.bytes) + key.partition) % len(self.preferred))

@@ -22,7 +22,14 @@ import msgspec
 from geo_replicator.folder_life import Birth
 from idempotency import identity
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
-from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage
+from region_broker.controller.cluster_image import (
+    MAIN_GROUP,
+    FolderImage,
+    GroupNumber,
+    Leadership,
+    NodeImage,
+    Spread,
+)
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.region_folder import RegionFolder
 
@@ -147,6 +154,24 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How many members have been in sync at once, in a region that was one of one node (INV-MH7); 0 in one that began with several."""
     region_folder: RegionFolder | None = None
     """What a region of several nodes knows of itself; None in one of one node, whose folder says it."""
+    spread: Spread | None = None
+    """How the leaders of partitions are spread; None while one node leads all logs (ADR 53)."""
+    spread_wanted: bool = False
+    """Whether an operator has ordered that they are to be spread whenever the region acts steadily."""
+
+    def group_of(self, key: identity.LogKey) -> GroupNumber:
+        """Return the replica group that a log belongs to now."""
+        return MAIN_GROUP if self.spread is None else self.spread.group_of(key)
+
+    def leadership_in(self, group: int) -> Leadership | None:
+        """Return the row of a replica group, None for one that there is none of."""
+        if group == MAIN_GROUP:
+            return self.leadership
+        return None if self.spread is None else self.spread.groups.get(group)
+
+    def leadership_of(self, key: identity.LogKey) -> Leadership | None:
+        """Return who leads a log, and who is in sync; None where nobody was ever elected."""
+        return self.leadership_in(self.group_of(key))
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""
