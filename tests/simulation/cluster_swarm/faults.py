@@ -137,6 +137,13 @@ async def _swap(stage: Stage, gust: Gust, name: str) -> None:
     await folders.swapped(stage, name, gust.for_s, other_of(gust, name))
 
 
+async def _spread(stage: Stage, gust: Gust, _name: str) -> None:
+    """Let an operator gather the leaders for a while."""
+    await stage.order_spread(wanted=False)
+    await asyncio.sleep(gust.for_s)
+    await stage.order_spread(wanted=True)
+
+
 _PLAYS: Final[dict[Fault, Callable[[Stage, Gust, str], Awaitable[None]]]] = {
     Fault.KILL: partial(_kill, power=False),
     Fault.POWER: partial(_kill, power=True),
@@ -166,4 +173,5 @@ _PLAYS: Final[dict[Fault, Callable[[Stage, Gust, str], Awaitable[None]]]] = {
     Fault.ALL_KILLED: _all_down,
     Fault.ALL_PAUSED: _all_paused,
     Fault.SWAP: _swap,
+    Fault.SPREAD: _spread,
 }

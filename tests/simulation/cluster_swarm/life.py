@@ -128,6 +128,10 @@ class Life:
         if not await self._settle("before anything happens"):
             return
         await self._make_topics()
+        if self.plan.spreads:
+            await self.stage.order_spread(wanted=True)
+            if not await self._settle("before anything happens, and leaders are spread"):
+                return
         self.clients.start(self.spawn)
         hasten(self.clients)
         if await self._all_get_on("before anything happens"):
@@ -225,6 +229,8 @@ class Life:
         """Let the operator start what does not run any more, and wait (INV-CSL2)."""
         stage = self.stage
         stage.tell("everything is to be well")
+        if self.plan.spreads:
+            await stage.order_spread(wanted=True)
         for name in NAMES:
             if name in stage.disk_failed:
                 await stage.kill(name)

@@ -41,6 +41,7 @@ class Fault(StrEnum):
     ALL_KILLED = "all-killed"
     ALL_PAUSED = "all-paused"
     SWAP = "swap"
+    SPREAD = "spread"
 
 
 OF_ALL: Final = frozenset({Fault.ALL_POWER, Fault.ALL_KILLED, Fault.ALL_PAUSED, Fault.SWAP})
@@ -49,6 +50,8 @@ OF_FOLDERS: Final = frozenset(
     {Fault.WIPE, Fault.OLDER, Fault.ANOTHER, Fault.HALF, Fault.REMOVE, Fault.FLIP}
 )
 """What takes a folder: only where everybody is in sync, for two folders must survive."""
+NOT_DRAWN: Final = frozenset({Fault.SPREAD})
+SPREAD_SHARE: Final = 0.6
 SMALL_SEGMENT_BYTES: Final = 8_192
 LEADER_SHARE: Final = 0.55
 
@@ -80,17 +83,26 @@ class Plan:
         self.pace_s = chance.choice((0.1, 0.2, 0.4))
         self.tidemark_interval_ms = chance.choice((20, 100, 200))
         self.segment_bytes = chance.choice((None, SMALL_SEGMENT_BYTES))
-        kinds = [each for each in Fault if each not in OF_ALL or self.wild]
+        kinds = [
+            each for each in Fault if each not in NOT_DRAWN and (each not in OF_ALL or self.wild)
+        ]
         kept = [each for each in kinds if chance.random() < 0.6] or [Fault.KILL]
         self.faults = {
             each: chance.uniform(0.2, 1.0) * (0.4 if each in OF_DISKS | OF_FOLDERS else 1.0)
             for each in kept
             if each.value not in without
         } or {Fault.KILL: 1.0}
+        self.spreads = (
+            self.stream("spread").random() < SPREAD_SHARE and Fault.SPREAD.value not in without
+        )
+        """Whether an operator has leaders spread (ADR 53)."""
+        if self.spreads:
+            self.faults[Fault.SPREAD] = 0.15
 
     def __str__(self) -> str:
         """Return the character."""
         how = "calm" if self.calm else "wild" if self.wild else "a minority"
+        how += ", spread" if self.spreads else ""
         return f"{how}, rest {self.rest_s} s, delay {self.delay_ms_max} ms, pace {self.pace_s} s: {', '.join(self.faults)}"
 
     def stream(self, *what: object) -> Random:

@@ -5,14 +5,19 @@ Not here: what runs (`node_faults.stage`), faults (`faults`), clients (`clients`
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from region_broker.controller.cluster_commands import PreferSpread
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.refusals import CommandRefused
 from tests.simulation.cluster_swarm.plan import Plan
 from tests.simulation.network import Fabric
 from tests.simulation.node_faults.stage import NodesStage
 from tests.simulation.region_cluster import NAMES, Member
+from tests.simulation.spread_facts import in_sync_everywhere, is_spread_as_wanted
 from tests.simulation.trace import Trace
 
 
@@ -56,15 +61,27 @@ class Stage(NodesStage[Member]):
         return acting[0].node.storage.metadata.image if len(acting) == 1 else None
 
     def in_sync(self) -> int:
-        """Return how many are in sync, as who leads knows."""
+        """Return how many are in sync in every replica group, as who leads knows."""
         image = self.image()
-        leadership = None if image is None else image.leadership
-        return 0 if leadership is None else len(leadership.in_sync)
+        return 0 if image is None else len(in_sync_everywhere(image))
 
     def is_well(self) -> bool:
-        """Return whether all three run, one leads, and all are in sync with it."""
+        """Return whether all three run, one leads, all are in sync with it, and leaders are spread where they are to be."""
         self.check_ends()
-        return len(self.serving()) == 3 and self.in_sync() == 3 and not self.disturbed
+        image = self.image()
+        if image is None or len(self.serving()) != 3 or self.in_sync() != 3 or self.disturbed:
+            return False
+        return is_spread_as_wanted(image)
+
+    async def order_spread(self, *, wanted: bool) -> None:
+        """Have an operator order that leaders are spread, or are not."""
+        for member in self.acting():
+            if member.name not in self.paused:
+                with suppress(CommandRefused, MetadataUnwritable):
+                    await member.as_process(
+                        member.node.storage.metadata.apply(PreferSpread(wanted))
+                    )
+                return
 
     def told_state(self) -> str:
         """Return what each node says of itself."""

@@ -20,6 +20,7 @@ from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cut_judge import whole
 from tests.simulation.region_cluster import Member
+from tests.simulation.spread_facts import in_sync_everywhere
 
 LOOK_S: Final = 0.02
 
@@ -104,7 +105,8 @@ class Watch:
             if leadership is None or leadership.leader_epoch < self._newest_epoch:
                 continue
             if member.node.role.acting and leadership.leader == _identity(member):
-                in_sync = [each for each in serving if _identity(each) in leadership.in_sync]
+                everywhere = in_sync_everywhere(member.node.storage.metadata.image)
+                in_sync = [each for each in serving if _identity(each) in everywhere]
                 for text in self._broken(in_sync):
                     self._stage.blame(text)
 

@@ -1,0 +1,21 @@
+"""What an image says of leaders that are spread over the nodes of a region (ADR 53)."""
+
+from idempotency.identity import Member
+from region_broker.controller.metadata_image import MetadataImage
+
+
+def in_sync_everywhere(image: MetadataImage) -> frozenset[Member]:
+    """Return who is in sync in the main group and in every data group."""
+    if image.leadership is None:
+        return frozenset()
+    rows = [] if image.spread is None else list(image.spread.groups.values())
+    return frozenset(image.leadership.in_sync).intersection(*(row.in_sync for row in rows))
+
+
+def is_spread_as_wanted(image: MetadataImage) -> bool:
+    """Return whether leaders are spread, each where it is preferred, where that is wanted, and are not where it is not."""
+    spread = image.spread
+    if spread is None:
+        return not image.spread_wanted
+    led = {number: row.leader and row.leader.node_id for number, row in spread.groups.items()}
+    return image.spread_wanted and all(spread.preferred[number] == by for number, by in led.items())
