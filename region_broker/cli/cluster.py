@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from region_broker.cli.cluster_client import RegionOfNodes, knows_most, on_region
+from region_broker.cli.cluster_rebalance import rebalanced
 from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
 from region_broker.cli.output import (
     EXIT_FAILED,
@@ -273,15 +274,28 @@ def node_remove(
     _tell(region.order("remove", order, timeout_s), output)
 
 
-@cluster.command(epilog="Example: tidemark cluster rebalance")
-@on_region
-def rebalance(region: RegionOfNodes) -> None:
-    """Say why there is nothing to spread: one node leads all logs of a region."""
-    view = region.view()
-    click.echo(
-        f"node {view['leadership']['leader']} leads all logs of region {view['region']}: in this stage the logs of a region are led"
-        " together (docs/adr/0047-one-node-leads-a-region.md), so there is nothing to rebalance. To let another node lead them:"
-        " tidemark cluster move --to NODE"
+@cluster.command(
+    epilog="""\b
+Examples:
+  tidemark cluster rebalance            have partitions led by all nodes, each its part
+  tidemark cluster rebalance --show     who leads what, and what is waited for
+  tidemark cluster rebalance --gather   have one node lead all of them again""",
+)
+@click.option("--gather", is_flag=True, help="The reverse: one node leads all partitions.")
+@click.option("--show", is_flag=True, help="Order nothing, and print who leads what.")
+@_order_options
+def rebalance(
+    *, gather: bool, show: bool, dry_run: bool, timeout_s: float, region: RegionOfNodes, output: str
+) -> None:
+    """Spread the leaders of partitions over the nodes in sync, for as long as the region acts steadily.
+
+    Ledgers, tidemarks, links, and compacted topics stay with one node. Before a switch or a failover, and where a node is in trouble, that one
+    leads all partitions for a while; they are spread again by themselves. docs/deploy/spread.md
+    """
+    if show and (gather or dry_run):
+        fail("--show orders nothing: leave out --gather and --dry-run", EXIT_USAGE)
+    rebalanced(
+        region, gather=gather, show=show, dry_run=dry_run, timeout_s=timeout_s, output=output
     )
 
 

@@ -10,6 +10,8 @@ can give one by a plain form. `dry_run` judges and changes nothing. An unclean e
     POST /v1/cluster/elect                 {"node_id": 2}, or {}: whoever is best
     POST /v1/cluster/unclean-election      {"node_id": 2, "confirm": true}
     POST /v1/cluster/remove                {"node_id": 3}
+    POST /v1/cluster/spread                {}: leaders of partitions are to be spread over the nodes (ADR 53)
+    POST /v1/cluster/gather                {}: one node is to lead all partitions
 
 Not here: what an order does (`region_broker.region.cluster.cluster_orders`).
 """
@@ -23,7 +25,9 @@ from aiohttp import web
 from region_broker.http_api.problems import answer, problem
 
 _JSON: Final = "application/json"
-KINDS: Final = ("drain", "elect", "unclean-election", "remove")
+KINDS: Final = ("drain", "elect", "unclean-election", "remove", "spread", "gather")
+OF_NO_NODE: Final = frozenset({"elect", "spread", "gather"})
+"""Orders that may, or do, name no node."""
 _STATUS: Final = {"unknown-node": 404, "no-quorum": 503}
 
 
@@ -83,7 +87,7 @@ def _order_route(
             body = msgspec.json.decode(await request.read(), type=ClusterOrderBody)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             return problem(400, "bad-order", f'{error}; send {{"node_id": 1}}')
-        if body.node_id is None and kind != "elect":
+        if body.node_id is None and kind not in OF_NO_NODE:
             return problem(400, "bad-order", 'say which node is meant: {"node_id": 1}')
         try:
             done = await api.order(kind, body.node_id, dry_run=body.dry_run, confirmed=body.confirm)

@@ -1,4 +1,4 @@
-"""What an operator orders of a region of several nodes: drain, elect, elect unclean, remove.
+"""What an operator orders of a region of several nodes: drain, elect, elect unclean, remove, spread, gather.
 
 INV-CLO1  an order is carried out by the node that leads the quorum, and by no other: any other one says whom to ask
 INV-CLO2  `dry_run` judges an order by the metadata as they are, and changes nothing
@@ -26,7 +26,7 @@ from region_broker.controller.cluster.events import (
     UncleanAsked,
 )
 from region_broker.controller.cluster.orders import Orders
-from region_broker.controller.cluster_commands import RemoveNode
+from region_broker.controller.cluster_commands import PreferSpread, RemoveNode
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.membership_keeping import without
@@ -126,6 +126,8 @@ class ClusterOrders:
                 if not order.dry_run and not order.confirmed:
                     raise ClusterOrderRefused("not-confirmed", f"{self._costs(order)}: confirm it")
                 return await self._by_controller(lambda t: UncleanAsked(t, member), order)
+            case "spread" | "gather":
+                return await self._prefer_spread(order)
             case _:
                 assert order.kind == "remove", order
                 return await self._remove(order)
@@ -201,8 +203,18 @@ class ClusterOrders:
                 "node-runs",
                 f"node {node.node_id} is heard: drain it (tidemark cluster drain {node.node_id}), stop it, and remove it then",
             )
+        await self._apply(RemoveNode(node.node_id, node.incarnation), dry_run=dry_run)
+
+    async def _prefer_spread(self, order: ClusterOrder) -> bool:
+        """Note what the keeper of the spread is to see to (`controller.cluster.spreading`)."""
+        wanted = order.kind == "spread"
+        changes = self._view.parts.metadata.image.spread_wanted != wanted
+        if changes:
+            await self._apply(PreferSpread(wanted), dry_run=order.dry_run)
+        return changes
+
+    async def _apply(self, command: RemoveNode | PreferSpread, *, dry_run: bool) -> None:
         metadata = self._view.parts.metadata
-        command = RemoveNode(node.node_id, node.incarnation)
         try:
             metadata_commands.apply(metadata.image, command)
             if not dry_run:
