@@ -300,6 +300,7 @@ class Node:
             lineage=self._lineage,
             clock=ports.clock,
             chance=ports.chance,
+            me=None if self._cluster is None else self._cluster.member,
         )
 
     def _shown_floor(self) -> Cut:
