@@ -63,6 +63,7 @@ from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.gathering import Gathering, NeverSpread
 from region_broker.region.failover.known_lineage import KnownLineage
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
 from region_broker.region.failover.operations import FailoverOperations
@@ -228,6 +229,9 @@ class Node:
             peers=FailoverPeers(ports.network, storage.metadata, config.region, self._addresses),
             folder=self._region_record or storage.folder,
             manifest=storage.partitions,
+            gathering=NeverSpread()
+            if self._cluster is None
+            else Gathering(storage.metadata, ports.clock, self._leads_under),
         )
         record = self._region_record or JournalRecord(storage.journal)
         self.failover = FailoverDriver(parts, record, FailoverSettings())

@@ -159,8 +159,9 @@ class CutLeader:
         self._copies = CopiedLogs(parts.me, parts.metadata, parts.partitions, parts.clock)
         self._moved = MovedLogs(
             parts.partitions, parts.metadata, parts.ledgers, self._writer.book, self._log_moved,
-            adopts=adopts, end_of=self._copies.end_of,
+            adopts=adopts,
         )  # fmt: skip
+        self._moved.end_of = self._copies.end_of
         self._collected: Collection | None = None
         self._collected_at_ms = 0
         self.waiting_since_ms: int | None = None

@@ -41,13 +41,13 @@ class MovedLogs:
         on_move: Callable[[], None],
         *,
         adopts: bool,
-        end_of: Callable[[Partition], int] = _committed,
     ) -> None:
         """Call `on_move` whenever a log has news; `book` holds the last tidemark.
 
-        `adopts`: nothing was written in the term's region epoch yet. `end_of`: up to where a log has what a tidemark is to cover.
+        `adopts`: nothing was written in the term's region epoch yet.
         """
-        self._end_of = end_of
+        self.end_of: Callable[[Partition], int] = _committed
+        """Up to where a log has what a tidemark is to cover."""
         self._partitions = partitions
         self._metadata = metadata
         self._ledgers = ledgers
@@ -142,6 +142,6 @@ class MovedLogs:
         known = None if newest is None else newest.positions.get(key)
         return (
             known is None
-            or self._end_of(partition) > known.cut_offset
+            or self.end_of(partition) > known.cut_offset
             or partition.log_start_offset > known.log_start_offset
         )
