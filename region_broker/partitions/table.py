@@ -426,10 +426,13 @@ class PartitionTable:
         self,
         hold_of: Callable[[Partition], Hold | None],
         reached_of: Callable[[Partition], int | None] = no_bound,
+        *,
+        cuts_here: bool = False,
     ) -> int:
         """Apply retention and producer expiry everywhere; return how many segments were deleted.
 
-        `hold_of` says what of a partition must be kept, or None; `reached_of`: see `Retention.maintain`. To be called now and then (a minute).
+        `hold_of` says what of a partition must be kept, or None; `reached_of`, `cuts_here`: see `Retention.maintain`. To be called now and
+        then (a minute).
         """
         self._removal.again()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
@@ -442,6 +445,7 @@ class PartitionTable:
                     producer_expiration_ms=self._config.producer_id_expiration_ms,
                     hold=hold_of(partition),
                     reached=reached_of(partition),
+                    cuts_here=cuts_here,
                 )
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)
