@@ -165,4 +165,9 @@ ClusterCommand: TypeAlias = (
     | ElectUnclean
     | ChangeInSync
     | FinalizeLevel
+    | PreferSpread
+    | SpreadLeaders
+    | ElectGroupLeader
+    | ChangeGroupInSync
+    | GatherLeaders
 )

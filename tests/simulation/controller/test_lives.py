@@ -99,7 +99,7 @@ def _without_fenced(image: MetadataImage) -> MetadataImage:
 
 def _leader_epochs_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elections, "next_leader_epoch", lambda image, _region: image.last_leader_epoch)
-    patch.setattr(cluster_leadership, "_judge_leader_epoch", lambda _image, _epoch: None)
+    patch.setattr(cluster_leadership, "judge_leader_epoch", lambda _image, _epoch: None)
 
 
 def _nobody_is_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def _in_sync_shrinks_by_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _anybody_changes_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cluster_leadership, "_judge_version", lambda _found, _expected: None)
+    patch.setattr(cluster_leadership, "judge_version", lambda _found, _expected: None)
     patch.setattr(cluster_leadership, "_led_by", lambda image, _command: image.leadership)
 
 
