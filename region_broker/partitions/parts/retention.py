@@ -104,12 +104,14 @@ class Retention:
         producer_expiration_ms: int,
         hold: Hold | None = None,
         reached: int | None = None,
+        keeps_rounds: bool = False,
     ) -> int:
         """Forget what nobody needs: old segments that `hold` does not keep, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `now_ms` is wall
-        time: record times are held against it. Raises LogDamaged, PartitionFailed.
+        (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `keeps_rounds`: this
+        is a copy of which D is read here (`_forget_rounds`). `now_ms` is wall time: record times are held against it. Raises LogDamaged,
+        PartitionFailed.
         """
         sight = self._sight
         if self._log.failed is not None:
@@ -128,7 +130,8 @@ class Retention:
         state.forget_completed_below(bound)
         state.expire(monotonic_ms, producer_expiration_ms)
         if not sight.is_leader:
-            self._forget_rounds()
+            if not keeps_rounds:
+                self._forget_rounds()
             return 0
         deleted = self._trimming.retain(
             now_ms=now_ms, stable_offset=sight.last_stable_offset, hold=hold
@@ -138,7 +141,12 @@ class Retention:
         return deleted
 
     def _forget_rounds(self) -> None:
-        """Forget, of a copy inside the region, where rounds begin: whoever leads next drives those of a newer leader epoch (T1)."""
+        """Forget, of a copy inside the region, where rounds begin: whoever leads next drives those of a newer leader epoch (T1).
+
+        Not where the leaders of partitions are spread, at the main leader (INV-RGR7): 1. A data leader writes under leader epoch 7. 2. The
+        main leader, under 5, drives round 1 of 5, and reads D of that log from its copy. 3. What is written there is of a newer leader epoch
+        than the round: it would be forgotten where the round begins. The cut leader forgets them when a round is done.
+        """
         written_epoch = self._log.epochs.latest
         if self._log.durability.committed_offset is not None and written_epoch >= 0:
             self._log.state.prune_cut_index(round_of(written_epoch, ROUND_NUMBER_MAX))
