@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, LogKey
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.feature_levels import SUPPORTED
@@ -54,7 +54,7 @@ from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import no_bound
+from region_broker.partitions.table import no_bound, no_copy
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -144,6 +144,7 @@ class Node:
             self.operations.elsewhere = self._replication.tails.elsewhere
             self.scrubber.make_way = self._replication.stepping_down.make_way
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
+            self._replication.groups.is_damaged = self.scrubber.has_damage
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -447,10 +448,10 @@ class Node:
         )
 
     def _is_sure(self) -> bool:
-        return self._replication is None or self._replication.leading.is_sure()
+        return self._replication is None or self._replication.is_sure()
 
     def _is_short(self, partition: Partition) -> bool:
-        return self._replication is not None and self._replication.leading.is_short(partition)
+        return self._replication is not None and self._replication.is_short(partition)
 
     def _notice_topics(self) -> None:
         self.tidemarks.notice_topics()
@@ -543,8 +544,7 @@ class Node:
                 clock=self._ports.clock,
                 metadata=self.storage.metadata,
                 partitions=self.storage.partitions,
-                leading=replication.leading,
-                following=replication.following,
+                groups=replication.groups,
                 follows=lambda: replication.leadership.follows,
                 readers=replication.readers.counts,
                 damage=self.scrubber.problem,
@@ -556,8 +556,11 @@ class Node:
         self.metrics.registry.register(ClusterCollector(service))
         return service
 
-    def _leader_epoch(self) -> LeaderEpoch | None:
-        term = self.role.serving
+    def _leader_epoch(self, key: LogKey) -> LeaderEpoch | None:
+        """Return under which leader epoch a log that was just opened is led here; those of data groups see to theirs (INV-RGR1)."""
+        term, replication = self.role.serving, self._replication
+        if replication is not None and not replication.groups.is_main(key):
+            return None
         return term.leader_epoch if term is not None and self._leads(term) else None
 
     def _why_silent_text(self) -> str:
@@ -730,7 +733,8 @@ class Node:
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
         if leads or (replication is not None and replication.leadership.follows):
             reached_of = no_bound if replication is None else replication.reached_of()
-            self.storage.partitions.maintain(self.storage.hold.of, reached_of)
+            keeps_rounds = no_copy if replication is None else replication.keeps_rounds
+            self.storage.partitions.maintain(self.storage.hold.of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
 
 
