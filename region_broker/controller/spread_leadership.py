@@ -12,6 +12,11 @@ INV-SPR8   while leaders are spread, neither the state of the failover machine n
            epoch: they are gathered first
 INV-SPR9   the list of topics that are spread changes by topics that are made and deleted, and else with the spread itself: a log changes
            its group in no other way. It has neither ledgers nor, when it is made, compacted topics
+INV-SPR10  whoever leads the main group stays in sync in every data group: a data leader that would go on without it has the leaders
+           gathered by that. So nobody is shown more of a log than what is durable at the main leader (INV-SCU1)
+INV-SPR11  a spread that was decided before an event of the failover machine was recorded does not begin behind it
+           1. Leaders are to be spread; the command is on its way. 2. The region promises another one that it may act. 3. Data leaders
+           would open, and acknowledge what is lost (T24)
 
 Not here: when leaders are spread and gathered (`cluster.spreading`), what the groups have in common (`group_rows`). That this region
 acts is known to whoever asks, not to the image.
@@ -33,7 +38,7 @@ from region_broker.controller.cluster_commands import (
     SpreadCommand,
     SpreadLeaders,
 )
-from region_broker.controller.cluster_image import Leadership, Spread
+from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership, Spread
 from region_broker.controller.cluster_leadership import change_leadership, grown
 from region_broker.controller.feature_levels import allows, refused_as_unknown
 from region_broker.controller.group_rows import (
@@ -86,6 +91,11 @@ def change_spread(image: MetadataImage, command: SpreadCommand) -> MetadataImage
 # --- where leaders are spread and gathered ---
 
 
+def failover_number_of(image: MetadataImage) -> int:
+    """Return how many events the failover machine of this region has recorded."""
+    return 0 if image.region_folder is None else image.region_folder.failover_number
+
+
 def _spread(image: MetadataImage, command: SpreadLeaders) -> MetadataImage:
     main = judge_leads(image, image.leadership, command.leader, command.leader_epoch)
     if image.spread is not None:
@@ -93,6 +103,11 @@ def _spread(image: MetadataImage, command: SpreadLeaders) -> MetadataImage:
             SPREAD, "the leaders of this region are spread already: gather them first"
         )
     judge_version(main, command.expected_version)
+    if command.failover_number != failover_number_of(image):  # INV-SPR11
+        raise CommandRefused(
+            "failover-moved-on",
+            "the failover of this region has moved on since that was decided: leaders are spread where it acts steadily",
+        )
     members = _judged_nodes(image, command, main)
     _judge_topics(image, command.topics)
     groups: dict[int, Leadership] = {}
@@ -218,6 +233,10 @@ def _group_in_sync_changed(image: MetadataImage, command: ChangeGroupInSync) -> 
     row = judge_leads(image, _row_of(image, command.group), command.leader, command.leader_epoch)
     judge_version(row, command.expected_version)
     in_sync = judged_in_sync(image, row, command)
+    assert image.spread is not None, "there is a row"
+    main, main_node = image.leadership, image.spread.preferred[0]
+    if any(each.node_id == main_node and each not in in_sync for each in row.in_sync):  # INV-SPR10
+        return _gathered(image, GatherLeaders(NO_LEADERSHIP if main is None else main.version))
     changed = with_row(image, command.group, changed_row(row, in_sync=in_sync))
     judge_common(changed, image)
     return grown(changed, in_sync_in_all(changed))

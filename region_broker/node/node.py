@@ -18,6 +18,7 @@ from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch, LogKey
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
@@ -166,6 +167,7 @@ class Node:
     def _compose_coordinators(self) -> None:
         clock, partitions = self._ports.clock, self.storage.partitions
         offsets_log = PartitionOffsetsLog(partitions, clock)
+        offsets_log.is_copied = lambda key: self.storage.metadata.image.group_of(key) != MAIN_GROUP
         self.ledger_images = LedgerImages(partitions, self._ports.disk, clock)
         self._group_settings = GroupSettings()
         self.groups = GroupCoordinator(
@@ -211,6 +213,7 @@ class Node:
                 open_link=self.tidemarks.open_link,
                 settle_commits=self._settle_commits,
                 leads=self._leads,
+                is_gathered=lambda: storage.metadata.image.spread is None,
             ),
             storage.metadata.image.main_domain.region_epoch,
         )
@@ -734,7 +737,11 @@ class Node:
         if leads or (replication is not None and replication.leadership.follows):
             reached_of = no_bound if replication is None else replication.reached_of()
             keeps_rounds = no_copy if replication is None else replication.keeps_rounds
-            self.storage.partitions.maintain(self.storage.hold.of, reached_of, keeps_rounds)
+            # Of the logs that another node leads, and this one does not lead the region: what was told (INV-THD1).
+            hold_of = (
+                self.storage.hold.of if replication is None or leads else replication.told_holds.of
+            )
+            self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
 
 

@@ -40,6 +40,7 @@ from region_broker.region.mirror.mirror_topics import BY_TIDEMARK
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
 from region_broker.region.tidemarks.service import TidemarkService
+from region_broker.region.tidemarks.told_holds import ToldHolds
 from region_broker.region.topics import BY_ORDER
 from region_broker.replication.leading import LeadingSettings
 
@@ -117,6 +118,7 @@ class Replication:
                     lineage=lambda: self._cuts.digest,
                     cut_below=self._cut_below,
                     may_serve=self.readers.may_serve,
+                    keeps_bytes=self.keeps_rounds,
                 ),
                 may_lead=lambda: not partitions.lost(),
             )
@@ -183,6 +185,7 @@ class Replication:
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
         metadata.follow(self.tails.take_image)
+        self.told_holds = ToldHolds(cluster.member, lambda: metadata.image)
         self.lost_logs = LostLogs(
             cluster.member, cluster.line.standing.life, metadata, partitions, clock
         )

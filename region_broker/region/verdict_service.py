@@ -5,6 +5,7 @@ INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and
 INV-VS2  only the primary region answers: a mirror may not have copied what decides
 INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
+INV-VS5  nothing is said never to have been written of a log that another node leads, as the copy here may lag (ADR 53)
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
 
@@ -24,6 +25,7 @@ from idempotency import fencing
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
 from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.handlers.dispatch.services import RegionView
 from region_broker.limits import KIB, MIB
@@ -280,6 +282,11 @@ class VerdictService:
     ) -> GivenVerdict:
         if 0 <= offset < partition.log_end_offset:
             return GivenVerdict("open", "the record is written but not durable yet")
+        if self._metadata.image.group_of(partition.key) != MAIN_GROUP:
+            return GivenVerdict(
+                "open",
+                "another node leads this partition now, and what it has was not copied to here yet",
+            )
         if asked_epoch is None or asked_epoch == self._region.region_epoch or offset < 0:
             raise VerdictRefused(
                 404,

@@ -38,7 +38,7 @@ from region_broker.controller.group_rows import groups_of, in_sync_in_all
 from region_broker.controller.leadership_rules import is_kept_for_main
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member
-from region_broker.controller.spread_leadership import may_be_spread
+from region_broker.controller.spread_leadership import failover_number_of, may_be_spread
 
 Gathering: TypeAlias = GatherLeaders | ElectLeader
 KeeperCommand: TypeAlias = SpreadLeaders | ElectGroupLeader | Gathering
@@ -204,6 +204,7 @@ class SpreadKeeping:
             preferred=(facts.me.node_id, *others),
             topics=_spreadable(image),
             expected_version=main.version,
+            failover_number=failover_number_of(image),
         )
 
     # --- while leaders are spread ---

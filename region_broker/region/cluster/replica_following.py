@@ -76,6 +76,10 @@ def _no_lineage() -> int:
     return 0
 
 
+def _deletes(_partition: Partition) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingParts:
     """What following needs of the node. `line`: as for Raft's lines, with `address_of`; its clock counts here, too."""
@@ -88,6 +92,8 @@ class FollowingParts:
     """Whether this node may serve readers as a follower of that leader (INV-RRD1)."""
     cut_below: Callable[[], CutBelow | None] = _nothing
     """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
+    keeps_bytes: Callable[[Partition], bool] = _deletes
+    """Whether what a leader has deleted stays on this disk, as mirrors may need it: retention deletes it (INV-SCU3)."""
     disputed: set[LogKey] = field(default_factory=set)
     """See `ReplicaFollowing.disputed`; shared by all groups of this node."""
 
@@ -302,7 +308,8 @@ class ReplicaFollowing:
                     partition.start_at(offset)
                     partition.commit_up_to(offset)
                 case LogStart(_, offset):
-                    _start_as_the_leader(partition, offset)
+                    keeps = self._parts.keeps_bytes(partition)
+                    _start_as_the_leader(partition, offset, keeps_bytes=keeps)
                 case DivergedBelowHighWatermark(_, meets_at, high_watermark):
                     self._diverged(partition, meets_at, high_watermark)
                 case _:
@@ -509,9 +516,9 @@ class ReplicaFollowing:
         }
 
 
-def _start_as_the_leader(partition: Partition, offset: int) -> None:
+def _start_as_the_leader(partition: Partition, offset: int, *, keeps_bytes: bool) -> None:
     """Delete what the leader has deleted, or void what it has not (T14); raises LogError."""
     if offset < partition.log_start_offset:
         partition.retention.take_back_start(offset)
     else:
-        partition.retention.forget_below(offset)
+        partition.retention.forget_below(offset, keeps_bytes=keeps_bytes)

@@ -65,6 +65,7 @@ from tests.fixtures.spread_images import (
     elected,
     gathering_of,
     group,
+    left_with,
     shrunk,
     spread,
     spread_of,
@@ -192,7 +193,7 @@ def test_INV_SPR1_each_election_of_a_main_leader_ends_it() -> None:
 
 def test_INV_SPR2_who_is_outside_of_one_group_is_not_elected() -> None:
     image = spread()
-    image = after(image, shrunk(image, 1, B, C))
+    image = left_with(image, 1, B, C)
     with pytest.raises(
         CommandRefused, match=r"were acknowledged in data group 1: wait until one of 2/"
     ):
@@ -201,9 +202,34 @@ def test_INV_SPR2_who_is_outside_of_one_group_is_not_elected() -> None:
     assert main(after(image, ElectLeader(B, leader_epoch(4), 3)))[2] == (B, C)
 
 
+def test_INV_SPR10_a_data_leader_that_would_go_on_without_the_main_leader_gathers_the_leaders() -> (
+    None
+):
+    """The main leader reads D of each log from its own copy: it has all that was shown (INV-SCU1)."""
+    image = spread()
+    for without in (shrunk(image, 1, B, C), shrunk(image, 2, C)):
+        found = after(image, without)
+        assert found.spread is None
+        assert main(found) == main(after(image, gathering_of(image)))
+    nobody = after(image, FenceNode(1, life(1)))
+    assert refusal(nobody, shrunk(nobody, 1, B, C)) == "nobody-leads"
+    assert after(image, shrunk(image, 1, A, B)).spread is not None
+
+
+def test_INV_SPR11_no_spread_begins_behind_an_event_that_was_recorded_since_it_was_decided() -> (
+    None
+):
+    """1. Leaders are to be spread. 2. A promise is recorded. 3. Data leaders would acknowledge what the candidate cuts off (T24)."""
+    image = after(able_to_spread(), spreading_folder())
+    promised = after(image, RecordFailover(leader_epoch(1), 0, b"promised"))
+    assert refusal(image, spreading()) == ""
+    assert refusal(promised, spreading()) == "failover-moved-on"
+    assert refusal(promised, structs.replace(spreading(), failover_number=1)) == ""
+
+
 def test_INV_SPR3_somebody_is_in_sync_in_every_group() -> None:
     image = spread()
-    image = after(image, shrunk(image, 1, B, C), shrunk(image, 2, A, C))
+    image = after(left_with(image, 1, B, C), shrunk(image, 2, A, C))
     assert in_sync_in_all(image) == (C,)
     with pytest.raises(CommandRefused, match=r"only 3/.* move"):
         apply(image, ChangeInSync(A, leader_epoch(1), (A, B), 3))
@@ -215,7 +241,7 @@ def test_INV_SPR3_somebody_is_in_sync_in_every_group() -> None:
 
 def test_INV_SPR2_an_unclean_election_needs_that_nobody_alive_has_all() -> None:
     image = spread()
-    image = after(image, shrunk(image, 1, B, C), shrunk(image, 2, A, C), FenceNode(1, life(1)))
+    image = after(left_with(image, 1, B, C), shrunk(image, 2, A, C), FenceNode(1, life(1)))
     unclean = ElectUnclean(B, leader_epoch(4), 4)
     assert refusal(image, unclean) == "election-can-be-clean"
     image = after(image, FenceNode(3, life(3)))
@@ -341,13 +367,13 @@ def test_INV_MH2_who_is_fenced_or_has_another_life_leads_no_data_group(change: C
 def test_INV_MN5_who_leads_a_data_group_or_is_needed_is_not_removed() -> None:
     image = spread()
     assert refusal(image, RemoveNode(2, B.incarnation)) == "node-leads"
-    image = after(image, FenceNode(3, life(3)), shrunk(image, 1, B, C))
+    image = left_with(after(image, FenceNode(3, life(3))), 1, B, C)
     left = after(image, RemoveNode(3, C.incarnation))
     assert {row.in_sync for row in groups_of(left).values()} == {(A, B), (B,)}
     image = after(image, shrunk(image, 1, A, B, C))
     row = group(image, 2)
     image = after(image, elected(image, 2, B))
-    image = after(image, shrunk(image, 2, B, C))
+    image = left_with(image, 2, B, C)
     assert row.leader is None
     needed = after(image, ChangeInSync(A, leader_epoch(1), (A, C), 3))
     assert in_sync_in_all(needed) == (C,)

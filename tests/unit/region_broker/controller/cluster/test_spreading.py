@@ -40,6 +40,7 @@ from tests.fixtures.spread_images import (
     elected,
     gathering_of,
     group,
+    left_with,
     shrunk,
     spread,
     spreading,
@@ -147,7 +148,7 @@ def no_leader_able(image: MetadataImage) -> MetadataImage:
     [
         (lambda image: after(image, PreferSpread(wanted=False)), 0),
         (lambda image: after(image, shrunk(image, 1, B, A), shrunk(image, 2, A, C)), TIMES.common_ms),
-        (lambda image: after(image, shrunk(image, 1, B, C)), TIMES.common_ms),
+        (lambda image: left_with(image, 1, B, C), TIMES.common_ms),
         (no_leader_able, TIMES.common_ms),
         (lambda image: after(image, shrunk(image, 1, A, B)), TIMES.differ_ms),
         (lambda image: after(image, *let_in(4)), TIMES.count_ms),
@@ -262,7 +263,7 @@ def test_INV_SPK5_what_was_asked_for_is_not_asked_for_again_at_once() -> None:
 def test_gathering_elects_another_one_where_the_leader_lacks_something() -> None:
     image = spread()
     assert gathering(image) == GatherLeaders(3)
-    image = after(image, shrunk(image, 1, B, C))
+    image = left_with(image, 1, B, C)
     assert gathering(image) == ElectLeader(B, leader_epoch(4), 3)
     nobody = after(image, FenceNode(2, life(2)), FenceNode(3, life(3)))
     assert gathering(nobody) is None

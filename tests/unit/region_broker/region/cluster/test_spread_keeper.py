@@ -16,7 +16,7 @@ from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts
 from tests.fixtures.cluster_images import after, leader_epoch
 from tests.fixtures.node_logs import ManualClock
-from tests.fixtures.spread_images import A, B, able_to_spread, shrunk, spread, spreading
+from tests.fixtures.spread_images import A, B, able_to_spread, left_with, spread, spreading
 
 
 @dataclass
@@ -86,7 +86,7 @@ async def test_INV_SPD2_a_data_leader_in_trouble_asks_for_gathering() -> None:
 
 async def test_INV_SPD2_where_the_main_leader_lacks_something_another_one_is_elected() -> None:
     image = spread()
-    region = Region(after(image, shrunk(image, 1, B)), B, trouble="x")
+    region = Region(left_with(image, 1, B), B, trouble="x")
     await region.keeper().look()
     assert region.asked == [ElectLeader(B, leader_epoch(4), 3)]
 
@@ -95,7 +95,7 @@ async def test_where_no_leader_epoch_is_left_a_look_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     image = spread()
-    image = after(image, shrunk(image, 1, B))
+    image = left_with(image, 1, B)
     used_up = structs.replace(image, last_leader_epoch=leader_epoch(LEADER_COUNTER_MAX))
     region = Region(used_up, B, trouble="x")
     await region.keeper().look()

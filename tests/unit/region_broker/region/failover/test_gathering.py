@@ -37,6 +37,7 @@ from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.controller.region_folder import RecordFailover
+from region_broker.region.failover.driver import FailoverDriver
 from region_broker.region.failover.gathering import Gathering
 from region_broker.region.failover.messages import PromiseAnswer
 from region_broker.region.failover.record import LeadersGathered, LeadsNoMore, RegionRecord
@@ -95,7 +96,7 @@ class SpreadRegion(Region):
             self.image, spread=Spread(groups={}, preferred=(1, 2), topics=())
         )
 
-    async def apply(self, command: object) -> MetadataImage:  # type: ignore[override]
+    async def apply(self, command: object) -> MetadataImage:
         self.asked.append(command)
         if self.refusals:
             raise self.refusals.pop(0)
@@ -245,7 +246,8 @@ async def test_INV_GTH2_it_is_refused_where_another_node_leads_or_this_one_does_
     region, _ = await spread_region()
     elect_now = region.elect
 
-    def elect(_number: int) -> None:
+    def elect(number: int) -> None:
+        assert number == 1
         region.leads[1] = None
         elect_now(2)
 
@@ -253,21 +255,22 @@ async def test_INV_GTH2_it_is_refused_where_another_node_leads_or_this_one_does_
     assert not await led_alone(region, lambda: True)
 
 
+async def digest_until(driver: FailoverDriver, done: Callable[[], bool]) -> None:
+    digesting = asyncio.get_running_loop().create_task(driver._digest())
+    await until(done, what="what was learnt")
+    digesting.cancel()
+    await asyncio.wait([digesting])
+
+
 async def test_INV_GTH4_a_higher_region_epoch_is_recorded_when_this_node_leads_again() -> None:
     region, record = await spread_region()
     driver = driver_of(region, record)
     await driver.recover()
     driver._learned.put_nowait(Mock(spec=Hello, region_epoch=HIGHER, acting_region="eu"))
-    for is_again in (False, True):
-        digesting = asyncio.get_running_loop().create_task(driver._digest())
-        await until(
-            lambda again=is_again: region.recorded == 2 if again else region.image.spread is None, what="it"
-        )  # fmt: skip
-        digesting.cancel()
-        await asyncio.wait([digesting])
-        if not is_again:
-            assert region.recorded == 1
-            assert (await driver.recover()).phase is Phase.ACTING
+    await digest_until(driver, lambda: region.image.spread is None)
+    assert region.recorded == 1
+    assert (await driver.recover()).phase is Phase.ACTING
+    await digest_until(driver, lambda: region.recorded == 2)
     assert driver.state.phase is Phase.FENCED
 
 
