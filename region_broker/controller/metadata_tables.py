@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     delete,
     insert,
+    inspect,
     select,
 )
 
@@ -36,7 +37,7 @@ from region_broker.controller.metadata_image import (
 from region_broker.controller.raft.entries import LogIndex, Member, Term
 from region_broker.controller.region_folder import RegionFolder
 
-SCHEMA_REVISION: Final = "0009"
+SCHEMA_REVISION: Final = "0008"
 
 _Rows = dict[Any, dict[str, Any]]
 """Rows by their primary key."""
@@ -152,9 +153,11 @@ region_folder = Table(
     Column("failover", LargeBinary, nullable=False),
 )
 
+# Made when leaders are spread for the first time, at feature level 3: until that is finalized a node can go back to a version that
+# knows revision 0008, with its folder as it is (ADR 52).
 spread = Table(
     "spread",
-    metadata,
+    MetaData(),
     Column("domain", String, primary_key=True),
     Column("preferred", LargeBinary, nullable=False),
     Column("groups", LargeBinary, nullable=False),
@@ -261,6 +264,8 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     if old is None or old.region_folder is not new.region_folder:
         _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
     if old is None or old.spread is not new.spread:
+        if new.spread is not None:
+            spread.create(connection, checkfirst=True)
         _write_rows(connection, spread, _spread_rows(old), _spread_rows(new))
     if old is None or old.deleted is not new.deleted:
         _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
@@ -345,6 +350,8 @@ def _spread_rows(image: MetadataImage | None) -> _Rows:
 
 
 def _spread(connection: Connection) -> Spread | None:
+    if not inspect(connection).has_table(spread.name):
+        return None
     for row in _rows(connection, spread):
         values = {key: msgspec.json.decode(row[key]) for key in _SPREAD}
         return msgspec.convert(values, Spread, strict=False)

@@ -29,6 +29,7 @@ from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts
 from region_broker.region.cluster.replica_leading import InSyncChange, LeadingParts
+from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
 from region_broker.region.cluster.tail_copies import TailCopies, TailCopiesParts
 from region_broker.region.failover.known_lineage import KnownLineage
@@ -162,6 +163,16 @@ class Replication:
             clock=clock,
             least_others=default_min_in_sync(cluster.node_count),
         )
+        self.spread_keeper = SpreadKeeper(
+            SpreadParts(
+                me=cluster.member,
+                image=lambda: metadata.image,
+                apply=metadata.apply,
+                acts=lambda: role.acting and self.leadership.leads is not None,
+                trouble=self._trouble,
+                clock=clock,
+            )
+        )
         self.copying_anew = CopyingAnew(
             CopyingAnewParts(
                 me=cluster.member,
@@ -211,6 +222,16 @@ class Replication:
 
     def _serving(self) -> frozenset[Member]:
         return self.leading.serving()
+
+    def _trouble(self) -> str | None:
+        """Return what is wrong with a log that this node leads; the main leader's copies are mended only where it leads them, too."""
+        image = self._storage.metadata.image
+        for partition in self._storage.partitions:
+            row = image.leadership_of(partition.key)
+            leads = row is not None and row.leader == self._cluster.member
+            if partition.failed is not None and (leads or self.leadership.leads is not None):
+                return f"log {partition.key.encode()} has stopped"
+        return None
 
     def _cut_below(self) -> CutBelow | None:
         """Return how a log is cut below HW, while another region acts (INV-RFN5)."""
@@ -294,3 +315,4 @@ class Replication:
                     self._registry.again(self._storage.metadata.image)
                     self.logs_changed()
                 await self.stepping_down.look()
+                await self.spread_keeper.look()

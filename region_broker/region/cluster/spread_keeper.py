@@ -30,7 +30,6 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 
-LOOK_MS: Final = 250
 AGAIN_MS: Final = 1_000
 """So long a data leader waits until it asks for gathering again."""
 
@@ -54,7 +53,7 @@ class SpreadParts:
 
 
 class SpreadKeeper:
-    """`run` is its only task; `gather` may be called by others."""
+    """It has no task; `gather` may be called by others."""
 
     def __init__(self, parts: SpreadParts, settings: SpreadSettings | None = None) -> None:
         """Nothing was seen yet."""
@@ -63,20 +62,15 @@ class SpreadKeeper:
         self._asking = asyncio.Lock()
         self._asks_again_ms = 0
 
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await self.look()
-            await self._parts.clock.sleep_ms(LOOK_MS)
-
     async def look(self) -> None:
-        """Propose what is due, if anything is."""
-        parts = self._parts
-        facts = SpreadFacts(parts.me, parts.acts(), parts.trouble())
-        command = self._core.step(parts.image(), facts, parts.clock.monotonic_ms())
+        """Propose what is due, if anything is; to be called now and then."""
+        parts, image = self._parts, self._parts.image()
+        concerns = image.spread is not None or image.spread_wanted
+        facts = SpreadFacts(parts.me, parts.acts(), parts.trouble() if concerns else None)
+        command = self._core.step(image, facts, parts.clock.monotonic_ms())
         if command is not None:
             await self._propose(command, self._core.reason)
-        elif facts.trouble is not None and leads_a_data_group(parts.image(), parts.me):
+        elif facts.trouble is not None and leads_a_data_group(image, parts.me):
             await self._have_gathered(
                 f"trouble with a log of node {parts.me}: {facts.trouble}"
             )  # INV-SPD2

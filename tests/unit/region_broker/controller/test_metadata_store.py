@@ -346,7 +346,7 @@ async def test_a_new_database_has_what_the_migrations_make(tmp_path: Path) -> No
     assert new == migrated
     assert len(new) == len(metadata.tables) + 1
     with closing(sqlite3.connect(tmp_path / "new.db")) as database:
-        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0009",)]
+        assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0008",)]
 
 
 async def test_a_database_whose_making_was_interrupted_gets_what_is_missing(tmp_path: Path) -> None:

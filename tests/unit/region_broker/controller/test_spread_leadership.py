@@ -1,5 +1,7 @@
 """What the commands that spread and gather leaders do, and when they are refused: rule by rule (ADR 53)."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -441,8 +443,12 @@ def test_a_snapshot_has_the_spread() -> None:
 async def test_the_database_has_the_spread(tmp_path: Path) -> None:
     expected = after(able_to_spread(), PreferSpread(wanted=True), spreading())
     store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
-    for command in _made_by():
+    *before_it, begins = _made_by()
+    for command in before_it:
         await store.apply(command)
+    assert not has_table(tmp_path / "m.db"), "an older version can take the folder over (ADR 52)"
+    await store.apply(begins)
+    assert has_table(tmp_path / "m.db")
     assert (store.image.spread, store.image.spread_wanted) == (expected.spread, True)
     before = store.image
     await store.close()
@@ -454,6 +460,13 @@ async def test_the_database_has_the_spread(tmp_path: Path) -> None:
     store = await open_metadata(tmp_path / "m.db", new_cluster_id="c")
     assert (store.image.spread, store.image.spread_wanted) == (None, False)
     await store.close()
+
+
+def has_table(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as database:
+        return bool(
+            database.execute("SELECT 1 FROM sqlite_master WHERE name = 'spread'").fetchall()
+        )
 
 
 def _made_by() -> list[Command]:
