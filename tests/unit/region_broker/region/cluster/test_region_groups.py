@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from idempotency.identity import RegionEpoch
-from region_broker.controller.cluster_commands import ChangeGroupInSync
+from region_broker.controller.cluster_commands import ChangeGroupInSync, FenceNode
 from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.log.failures import NotLeader
@@ -63,6 +63,11 @@ async def written(region: SpreadRegion, node_id: int, number: int, records: int 
     node = region.node(node_id)
     assert node.takes_writes(node.partition(number))
     return await node.produce(batch(records), number)
+
+
+def in_sync_in(region: SpreadRegion, group: int) -> set[int]:
+    row = region.image.leadership_in(group)
+    return set() if row is None else {each.node_id for each in row.in_sync}
 
 
 async def became_of(work: Coroutine[Any, Any, int]) -> int | NotLeader:
@@ -196,7 +201,7 @@ def test_INV_RGR3_a_leader_epoch_of_a_group_is_led_in_once_and_who_cannot_lead_s
         _, two, _ = await three(region)
         key = two.partition(number_in(region, 1)).key
         assert two.groups.trouble() is None
-        two.groups.stop()  # the main group begins anew, under the same leadership
+        two.groups.end()  # the main group begins anew, under the same leadership
         two.groups.follow(region.leadership.leader, region.leadership.leader_epoch)
         assert two.groups.leads_under(key) is None
         assert not two.partition(key.partition).is_leader
@@ -205,6 +210,27 @@ def test_INV_RGR3_a_leader_epoch_of_a_group_is_led_in_once_and_who_cannot_lead_s
         await region.until_spread()
         assert two.groups.leads_under(key) == region.image.last_leader_epoch
         assert two.groups.trouble() is None
+
+    live(life)
+
+
+def test_INV_RGR10_data_groups_go_on_while_nobody_leads_the_main_group_and_take_members_in() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        _, two, three_ = await three(region)
+        number = number_in(region, 1)
+        await three_.kill()
+        await written(region, 2, number)
+        await region.node(1).kill()
+        region.change(*(FenceNode(each, region.image.nodes[each].life) for each in (1, 3)))
+        await region.until(lambda: in_sync_in(region, 1) == {2}, "it is alone")
+        assert region.leadership.leader is None
+        await written(region, 2, number)
+        await three_.start()
+        await region.until(lambda: in_sync_in(region, 1) == {2, 3}, "it is taken in")
+        assert two.groups.open_groups == [1]
+        assert await written(region, 2, number) == three_.partition(number).commits.durable_end
 
     live(life)
 
