@@ -398,6 +398,37 @@ def test_INV_RGR2_another_lineage_ends_all_data_groups_in_that_step() -> None:
     live(life)
 
 
+def test_INV_RGR9_a_producer_may_leave_its_gap_at_the_data_leader_below_the_base_of_a_takeover() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        two = region.node(2)
+        for number in range(6):
+            await region.node(1).produce(batch(4), number)
+        domain = region.image.domains[DEFAULT_DOMAIN]
+        positions = {two.partition(number).key.encode(): 3 for number in range(6)}
+        entry = LineageEntry(
+            region_epoch=domain.region_epoch, acting_region="eu", base_region_epoch=RegionEpoch(1), base_number=1, positions=positions,
+        )  # fmt: skip
+        domain = structs.replace(domain, lineage=(entry,))
+        region.becomes(
+            structs.replace(
+                region.image, domains={DEFAULT_DOMAIN: domain}, version=region.image.version + 1
+            )
+        )
+        await region.until(
+            lambda: two.driver.follows and two.groups._on is not None, "it follows by that lineage"
+        )
+        region.spread()
+        await region.until_spread()
+        for number in range(6):
+            log = two.partition(number)
+            assert log.state._gap_below == (3 if log.is_leader else 0)
+
+    live(life)
+
+
 def test_a_leader_with_a_stopped_log_and_one_that_hears_of_one_ask_for_gathering() -> None:
     async def life(region: SpreadRegion) -> None:
         one, two, three_ = await three(region)
