@@ -64,7 +64,7 @@ class SteppingDown:
             await self._have_elected(other, "a full segment of this node is damaged")
 
     async def _until_gathered(self) -> None:
-        self.waits = f"a full segment of node {self.me} is damaged"
+        self.waits = f"a full segment of node {self.me.node_id} is damaged"
         try:
             while self.metadata.image.spread is not None:
                 await self.clock.sleep_ms(AGAIN_MS)

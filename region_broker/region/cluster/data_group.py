@@ -85,7 +85,8 @@ class DataGroup:
             return
         base = base_of(self._image(), region_epoch_of(leads))
         for partition in self._logs:
-            if partition.failed is None and not partition.is_leader:
+            leads_already = partition.is_leader and partition.sight.leader_epoch == leads
+            if partition.failed is None and not leads_already:
                 partition.become_leader(leads)
                 partition.readers_ahead = False  # spread is what has acted for a while (T26)
                 if (below := base.get(partition.key.encode())) is not None:

@@ -7,6 +7,9 @@ INV-RGR2 data groups run only while the main group runs here under the leadershi
          leader of another time has heard of them says nothing of HW now
          1. A spread ends by an election. 2. The main leader of before takes the logs back, alone in its in-sync set. 3. It would show
          all that it has of them, which the data leader's in-sync set has not.
+INV-RGR10 where nobody leads the main group, and until somebody is elected, data groups go on
+         1. The in-sync set of a group is one node, that of the main group another one, and the main leader dies. 2. Nobody is in sync in
+         all groups, so nobody can be elected. 3. The data leader takes the others in: then somebody is.
 INV-RGR5 a log of a data group takes reads and writes at its leader once all that older leader epochs left there is committed (INV-LSH3), and
          while the region acts under the region epoch of that leader epoch
 INV-RGR6 what a follower says is heard by the group whose leader epoch it names, and a connection is of one term (INV-RLD1)
@@ -119,15 +122,18 @@ class RegionGroups:
 
     def follow(self, leader: Member | None, leader_epoch: LeaderEpoch) -> None:
         """See `FollowingSide`."""
-        self._main_is_off()
+        if leader_epoch != self._on or self._is_of_another_time():
+            self._main_is_off()
         self.following.follow(leader, leader_epoch)
+        for group in self._data.values():
+            group.logs_changed()  # the role has made all logs mirrors (INV-LSH5), also those that are led on here
         self._main_is_on(leader_epoch)
 
     def stop(self) -> None:
-        """See `FollowingSide`."""
-        self._stop_data()
+        """See `FollowingSide`; data groups go on where the image has the same leader epoch, and nobody who leads (INV-RGR10)."""
         self.following.stop()
-        self._main_is_off()
+        if self._is_of_another_time():
+            self._main_is_off()
 
     def _main_is_on(self, leader_epoch: LeaderEpoch) -> None:
         self._on, self._lineage = leader_epoch, lineage_of(self._image)
