@@ -46,6 +46,7 @@ from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
+from region_broker.node.holding import Holding
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
@@ -56,6 +57,7 @@ from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import no_bound, no_copy
+from region_broker.partitions.trimming import Hold
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -118,6 +120,7 @@ class Node:
         self._ports = ports
         self._cluster = cluster
         self._replication: Replication | None = None
+        self._holding: Holding | None = None
         self.operating: ClusterService | None = None
         """How operators see and order a region of several nodes; None in one of one."""
         self._addresses: Final = RegionAddresses(
@@ -139,6 +142,7 @@ class Node:
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
+            self._holding = Holding(cluster, storage, self._leads_under)
             self._services.readers = self._replication.readers
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
@@ -324,7 +328,7 @@ class Node:
         self._hold_parts = compose_hold(
             ordinals, config.region, storage, self._source, self.tidemarks
         )
-        self._source.meet = storage.hold.meet
+        self._source.meet = self._meet
         self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
@@ -726,21 +730,29 @@ class Node:
             await self.maintain()
             began_ms = clock.monotonic_ms()
 
+    async def _meet(self, region: str) -> None:
+        meet = self.storage.hold.meet if self._holding is None else self._holding.meet
+        await meet(region)
+
+    def _told_hold(self, partition: Partition) -> Hold | None:
+        assert self._holding is not None, "of several nodes"
+        return self._holding.told.of(partition)
+
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
         replication = self._replication
         leads = replication is None or self.failover.running
         if leads:
             await self.storage.hold.look(self._hold_parts)
+            if self._holding is not None:
+                await self._holding.telling.tell()
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
         if leads or (replication is not None and replication.leadership.follows):
             reached_of = no_bound if replication is None else replication.reached_of()
             keeps_rounds = no_copy if replication is None else replication.keeps_rounds
             # Of the logs that another node leads, and this one does not lead the region: what was told (INV-THD1).
-            hold_of = (
-                self.storage.hold.of if replication is None or leads else replication.told_holds.of
-            )
+            hold_of = self.storage.hold.of if replication is None or leads else self._told_hold
             self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
 

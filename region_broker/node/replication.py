@@ -41,7 +41,6 @@ from region_broker.region.mirror.mirror_topics import BY_TIDEMARK
 from region_broker.region.peers.node_protocol import REPLICA, STATEMENTS
 from region_broker.region.role import RegionRole
 from region_broker.region.tidemarks.service import TidemarkService
-from region_broker.region.tidemarks.told_holds import ToldHolds
 from region_broker.region.topics import BY_ORDER
 from region_broker.replication.leading import LeadingSettings
 
@@ -196,7 +195,6 @@ class Replication:
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
         metadata.follow(self.tails.take_image)
-        self.told_holds = ToldHolds(cluster.member, lambda: metadata.image)
         self.lost_logs = LostLogs(
             cluster.member, cluster.line.standing.life, metadata, partitions, clock
         )
@@ -267,7 +265,7 @@ class Replication:
         return leading.is_sure()
 
     def keeps_rounds(self, _partition: Partition) -> bool:
-        """Return whether D of a log is read here: this node leads the main group, and the region acts (INV-RGR7)."""
+        """Return whether D of a log is read here: this node leads the main group, and the region acts (INV-SCU4)."""
         return self.leadership.leads is not None and self._mirrored() is None
 
     def trouble(self) -> str | None:

@@ -5,7 +5,7 @@ INV-RR1  the gate (`acting`) is open only after everything that takes writes is 
 INV-RR6  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
          has not, and names the runbook
 INV-RR7  a role begins, and ends by a fence, with one leader for all logs of the region: the election that began the term has ended a
-         spread, and leaders are gathered before the region changes what it is (INV-GTH5)
+         spread, and leaders are gathered before the region changes what it is
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
 Link and cut leader never run at the same time: one node copies or publishes, not both. A sequence that is cancelled

@@ -5,7 +5,6 @@ INV-VS1  the answer is never guessed: `lost` needs a region epoch that ended and
 INV-VS2  only the primary region answers: a mirror may not have copied what decides
 INV-VS3  one question costs a bounded amount of reading, in steps that give way to other work: below the last
          stable offset the aborted index answers, above it at most `scan_bytes_max` are looked through
-INV-VS5  nothing is said never to have been written of a log that another node leads, as the copy here may lag (ADR 53)
 INV-VS4  what the lineage says is lost is never called anything else, whatever stands at its offset now, or stood there
          and was trimmed or compacted since
 

@@ -149,7 +149,7 @@ class Retention:
         """Forget, of a log that other nodes of the region have, where rounds begin: whoever leads next drives those of a newer leader epoch (T1).
 
         Not at the main leader of a region that acts, which reads D of its own logs, and of the copies that it has while leaders are spread
-        (INV-RGR7): 1. A data leader writes under leader epoch 7. 2. The main leader, under 5, drives round 1 of 5, and reads D of that log from
+        (INV-SCU4): 1. A data leader writes under leader epoch 7. 2. The main leader, under 5, drives round 1 of 5, and reads D of that log from
         its copy. 3. What is written there is of a newer leader epoch than the round: it would be forgotten where the round begins. The
         cut leader forgets them when a round is done.
         """

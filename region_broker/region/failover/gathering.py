@@ -7,10 +7,9 @@ INV-GTH2  whoever asks for a promise, or for a drain, while leaders are spread i
           one, if it acts again within `ACTS_AGAIN_MS`; else it hears that this node does not lead, and asks again
 INV-GTH3  a region that stands aside (T36) records nothing, and gathers all the same: the leaders of data groups would go on
 INV-GTH4  what this node had heard, and could not record because leaders were gathered for it, is recorded when it leads again
-INV-GTH5  nothing of this runs at the beginning of a term, nor while a region takes over, returns or mirrors: the election that began the
-          term has ended the spread, and another one begins only where the region acts
 
-It is tried for as long as this node leads: data groups go on meanwhile, and nothing was promised. Who leads them is fenced by the election
+Nothing of this runs at the beginning of a term, nor while a region takes over, returns or mirrors: the election that began the term has
+ended the spread, and another one begins only where the region acts (INV-RR7). It is tried for as long as this node leads: data groups go on meanwhile, and nothing was promised. Who leads them is fenced by the election
 itself: its followers have another leader epoch, so nothing more of it is acknowledged (INV-RPL6).
 
 Not here: the election (`controller`), when leaders are spread (`region.cluster`), the machine (`driver`).

@@ -4,6 +4,8 @@ INV-SCU1  D of such a log is read once HW of the copy covers all that was durabl
           (T9), in which this member was in sync in the log's group; where the copy is cut, or stops, that begins anew
 INV-SCU2  such a log has news for a tidemark as soon as anything is durable in the copy, committed or not: what its leader has shown may
           be known here to be committed a little later, and would be under no tidemark
+INV-SCU3  what the leader of such a log has deleted stays on the main leader's disk for as long as a mirror may need it (INV-RH1)
+INV-SCU4  where rounds begin in a log (T7) is kept where D of it is read: at the main leader of a region that acts, and nowhere else
 
 Why INV-SCU1 is enough, without asking anybody. HW of a data group counts whoever is in sync (INV-RPL1), and the main leader is, for as long
 as leaders are spread. So nobody was ever shown more of the log than what was durable in this copy at that moment: not the data of a

@@ -212,7 +212,7 @@ def test_INV_SCU3_a_copy_at_the_main_leader_keeps_what_mirrors_need_of_what_its_
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-async def test_INV_RGR7_only_where_no_cut_is_made_it_is_forgotten_where_rounds_begin(
+async def test_INV_SCU4_only_where_no_cut_is_made_it_is_forgotten_where_rounds_begin(
     keeps: bool,
 ) -> None:
     """D of a copy is bound by a marker of an older leader epoch than what its leader writes under, for as long as a cut may ask (T7)."""
