@@ -143,6 +143,7 @@ class Node:
                 cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
             self._holding = Holding(cluster, storage, self._leads_under)
+            self._source.meet = self._holding.meet
             self._services.readers = self._replication.readers
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
@@ -328,7 +329,7 @@ class Node:
         self._hold_parts = compose_hold(
             ordinals, config.region, storage, self._source, self.tidemarks
         )
-        self._source.meet = self._meet
+        self._source.meet = storage.hold.meet
         self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
@@ -730,14 +731,6 @@ class Node:
             await self.maintain()
             began_ms = clock.monotonic_ms()
 
-    async def _meet(self, region: str) -> None:
-        meet = self.storage.hold.meet if self._holding is None else self._holding.meet
-        await meet(region)
-
-    def _told_hold(self, partition: Partition) -> Hold | None:
-        assert self._holding is not None, "of several nodes"
-        return self._holding.told.of(partition)
-
     async def maintain(self) -> None:
         """Run one round of retention and producer expiry, and remove what was deleted long ago."""
         replication = self._replication
@@ -751,8 +744,9 @@ class Node:
         if leads or (replication is not None and replication.leadership.follows):
             reached_of = no_bound if replication is None else replication.reached_of()
             keeps_rounds = no_copy if replication is None else replication.keeps_rounds
-            # Of the logs that another node leads, and this one does not lead the region: what was told (INV-THD1).
-            hold_of = self.storage.hold.of if replication is None or leads else self._told_hold
+            hold_of = self.storage.hold.of
+            if not leads and self._holding is not None:
+                hold_of = self._holding.told.of  # INV-THD1
             self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
 

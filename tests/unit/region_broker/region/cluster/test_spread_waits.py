@@ -96,7 +96,7 @@ def entries(some: Fixture) -> int:
     return len(some.partition.state._cut_index.entries())
 
 
-def test_INV_RGR7_where_rounds_of_the_main_leader_begin_in_a_copy_that_it_reads_is_not_forgotten() -> (
+def test_INV_SCU4_where_rounds_of_the_main_leader_begin_in_a_copy_that_it_reads_is_not_forgotten() -> (
     None
 ):
     some = marked(3)
