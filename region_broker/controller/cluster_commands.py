@@ -101,6 +101,7 @@ class SpreadLeaders(msgspec.Struct, frozen=True, tag=True):
 
     `preferred`: node ids by group number, the first one that of `leader`; the others are elected with this, each under a leader epoch of its
     own, the next ones after `last_leader_epoch`, with the in-sync set of the main group. `expected_version`: of the main group's row, which grows.
+    `failover_number`: of the region's folder as this was decided, so that it is refused behind an event of the failover machine (INV-SPR11).
     """
 
     leader: Member
@@ -108,6 +109,7 @@ class SpreadLeaders(msgspec.Struct, frozen=True, tag=True):
     preferred: tuple[int, ...]
     topics: tuple[UUID, ...]
     expected_version: int
+    failover_number: int = 0
 
 
 class ElectGroupLeader(msgspec.Struct, frozen=True, tag=True):
@@ -165,4 +167,9 @@ ClusterCommand: TypeAlias = (
     | ElectUnclean
     | ChangeInSync
     | FinalizeLevel
+    | PreferSpread
+    | SpreadLeaders
+    | ElectGroupLeader
+    | ChangeGroupInSync
+    | GatherLeaders
 )

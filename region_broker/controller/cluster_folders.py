@@ -12,6 +12,7 @@ import msgspec
 
 from geo_replicator.folder_life import LifeVerdict, Shown, judge_lives
 from region_broker.controller.cluster_image import FOLDERS_MAX, FolderImage, NodeImage
+from region_broker.controller.group_rows import groups_of
 from region_broker.controller.metadata_image import MetadataImage
 
 
@@ -56,9 +57,8 @@ def _with_folder(image: MetadataImage, incarnation: UUID, folder: FolderImage) -
 
 def _oldest(image: MetadataImage, folders: dict[UUID, FolderImage]) -> UUID:
     """Return which is forgotten first (INV-MFD1): there are far fewer nodes than folders are remembered."""
-    in_sync = image.leadership.in_sync if image.leadership else ()
     kept = {node.incarnation for node in image.nodes.values()} | {
-        one.incarnation for one in in_sync
+        one.incarnation for row in groups_of(image).values() for one in row.in_sync
     }
     forgotten = [key for key in folders if key not in kept]
     return min(forgotten, key=lambda key: (folders[key].since_version, key))

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import refusals
 from region_broker.controller.cluster_changes import change_cluster
 from region_broker.controller.cluster_commands import BearDomain, ClusterCommand
@@ -37,8 +37,14 @@ from region_broker.controller.region_folder import (
     RegionFolderCommand,
     change_region_folder,
 )
+from region_broker.controller.spread_leadership import (
+    refuse_while_spread,
+    with_topic,
+    without_topic,
+)
 
 NOT_ACTING: Final = "not-acting"
+_ACTS: Final = "it changes who acts, and from where,"
 CommandRefused: TypeAlias = refusals.CommandRefused
 """Where the callers of commands look for it."""
 
@@ -176,7 +182,10 @@ def _changed(image: MetadataImage, command: Command) -> MetadataImage:
             return _rename_topic(image, topic_id, name)
         case DeleteTopic():
             return _delete_topic(image, command)
-        case CreateTopic() | SetTopicConfigs() | ResizeTopic() | CopyPartitions():
+        case CreateTopic(topic=topic):
+            created = msgspec.structs.replace(image, topics=_create_topic(image, topic))
+            return with_topic(created, topic)
+        case SetTopicConfigs() | ResizeTopic() | CopyPartitions():
             return msgspec.structs.replace(image, topics=_changed_topics(image, command))
         case SetNodeConfigs():
             return _set_node_configs(image, command)
@@ -225,6 +234,8 @@ def _change_region_folder(image: MetadataImage, command: RegionFolderCommand) ->
             "not-the-leader",
             f"nobody leads this region under leader epoch {command.leader_epoch} (any more): whoever does goes on",
         )
+    if isinstance(command, RecordFailover):
+        refuse_while_spread(image, "the state of its failover changes")
     folder = change_region_folder(image.region_folder, command)
     return msgspec.structs.replace(image, region_folder=folder)
 
@@ -244,11 +255,9 @@ def _take_leader_epoch(image: MetadataImage, leader_epoch: LeaderEpoch) -> Metad
 
 
 def _changed_topics(
-    image: MetadataImage, command: CreateTopic | SetTopicConfigs | ResizeTopic | CopyPartitions
+    image: MetadataImage, command: SetTopicConfigs | ResizeTopic | CopyPartitions
 ) -> dict[str, TopicImage]:
     match command:
-        case CreateTopic(topic=topic):
-            return _create_topic(image, topic)
         case SetTopicConfigs():
             topic = _reconfigured(image, command)
         case ResizeTopic():
@@ -293,11 +302,12 @@ def _delete_topic(image: MetadataImage, command: DeleteTopic) -> MetadataImage:
     deleted = DeletedTopic(
         topic=topic, metadata_version=image.version + 1, deleted_wall_ms=command.wall_ms
     )
-    return msgspec.structs.replace(
+    left = msgspec.structs.replace(
         image,
         topics={name: kept for name, kept in image.topics.items() if name != topic.name},
         deleted={**dict(remembered), topic.topic_id: deleted},
     )
+    return without_topic(left, topic.topic_id)
 
 
 def _reconfigured(image: MetadataImage, command: SetTopicConfigs) -> TopicImage:
@@ -378,7 +388,13 @@ def _put_domain(image: MetadataImage, domain: DomainImage) -> MetadataImage:
             f"domain {domain.name} is at region epoch {known.region_epoch}, beyond"
             f" {domain.region_epoch}",
         )
+    if known is not None and _who_acts(known) != _who_acts(domain):
+        refuse_while_spread(image, _ACTS)
     return msgspec.structs.replace(image, domains={**image.domains, domain.name: domain})
+
+
+def _who_acts(domain: DomainImage) -> tuple[str, RegionEpoch, tuple[LineageEntry, ...]]:
+    return domain.acting_region, domain.region_epoch, domain.lineage
 
 
 def birth_of(image: MetadataImage, domain: DomainImage) -> PutDomain | BearDomain:
@@ -391,7 +407,8 @@ def _bear_domain(image: MetadataImage, born: DomainImage) -> MetadataImage:
     domain = image.domains.get(born.name, born)  # INV-M18
     if domain.birth is None:
         domain = msgspec.structs.replace(domain, birth=born.birth)
-    if not domain.lineage and domain.region_epoch < born.region_epoch:  # nobody has ever acted
+    never_acted = not domain.lineage and image.spread is None
+    if never_acted and domain.region_epoch < born.region_epoch:
         domain = msgspec.structs.replace(
             domain, acting_region=born.acting_region, region_epoch=born.region_epoch
         )
@@ -404,6 +421,7 @@ def _record_lineage(image: MetadataImage, command: RecordLineage) -> MetadataIma
         raise CommandRefused("unknown-domain", f"no domain is called {command.domain}")
     if entry in domain.lineage:
         return image
+    refuse_while_spread(image, _ACTS)
     begun = {known.region_epoch for known in domain.lineage}
     is_newest = entry.region_epoch > domain.region_epoch
     if not is_newest and (not command.learnt or entry.region_epoch in begun):

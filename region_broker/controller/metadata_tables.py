@@ -21,11 +21,13 @@ from sqlalchemy import (
     Table,
     delete,
     insert,
+    inspect,
     select,
 )
 
-from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage
+from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage, Spread
 from region_broker.controller.metadata_image import (
+    DEFAULT_DOMAIN,
     DeletedTopic,
     DomainImage,
     MetadataImage,
@@ -151,6 +153,17 @@ region_folder = Table(
     Column("failover", LargeBinary, nullable=False),
 )
 
+# Made when leaders are spread for the first time, at feature level 3: until that is finalized a node can go back to a version that
+# knows revision 0008, with its folder as it is (ADR 52).
+spread = Table(
+    "spread",
+    MetaData(),
+    Column("domain", String, primary_key=True),
+    Column("preferred", LargeBinary, nullable=False),
+    Column("groups", LargeBinary, nullable=False),
+    Column("topics", LargeBinary, nullable=False),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
@@ -169,6 +182,7 @@ _ENDPOINTS: Final = (
     "kafka_host", "kafka_port", "peer_host", "peer_port", "http_host", "http_port",
 )  # fmt: skip
 _IDENTITY: Final = ("born", "joined", "chain", "met")
+_SPREAD: Final = ("preferred", "groups", "topics")
 _FORMER: Final = ("former_lives", "former_incarnations", "lowest_level")
 """What of a node stands in the column `former`: an older version reads past what it does not know there."""
 _ALL_LOGS: Final = "all logs"
@@ -192,6 +206,8 @@ def read_image(connection: Connection) -> MetadataImage | None:
         leadership=_leadership(connection),
         node_configs=_node_configs(connection),
         region_folder=_region_folder(connection),
+        spread=_spread(connection),
+        spread_wanted=bool(counts.get("spread_wanted", False)),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
 
@@ -233,6 +249,11 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
         if old is None or getattr(old, name) != getattr(new, name):
             connection.execute(delete(counters).where(counters.c.name == name))
             connection.execute(insert(counters).values(name=name, value=getattr(new, name)))
+    if (old is not None and old.spread_wanted) != new.spread_wanted:
+        connection.execute(delete(counters).where(counters.c.name == "spread_wanted"))
+        connection.execute(
+            insert(counters).values(name="spread_wanted", value=int(new.spread_wanted))
+        )
     _write_rows(connection, topics, _topic_rows(old), _topic_rows(new))
     _write_rows(connection, regions, _region_rows(old), _region_rows(new))
     _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
@@ -242,6 +263,10 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
     if old is None or old.region_folder is not new.region_folder:
         _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
+    if old is None or old.spread is not new.spread:
+        if new.spread is not None:
+            spread.create(connection, checkfirst=True)
+        _write_rows(connection, spread, _spread_rows(old), _spread_rows(new))
     if old is None or old.deleted is not new.deleted:
         _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
 
@@ -314,6 +339,23 @@ def _region_folder_rows(image: MetadataImage | None) -> _Rows:
             "failover": found.failover,
         }
     }
+
+
+def _spread_rows(image: MetadataImage | None) -> _Rows:
+    found = image.spread if image else None
+    if found is None:
+        return {}
+    values = {key: msgspec.json.encode(getattr(found, key)) for key in _SPREAD}
+    return {DEFAULT_DOMAIN: {"domain": DEFAULT_DOMAIN, **values}}
+
+
+def _spread(connection: Connection) -> Spread | None:
+    if not inspect(connection).has_table(spread.name):
+        return None
+    for row in _rows(connection, spread):
+        values = {key: msgspec.json.decode(row[key]) for key in _SPREAD}
+        return msgspec.convert(values, Spread, strict=False)
+    return None
 
 
 def _region_folder(connection: Connection) -> RegionFolder | None:

@@ -7,11 +7,11 @@ One append is one record batch, so its offsets are consecutive and it is there o
 Not here: what the records mean (`groups.offsets`), markers (the marker channel).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from idempotency.fencing import FIRST_REGION_NUMBER, region_epoch_of, region_number_of
-from idempotency.identity import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
+from idempotency.identity import NO_PRODUCER_ID, LeaderEpoch, LogKey, TopicPartition
 from idempotency.ports import Clock
 from idempotency.record_batch import (
     BatchError,
@@ -57,6 +57,10 @@ class Partitions(Protocol):
         ...
 
 
+def _led_here(_key: LogKey) -> bool:
+    return False
+
+
 class PartitionOffsetsLog:
     """`__consumer_offsets` of this region, and the epochs of its data partitions."""
 
@@ -64,6 +68,8 @@ class PartitionOffsetsLog:
         """Take the partitions, and the clock for record timestamps."""
         self._partitions = partitions
         self._clock = clock
+        self.is_copied: Callable[[LogKey], bool] = _led_here
+        """Whether another node leads a log, whose copy here has all that its readers were shown (INV-SCU1)."""
 
     def append(
         self, shard: int, records: Sequence[KeyValue], *, producer: TxnProducer | None = None
@@ -128,7 +134,7 @@ class PartitionOffsetsLog:
     def end_after_takeover(self, tp: TopicPartition) -> int | None:
         """Return where the partition ends if this region took over, so that it may have been cut; else None."""
         partition = self._partitions.get(tp.topic, tp.partition)
-        if partition is None or not partition.is_leader:
+        if partition is None or not (partition.is_leader or self.is_copied(partition.key)):
             return None
         first = (
             region_number_of(region_epoch_of(partition.sight.leader_epoch)) <= FIRST_REGION_NUMBER

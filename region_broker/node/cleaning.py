@@ -4,10 +4,12 @@ Not here: any rule (`partitions.cleaner`, `region.tidemarks.clean_bounds`, `regi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from idempotency.fencing import region_ordinal_of
+from region_broker.controller.cluster_image import MAIN_GROUP
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.node.storage import Ports, Storage
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
 from region_broker.partitions.partition import Partition
@@ -38,6 +40,13 @@ def _may_be_cleaned(partition: Partition) -> bool:
     return partition.is_leader and partition.high_watermark >= partition.state.forgotten_below
 
 
+def of_main_group(image: MetadataImage, logs: Iterable[Partition]) -> Iterator[Partition]:
+    """Yield the logs that may be cleaned while leaders are spread: one that became compacted in a data group waits until they are
+    gathered, as only the main leader knows how far mirrors are.
+    """
+    return (log for log in logs if image.group_of(log.key) == MAIN_GROUP)
+
+
 def compose_cleaner(
     region: str, storage: Storage, ports: Ports, source: PrimarySide, tidemarks: TidemarkService
 ) -> Cleaner:
@@ -53,7 +62,9 @@ def compose_cleaner(
     )
     return Cleaner(
         CleanerParts(
-            partitions=lambda: filter(_may_be_cleaned, storage.partitions),
+            partitions=lambda: filter(
+                _may_be_cleaned, of_main_group(storage.metadata.image, storage.partitions)
+            ),
             bound_of=bounds.bound_of,
             disk=ports.disk,
             clock=ports.clock,

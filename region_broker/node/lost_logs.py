@@ -45,9 +45,13 @@ class LostLogs:
         leadership = image.leadership
         if leadership is None:
             return
-        if self._me not in leadership.in_sync:
+        groups = {} if image.spread is None else image.spread.groups
+        rows = [leadership, *groups.values()]
+        if not any(self._me in row.in_sync for row in rows):
             self._was_out_of_sync = True
-        elif self._was_out_of_sync and leadership.leader != self._me:
+        elif any(self._me not in row.in_sync or row.leader == self._me for row in rows):
+            return  # each group has to have taken it in, and none of them is copied from here
+        elif self._was_out_of_sync:
             self._was_out_of_sync = False
             if lost := self._partitions.lost():
                 self._partitions.take_note_of_lost()

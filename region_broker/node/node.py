@@ -15,9 +15,10 @@ from typing import Final, Self
 
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, LogKey
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
@@ -45,6 +46,7 @@ from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
+from region_broker.node.holding import Holding
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
@@ -54,7 +56,7 @@ from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import no_bound
+from region_broker.partitions.table import no_bound, no_copy
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
@@ -63,6 +65,7 @@ from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
 from region_broker.region.cluster.view import RegionNodes
 from region_broker.region.failover.answers import FailoverAnswers
 from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.gathering import Gathering, NeverSpread
 from region_broker.region.failover.known_lineage import KnownLineage
 from region_broker.region.failover.log_surgery import CutReason, DivergedLogs
 from region_broker.region.failover.operations import FailoverOperations
@@ -116,6 +119,7 @@ class Node:
         self._ports = ports
         self._cluster = cluster
         self._replication: Replication | None = None
+        self._holding: Holding | None = None
         self.operating: ClusterService | None = None
         """How operators see and order a region of several nodes; None in one of one."""
         self._addresses: Final = RegionAddresses(
@@ -137,12 +141,15 @@ class Node:
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
+            self._holding = Holding(cluster, storage, self._leads_under)
+            self._source.meet = self._holding.meet
             self._services.readers = self._replication.readers
             storage.metadata.follow(self.leading.show_recorded)
             self._handshake.refused = self.leading.why_silent
             self.operations.elsewhere = self._replication.tails.elsewhere
             self.scrubber.make_way = self._replication.stepping_down.make_way
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
+            self._replication.groups.is_damaged = self.scrubber.has_damage
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -164,6 +171,7 @@ class Node:
     def _compose_coordinators(self) -> None:
         clock, partitions = self._ports.clock, self.storage.partitions
         offsets_log = PartitionOffsetsLog(partitions, clock)
+        offsets_log.is_copied = lambda key: self.storage.metadata.image.group_of(key) != MAIN_GROUP
         self.ledger_images = LedgerImages(partitions, self._ports.disk, clock)
         self._group_settings = GroupSettings()
         self.groups = GroupCoordinator(
@@ -209,6 +217,7 @@ class Node:
                 open_link=self.tidemarks.open_link,
                 settle_commits=self._settle_commits,
                 leads=self._leads,
+                is_gathered=lambda: storage.metadata.image.spread is None,
             ),
             storage.metadata.image.main_domain.region_epoch,
         )
@@ -228,6 +237,9 @@ class Node:
             peers=FailoverPeers(ports.network, storage.metadata, config.region, self._addresses),
             folder=self._region_record or storage.folder,
             manifest=storage.partitions,
+            gathering=NeverSpread()
+            if self._cluster is None
+            else Gathering(storage.metadata, ports.clock, self._leads_under),
         )
         record = self._region_record or JournalRecord(storage.journal)
         self.failover = FailoverDriver(parts, record, FailoverSettings())
@@ -300,6 +312,7 @@ class Node:
             lineage=self._lineage,
             clock=ports.clock,
             chance=ports.chance,
+            me=None if self._cluster is None else self._cluster.member,
         )
 
     def _shown_floor(self) -> Cut:
@@ -442,10 +455,10 @@ class Node:
         )
 
     def _is_sure(self) -> bool:
-        return self._replication is None or self._replication.leading.is_sure()
+        return self._replication is None or self._replication.is_sure()
 
     def _is_short(self, partition: Partition) -> bool:
-        return self._replication is not None and self._replication.leading.is_short(partition)
+        return self._replication is not None and self._replication.is_short(partition)
 
     def _notice_topics(self) -> None:
         self.tidemarks.notice_topics()
@@ -538,8 +551,7 @@ class Node:
                 clock=self._ports.clock,
                 metadata=self.storage.metadata,
                 partitions=self.storage.partitions,
-                leading=replication.leading,
-                following=replication.following,
+                groups=replication.groups,
                 follows=lambda: replication.leadership.follows,
                 readers=replication.readers.counts,
                 damage=self.scrubber.problem,
@@ -551,8 +563,11 @@ class Node:
         self.metrics.registry.register(ClusterCollector(service))
         return service
 
-    def _leader_epoch(self) -> LeaderEpoch | None:
-        term = self.role.serving
+    def _leader_epoch(self, key: LogKey) -> LeaderEpoch | None:
+        """Return under which leader epoch a log that was just opened is led here; those of data groups see to theirs (INV-RGR1)."""
+        term, replication = self.role.serving, self._replication
+        if replication is not None and not replication.groups.is_main(key):
+            return None
         return term.leader_epoch if term is not None and self._leads(term) else None
 
     def _why_silent_text(self) -> str:
@@ -721,11 +736,17 @@ class Node:
         leads = replication is None or self.failover.running
         if leads:
             await self.storage.hold.look(self._hold_parts)
+            if self._holding is not None:
+                await self._holding.telling.tell()
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
         if leads or (replication is not None and replication.leadership.follows):
             reached_of = no_bound if replication is None else replication.reached_of()
-            self.storage.partitions.maintain(self.storage.hold.of, reached_of)
+            keeps_rounds = no_copy if replication is None else replication.keeps_rounds
+            hold_of = self.storage.hold.of
+            if not leads and self._holding is not None:
+                hold_of = self._holding.told.of  # INV-THD1
+            self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
 
 

@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
+from idempotency.identity import Member
 from idempotency.ports import Clock
 from region_broker.controller import metadata_image
-from region_broker.controller.cluster_commands import ChangeInSync
+from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.lost_logs import LostLogs
@@ -23,10 +24,12 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import no_bound
 from region_broker.region.cluster.leadership import LeadershipDriver, LeadershipParts
 from region_broker.region.cluster.reader_places import ReaderParts, RegionReaders
+from region_broker.region.cluster.region_groups import RegionGroups, RegionGroupsParts
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
-from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
-from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
+from region_broker.region.cluster.replica_following import FollowingParts
+from region_broker.region.cluster.replica_leading import InSyncChange, LeadingParts
+from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
 from region_broker.region.cluster.tail_copies import TailCopies, TailCopiesParts
 from region_broker.region.failover.known_lineage import KnownLineage
@@ -88,49 +91,48 @@ class Replication:
                 clock=clock,
             )
         )  # fmt: skip
-        self.leading = ReplicaLeading(
-            LeadingParts(
-                me=cluster.member,
-                partitions=partitions,
-                clock=clock,
-                image=lambda: metadata.image,
-                propose=self._propose,
-                min_in_sync=default_min_in_sync(cluster.node_count),
-                settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
-                lineage=lambda: digest_of(lineage()),
-                owes_cut=self._cuts.owes,
-                acts=lambda: role.acting,
-            )
-        )
-        self.leading.serve_on(cluster.door.handlers_for(REPLICA))
         self.readers = RegionReaders(
             ReaderParts(
                 region=role.region,
                 me=cluster.member,
                 life=cluster.line.standing.life,
                 image=lambda: metadata.image,
-                serving=self.leading.serving,
-                is_deleted_elsewhere=self.leading.is_deleted_elsewhere,
+                serving=self._serving,
+                is_deleted_elsewhere=lambda key, offset: self.groups.leading_of(
+                    key
+                ).is_deleted_elsewhere(key, offset),
                 is_open=lambda: self.following.readers.is_open,
             )
         )
-        self.following = ReplicaFollowing(
-            FollowingParts(
+        self.groups = RegionGroups(
+            RegionGroupsParts(
+                region=role.region,
+                me=cluster.member,
+                life=cluster.line.standing.life,
                 partitions=partitions,
-                line=cluster.line,
-                lineage=lambda: self._cuts.digest,
-                cut_below=self._cut_below,
-                may_serve=self.readers.may_serve,
+                image=lambda: metadata.image,
+                leading=self._leading_parts(lineage),
+                following=FollowingParts(
+                    partitions=partitions,
+                    line=cluster.line,
+                    lineage=lambda: self._cuts.digest,
+                    cut_below=self._cut_below,
+                    may_serve=self.readers.may_serve,
+                    keeps_bytes=self.keeps_rounds,
+                ),
+                may_lead=lambda: not partitions.lost(),
             )
         )
+        self.groups.serve_on(cluster.door.handlers_for(REPLICA))
+        self.leading, self.following = self.groups.leading, self.groups.following
         self.leadership = LeadershipDriver(
             LeadershipParts(
                 me=cluster.member,
                 life=cluster.line.standing.life,
                 image=lambda: metadata.image,
                 role=role,
-                leading=self.leading,
-                following=self.following,
+                leading=self.groups,
+                following=self.groups,
                 lead=region_work.lead,
                 begin_region=region_work.begin,
                 cut_logs=self._cuts.run,
@@ -160,15 +162,25 @@ class Replication:
             clock=clock,
             least_others=default_min_in_sync(cluster.node_count),
         )
+        self.spread_keeper = SpreadKeeper(
+            SpreadParts(
+                me=cluster.member,
+                image=lambda: metadata.image,
+                apply=metadata.apply,
+                acts=lambda: role.acting and self.leadership.leads is not None,
+                trouble=self._trouble,
+                clock=clock,
+            )
+        )
         self.copying_anew = CopyingAnew(
             CopyingAnewParts(
                 me=cluster.member,
                 image=lambda: metadata.image,
                 partitions=partitions,
                 line=cluster.line,
-                following=self.following,
+                following=self.groups,
                 follows=lambda: self.leadership.follows,
-                counts_on=self.leading.counts_on,
+                counts_on=lambda member, key: self.groups.leading_of(key).counts_on(member, key),
                 logs_changed=self._copied_anew,
             )
         )
@@ -178,6 +190,7 @@ class Replication:
         for partition in partitions:
             partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
         metadata.on_foreign = self._changed_by_others
+        metadata.follow(self.groups.take_image)
         metadata.follow(lambda _image: self.following.image_changed())
         metadata.follow(self.leadership.take_image)
         metadata.follow(self._statements.take_image)
@@ -187,8 +200,36 @@ class Replication:
         )
         metadata.follow(self.lost_logs.take_image)
 
-    async def _propose(self, command: ChangeInSync) -> None:
-        await self._storage.metadata.apply(command)
+    def _leading_parts(self, lineage: KnownLineage) -> LeadingParts:
+        metadata, cluster = self._storage.metadata, self._cluster
+        return LeadingParts(
+            me=cluster.member,
+            partitions=self._storage.partitions,
+            clock=self._clock,
+            image=lambda: metadata.image,
+            propose=self._propose,
+            min_in_sync=default_min_in_sync(cluster.node_count),
+            settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
+            lineage=lambda: digest_of(lineage()),
+            owes_cut=self._cuts.owes,
+            acts=lambda: self._role.acting and metadata.image.spread is None,
+        )
+
+    async def _propose(self, command: InSyncChange) -> None:
+        await self._storage.metadata.apply(cast("Command", command))
+
+    def _serving(self) -> frozenset[Member]:
+        return self.leading.serving()
+
+    def _trouble(self) -> str | None:
+        """Return what is wrong with a log that this node leads; the main leader's copies are mended only where it leads them, too."""
+        image = self._storage.metadata.image
+        for partition in self._storage.partitions:
+            row = image.leadership_of(partition.key)
+            leads = row is not None and row.leader == self._cluster.member
+            if partition.failed is not None and (leads or self.leadership.leads is not None):
+                return f"log {partition.key.encode()} has stopped"
+        return None
 
     def _cut_below(self) -> CutBelow | None:
         """Return how a log is cut below HW, while another region acts (INV-RFN5)."""
@@ -212,8 +253,24 @@ class Replication:
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped here."""
-        self.leading.logs_changed()
-        self.following.logs_changed()
+        self.groups.logs_changed()
+
+    def is_short(self, partition: Partition) -> bool:
+        """Return whether the in-sync set is smaller than the log's `min.insync.replicas` (R1)."""
+        return self.groups.leading_of(partition.key).is_short(partition)
+
+    def is_sure(self, partition: Partition | None = None) -> bool:
+        """Return whether this node leads, as far as can be known (INV-RTM5): a log, or the main group."""
+        leading = self.leading if partition is None else self.groups.leading_of(partition.key)
+        return leading.is_sure()
+
+    def keeps_rounds(self, _partition: Partition) -> bool:
+        """Return whether D of a log is read here: this node leads the main group, and the region acts (INV-SCU4)."""
+        return self.leadership.leads is not None and self._mirrored() is None
+
+    def trouble(self) -> str | None:
+        """Return why leaders are to be gathered, as far as this node knows; None where nothing is wrong, or none are spread."""
+        return self.groups.trouble() or self.stepping_down.waits
 
     def _copied_anew(self) -> None:
         self.logs_changed()
@@ -222,9 +279,10 @@ class Replication:
     def _opened(self, partition: Partition) -> None:
         """Lead it where this node leads, or is about to: then the other logs lead already, and nobody looks again.
 
-        In a region that mirrors its link takes it on; one that is still to begin takes on what is there.
+        In a region that mirrors its link takes it on; one that is still to begin takes on what is there. A data group takes its own
+        when it hears of them, in this step.
         """
-        if self.leadership.leads is None:
+        if self.leadership.leads is None or not self.groups.is_main(partition.key):
             return
         if self._mirrored() is None:
             partition.become_leader(self.leadership.leads)
@@ -235,6 +293,7 @@ class Replication:
         return BY_ORDER if self._mirrored() is None else BY_TIDEMARK
 
     def _changed_by_others(self, old: MetadataImage, new: MetadataImage) -> None:
+        self.groups.take_image(new)  # a log that is opened now begins in its group
         self._registry.take(old, new)
         if old.topics is not new.topics:
             self.logs_changed()
@@ -243,8 +302,7 @@ class Replication:
     async def run(self) -> None:
         """Lead and follow until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.leading.run(), name="replica-leading")
-            tasks.create_task(self.following.run(), name="replica-following")
+            tasks.create_task(self.groups.run(), name="replica-groups")
             tasks.create_task(self.leadership.run(), name="leadership")
             tasks.create_task(self._statements.run(), name="statement-copies")
             tasks.create_task(self.tails.run(), name="tail-copies")
@@ -255,3 +313,4 @@ class Replication:
                     self._registry.again(self._storage.metadata.image)
                     self.logs_changed()
                 await self.stepping_down.look()
+                await self.spread_keeper.look()

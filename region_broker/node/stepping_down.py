@@ -4,6 +4,7 @@ INV-NRP2  a leader one of whose logs has stopped has another member in sync elec
           lost, they have. It copies that log again as a follower (INV-CAN1)
 INV-NRP4  a leader whose disk has damaged a full segment has another member in sync elected before it mends that, once for each find: it
           leads again only by the usual rules, and where all are damaged the leadership does not go round
+INV-RGR8  while leaders are spread nobody steps down, and what is damaged waits: they are gathered first, as this tells that it waits
 Nobody is drained by this: who steps down may lead again. Not here: what an election changes (`controller.cluster_leadership`).
 """
 
@@ -27,7 +28,7 @@ AGAIN_MS: Final = 1_000
 _log: Final = logging.getLogger("tidemark.replication")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SteppingDown:
     """`least_others`: how many others must be there for the region to go on without this node's logs."""
 
@@ -36,10 +37,14 @@ class SteppingDown:
     partitions: PartitionTable
     clock: Clock
     least_others: int
+    waits: str | None = None
+    """Why leaders are to be gathered before this goes on; None where it does not wait."""
 
     async def look(self) -> None:
         """Have another one elected where a log has stopped here (INV-NRP2); to be called now and then."""
-        if all(partition.failed is None for partition in self.partitions):
+        if self.metadata.image.spread is not None or all(
+            partition.failed is None for partition in self.partitions
+        ):
             return
         nodes = self.metadata.image.nodes.values()
         others = [each for each in nodes if each.is_eligible and each.member != self.me]
@@ -48,7 +53,8 @@ class SteppingDown:
             await self._have_elected(other, "a log of this node has stopped")
 
     async def make_way(self) -> None:
-        """Return once another node leads, or nobody else can: a full segment here is damaged (INV-NRP4)."""
+        """Return once another node leads, or nobody else can: a full segment here is damaged (INV-NRP4, INV-RGR8)."""
+        await self._until_gathered()
         for attempt in range(TRIES_MAX):
             other = self._next_leader()
             if other is None:
@@ -56,6 +62,14 @@ class SteppingDown:
             if attempt:
                 await self.clock.sleep_ms(AGAIN_MS)
             await self._have_elected(other, "a full segment of this node is damaged")
+
+    async def _until_gathered(self) -> None:
+        self.waits = f"a full segment of node {self.me.node_id} is damaged"
+        try:
+            while self.metadata.image.spread is not None:
+                await self.clock.sleep_ms(AGAIN_MS)
+        finally:
+            self.waits = None
 
     def _next_leader(self) -> Member | None:
         """Return who could lead in place of this node; None where nobody could, or this one does not lead."""

@@ -96,6 +96,11 @@ def no_bound(_partition: Partition) -> None:
     return
 
 
+def no_copy(_partition: Partition) -> bool:
+    """Return that no log is a copy whose rounds are needed here."""
+    return False
+
+
 class PartitionTable:
     """Opens, finds, maintains and closes the partitions."""
 
@@ -426,10 +431,12 @@ class PartitionTable:
         self,
         hold_of: Callable[[Partition], Hold | None],
         reached_of: Callable[[Partition], int | None] = no_bound,
+        keeps_rounds: Callable[[Partition], bool] = no_copy,
     ) -> int:
         """Apply retention and producer expiry everywhere; return how many segments were deleted.
 
-        `hold_of` says what of a partition must be kept, or None; `reached_of`: see `Retention.maintain`. To be called now and then (a minute).
+        `hold_of` says what of a partition must be kept, or None; `reached_of`, `keeps_rounds`: see `Retention.maintain`. To be called now and
+        then (a minute).
         """
         self._removal.again()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
@@ -442,6 +449,7 @@ class PartitionTable:
                     producer_expiration_ms=self._config.producer_id_expiration_ms,
                     hold=hold_of(partition),
                     reached=reached_of(partition),
+                    keeps_rounds=keeps_rounds(partition),
                 )
             except LogError as error:  # damaged files, too: the others go on (INV-T3)
                 logger.warning("%s is not maintained: %s", partition.tp, error)

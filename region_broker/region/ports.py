@@ -365,6 +365,11 @@ def _nobody_else_leads(_term: Term) -> bool:
     return True
 
 
+def _one_leads_all() -> bool:
+    """The region has one node."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class RoleServices:
     """Everything whose life follows the region's role. Factories are called once per term.
@@ -372,7 +377,7 @@ class RoleServices:
     `settle_logs` makes the logs those of the registry; it is called before the region acts (T15). `settle_commits` returns once
     all that the logs hold is committed, where other nodes of the region copy them; it is called when they lead, before anything is
     read (R6, B3), and before a mirror shows anything. `leads` says whether this node leads under a term still, as far as it has heard; it is asked as the gate opens
-    (INV-LSH1). `open_cut_leader` is told whether the term is the first one to adopt a takeover's cut, so that nothing was written in its region epoch yet.
+    (INV-LSH1). `is_gathered`: whether one node leads all logs. `open_cut_leader` is told whether the term is the first one to adopt a takeover's cut, so that nothing was written in its region epoch yet.
     """
 
     logs: Callable[[], Iterable[RegionLog]]
@@ -383,3 +388,4 @@ class RoleServices:
     open_link: Callable[[Term], LinkSide]
     settle_commits: Callable[[Term], Awaitable[None]] = _all_is_committed
     leads: Callable[[Term], bool] = _nobody_else_leads
+    is_gathered: Callable[[], bool] = _one_leads_all

@@ -4,6 +4,8 @@ INV-RR1  the gate (`acting`) is open only after everything that takes writes is 
          anything of it stops: opening writes is the last step, closing them the first (T18)
 INV-RR6  a mirror says that another region acts only while that one answers: after `SILENT_MS` it says since when it
          has not, and names the runbook
+INV-RR7  a role begins, and ends by a fence, with one leader for all logs of the region: the election that began the term has ended a
+         spread, and leaders are gathered before the region changes what it is
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
 Link and cut leader never run at the same time: one node copies or publishes, not both. A sequence that is cancelled
@@ -226,6 +228,7 @@ class RegionRole:
 
         Readers go on seeing what they saw: nothing is cut yet.
         """
+        assert self._services.is_gathered(), "INV-RR7"
         await self.stand_still(reason)
         for log in self.logs():
             if log.is_leader:
@@ -262,6 +265,7 @@ class RegionRole:
         this term began at: below them an idempotent producer may leave one gap (T22). `drained`: the region
         epoch that a planned switch ended; its transactional producers go on.
         """
+        assert self._services.is_gathered(), "INV-RR7"
         await self.stand_still(reason)
         self._region_epoch = term.region_epoch
         self.on_term(term)
@@ -315,6 +319,7 @@ class RegionRole:
 
     async def mirror(self, term: Term) -> None:
         """Follow the primary region of `term`."""
+        assert self._services.is_gathered(), "INV-RR7"
         await self.stand_still(f"region {term.primary_region} acts; this one mirrors it")
         self._region_epoch = term.region_epoch
         self.on_term(term)
@@ -330,6 +335,10 @@ class RegionRole:
         """Wait until all that was begun is durable, then publish it; raises `RoundFailed`."""
         if self._cut_leader is None:
             raise RoundFailed("this region publishes no tidemarks now")
+        if (
+            not self._services.is_gathered()
+        ):  # it came meanwhile; nothing is recorded before it is gathered (INV-GTH1)
+            raise RoundFailed("the leaders of this region are spread")
         await self._settle_changes()
         try:
             for log in self.logs():

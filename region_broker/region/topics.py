@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, LogKey
 from idempotency.ports import Chance
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import (
@@ -43,14 +43,14 @@ _log: Final = logging.getLogger("tidemark.topics")
 class TopicRegistry:
     """What handlers change topics through (`handlers.dispatch.services.MetadataService`).
 
-    `leader_epoch` is that of this node's term, asked at the moment a partition is opened; None where another node of the region leads
-    by then, and this one follows it. Every change is made within
+    `leader_epoch` is that under which this node leads a log, asked at the moment it is opened; None where another node of the region leads
+    it by then, and this one follows. Every change is made within
     `change` (`region_role.RegionRole.change`).
     """
 
     def __init__(
         self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
-        leader_epoch: Callable[[], LeaderEpoch | None], change: Callable[[], AbstractContextManager[None]],
+        leader_epoch: Callable[[LogKey], LeaderEpoch | None], change: Callable[[], AbstractContextManager[None]],
     ) -> None:  # fmt: skip
         """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""
         self._metadata = metadata
@@ -89,8 +89,8 @@ class TopicRegistry:
     ) -> TopicImage:
         with self._change():
             topic = _still_there(await self._metadata.apply(command), changed)
-            leader_epoch = self._leader_epoch()
             for partition in self._partitions.open_topic(topic):
+                leader_epoch = self._leader_epoch(partition.key)
                 if leader_epoch is not None:
                     partition.become_leader(leader_epoch)
         self.on_change()

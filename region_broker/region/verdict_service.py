@@ -24,6 +24,7 @@ from idempotency import fencing
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
 from idempotency.record_batch import BatchHeader, Buffer, ControlType, iter_headers, read_marker
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.handlers.dispatch.services import RegionView
 from region_broker.limits import KIB, MIB
@@ -280,6 +281,11 @@ class VerdictService:
     ) -> GivenVerdict:
         if 0 <= offset < partition.log_end_offset:
             return GivenVerdict("open", "the record is written but not durable yet")
+        if self._metadata.image.group_of(partition.key) != MAIN_GROUP:
+            return GivenVerdict(
+                "open",
+                "another node leads this partition now, and what it has was not copied to here yet",
+            )
         if asked_epoch is None or asked_epoch == self._region.region_epoch or offset < 0:
             raise VerdictRefused(
                 404,

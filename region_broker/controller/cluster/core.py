@@ -4,19 +4,24 @@ INV-CK1  it proposes only while it leads the quorum, and only for the term that 
 INV-CK2  one proposal at a time; after an unknown outcome none before the metadata show what became of it, or a new term begins:
          then they hold it, or it never comes
 INV-CK3  a refusal is not asked for again before time passed or the metadata changed
-INV-CK4  who is silent is fenced before anybody is elected, and the leader first; then leaders are elected, then orders are carried
-         out, then nodes are let in
+INV-CK4  who is silent is fenced before anybody is elected, and leaders first, the main group's before others; then leaders are elected,
+         then orders are carried out, then nodes are let in
 INV-CK5  where nobody can lead, that is said once for each cause, with who is awaited, and when it is over
 INV-CK6  time that passed without an event counts as `look_max_ms` at most: a controller that stood still holds it against nobody,
          and one that stands still again and again fences later, but does fence
 Not here: who is heard (`sessions`), who leads next (`elections`), operators' orders (`orders`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from idempotency.fencing import EpochExhausted
-from region_broker.controller.cluster.elections import candidates, due_election
+from region_broker.controller.cluster.elections import (
+    candidates,
+    due_election,
+    due_group_election,
+    group_candidates,
+)
 from region_broker.controller.cluster.events import (
     CommandSettled,
     ControllerCommand,
@@ -41,7 +46,14 @@ from region_broker.controller.cluster.events import (
 from region_broker.controller.cluster.orders import Orders, is_past
 from region_broker.controller.cluster.sessions import Sessions
 from region_broker.controller.cluster.settings import ControllerSettings
-from region_broker.controller.cluster_commands import FenceNode, UnfenceNode
+from region_broker.controller.cluster_commands import (
+    ElectGroupLeader,
+    ElectLeader,
+    FenceNode,
+    UnfenceNode,
+)
+from region_broker.controller.cluster_image import MAIN_GROUP, Leadership
+from region_broker.controller.group_rows import groups_of, in_sync_in_all
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member, Term
 
@@ -68,8 +80,8 @@ class _Reign:
     pending: _Pending | None = None
     refused_at: tuple[int, int] | None = None
     """When a proposal was refused (ms), and under which version of the metadata."""
-    awaited: tuple[Member, ...] | None = None
-    """Whom `Offline` named."""
+    awaited: dict[int, tuple[Member, ...]] = field(default_factory=dict)
+    """Whom `Offline` named, by group."""
 
 
 class ControllerCore:
@@ -208,13 +220,24 @@ class ControllerCore:
     def _next_command(self, reign: _Reign) -> ControllerCommand | None:
         silent = reign.sessions.silent()
         if silent:  # INV-CK4
-            leader = self._image.leadership and self._image.leadership.leader
-            node = min(silent, key=lambda node: (node.member != leader, node.node_id))
+            leaders = [row.leader for row in groups_of(self._image).values()]
+            node = min(
+                silent,
+                key=lambda node: (
+                    node.member not in leaders[:1],
+                    node.member not in leaders,
+                    node.node_id,
+                ),
+            )
             return FenceNode(node.node_id, node.life)
         try:
-            return due_election(self._image, self._settings.preferred_node_id)
+            return self._due_election()
         except EpochExhausted:
             return None  # `_tell_offline` says so
+
+    def _due_election(self) -> ElectLeader | ElectGroupLeader | None:
+        due = due_election(self._image, self._settings.preferred_node_id)
+        return due or due_group_election(self._image)
 
     def _next_order(self, reign: _Reign) -> ControllerCommand | None:
         command, answers = reign.orders.next_command(self._image)
@@ -233,22 +256,30 @@ class ControllerCore:
     # --- what is said loudly ---
 
     def _tell_offline(self, reign: _Reign) -> None:
-        leadership = self._image.leadership
-        if leadership is None:
+        rows = groups_of(self._image)
+        main = rows.get(MAIN_GROUP)
+        if main is None:
             return
-        if leadership.leader is not None:
-            if reign.awaited is not None:
-                self._effects.append(Online(leadership.leader))
-            reign.awaited = None
-            return
-        awaited, why = leadership.in_sync, "none of those that hold all that was committed is heard"
+        for group in sorted({*reign.awaited, *rows}):
+            row = rows.get(group, main)  # who leads the main group leads all that is not spread
+            if row.leader is not None:
+                if reign.awaited.pop(group, None) is not None:
+                    self._effects.append(Online(row.leader, group))
+            elif group in rows:
+                self._tell_not_led(reign, group, row)
+
+    def _tell_not_led(self, reign: _Reign, group: int, row: Leadership) -> None:
+        is_main = group == MAIN_GROUP
+        awaited = in_sync_in_all(self._image) if is_main else row.in_sync
+        why = "none of those that hold all that was committed is heard"
+        able = candidates(self._image, None) if is_main else group_candidates(self._image, group)
         try:
-            due_election(self._image, self._settings.preferred_node_id)
+            self._due_election()
         except EpochExhausted as error:
             awaited, why = (), str(error)
         else:
-            if candidates(self._image, self._settings.preferred_node_id):
+            if able:
                 return
-        if reign.awaited != awaited:  # INV-CK5
-            reign.awaited = awaited
-            self._effects.append(Offline(awaited, why))
+        if reign.awaited.get(group) != awaited:  # INV-CK5
+            reign.awaited[group] = awaited
+            self._effects.append(Offline(awaited, why, group))

@@ -1,21 +1,21 @@
 """Who should lead next, as the metadata say: a pure function of an image.
 
-INV-CV1  only who is in sync, registered with that very folder, unfenced and not about to stop is elected; the preferred one first,
-         then by node id
+INV-CV1  only who is in sync (in every group), registered with that very folder, unfenced and not about to stop is elected; the
+         preferred one first, then by node id
 INV-CV2  an election is due where nobody leads, where the leader's epoch is of a former region epoch (T19), and where the leader is
          about to stop and another one can lead
+INV-CV3  the main group's leader is elected first: it leads all logs, so then nothing is due in data groups. Of a data group the preferred
+         node is elected, or who of those in sync leads the fewest groups; never the main group's leader (INV-SPR6), nor anybody in place of
+         one that leads and goes on
 Not here: elections by an operator's word (`orders`), what an election changes (`cluster_leadership`).
 """
 
-from idempotency.fencing import (
-    FIRST_TERM_COUNTER,
-    leader_counter_of,
-    leader_epoch,
-    region_epoch_of,
-)
-from idempotency.identity import LeaderEpoch, RegionEpoch
-from region_broker.controller.cluster_commands import ElectLeader
-from region_broker.controller.cluster_image import NO_LEADERSHIP
+from idempotency.fencing import region_epoch_of
+from idempotency.identity import RegionEpoch
+from region_broker.controller.cluster_commands import ElectGroupLeader, ElectLeader
+from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership, Spread
+from region_broker.controller.group_rows import in_sync_in_all
+from region_broker.controller.leadership_rules import is_kept_for_main, next_leader_epoch
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 
@@ -26,7 +26,7 @@ def candidates(image: MetadataImage, preferred_node_id: int | None) -> list[Memb
     if leadership is None:
         in_sync = tuple(node.member for node in image.nodes.values())
     else:
-        in_sync = leadership.in_sync
+        in_sync = in_sync_in_all(image)
     found = [m for m in in_sync if (node := image.node_of(m)) and node.is_eligible]
     return sorted(found, key=lambda member: (member.node_id != preferred_node_id, member))
 
@@ -59,9 +59,56 @@ def elect(image: MetadataImage, region_epoch: RegionEpoch, member: Member) -> El
     return ElectLeader(member, next_leader_epoch(image, region_epoch), version)
 
 
-def next_leader_epoch(image: MetadataImage, region_epoch: RegionEpoch) -> LeaderEpoch:
-    """Return the leader epoch after all that this region took under `region_epoch`; raises `EpochExhausted`."""
-    last = image.last_leader_epoch
-    if last >= 0 and region_epoch_of(last) == region_epoch:
-        return leader_epoch(region_epoch, leader_counter_of(last) + 1)
-    return leader_epoch(region_epoch, FIRST_TERM_COUNTER)
+# --- data groups ---
+
+
+def group_candidates(image: MetadataImage, group: int) -> list[Member]:
+    """Return who may be elected in a data group, the best first (INV-CV3); nobody where there is no such group."""
+    spread = image.spread
+    if spread is None or group not in spread.groups:
+        return []
+    row, main = spread.groups[group], image.leadership
+    found = [
+        member
+        for member in row.in_sync
+        if (main is None or member != main.leader)
+        and (node := image.node_of(member)) is not None
+        and node.is_eligible
+    ]
+    preferred = spread.preferred[group]
+    return sorted(
+        found, key=lambda one: (one.node_id != preferred, _leads_groups(spread, one), one)
+    )
+
+
+def _leads_groups(spread: Spread, member: Member) -> int:
+    return sum(row.leader == member for row in spread.groups.values())
+
+
+def due_group_election(image: MetadataImage) -> ElectGroupLeader | None:
+    """Return the election that is due in a data group, None where none is, or nobody can be elected (INV-CV3).
+
+    Raises:
+        EpochExhausted: the region epoch has no leader epoch left.
+    """
+    if image.spread is None:
+        return None
+    for group, row in sorted(image.spread.groups.items()):
+        able = group_candidates(image, group)
+        if able and _is_to_go(image, row):
+            due = elect_in(image, group, able[0])
+            return None if is_kept_for_main(due.leader_epoch) else due
+    return None
+
+
+def _is_to_go(image: MetadataImage, row: Leadership) -> bool:
+    leader = None if row.leader is None else image.node_of(row.leader)
+    return leader is None or leader.draining
+
+
+def elect_in(image: MetadataImage, group: int, member: Member) -> ElectGroupLeader:
+    """Return the election of `member` in a data group that there is, under the next leader epoch; raises `EpochExhausted`."""
+    assert image.spread is not None, group
+    row = image.spread.groups[group]
+    newest = next_leader_epoch(image, region_epoch_of(row.leader_epoch))
+    return ElectGroupLeader(group, member, newest, row.version)

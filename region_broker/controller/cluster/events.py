@@ -10,11 +10,13 @@ from uuid import UUID
 
 from region_broker.controller.cluster_commands import (
     DrainNode,
+    ElectGroupLeader,
     ElectLeader,
     ElectUnclean,
     FenceNode,
     UnfenceNode,
 )
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member, Term
 
@@ -114,7 +116,9 @@ Event: TypeAlias = (
     | UncleanAsked
     | Ticked
 )
-ControllerCommand: TypeAlias = FenceNode | UnfenceNode | DrainNode | ElectLeader | ElectUnclean
+ControllerCommand: TypeAlias = (
+    FenceNode | UnfenceNode | DrainNode | ElectLeader | ElectUnclean | ElectGroupLeader
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +132,19 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Nobody can lead the logs of the region: one of `awaited` must come back. Say it loudly."""
+    """Nobody can lead the logs of the region, or of a data group: one of `awaited` must come back. Say it loudly."""
 
     awaited: tuple[Member, ...]
     why: str
+    group: int = MAIN_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """What `Offline` said is over: this member leads."""
+    """What `Offline` said is over: this member leads, in that group; in the main one also where the spread has ended."""
 
     leader: Member
+    group: int = MAIN_GROUP
 
 
 @dataclass(frozen=True, slots=True)

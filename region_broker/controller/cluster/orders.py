@@ -9,7 +9,7 @@ from typing import assert_never
 
 from idempotency.fencing import EpochExhausted
 from region_broker.controller import metadata_commands
-from region_broker.controller.cluster.elections import candidates, elect, next_leader_epoch
+from region_broker.controller.cluster.elections import candidates, elect
 from region_broker.controller.cluster.events import (
     ControllerCommand,
     DrainAsked,
@@ -21,6 +21,7 @@ from region_broker.controller.cluster.events import (
 )
 from region_broker.controller.cluster_commands import DrainNode, ElectUnclean
 from region_broker.controller.cluster_image import NO_LEADERSHIP, NodeImage
+from region_broker.controller.leadership_rules import next_leader_epoch
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import (
     DEFAULT_DOMAIN,
@@ -139,4 +140,5 @@ def is_past(image: MetadataImage, command: ControllerCommand) -> bool:
         after = metadata_commands.apply(image, command)
     except CommandRefused:
         return True
-    return (after.nodes, after.leadership) == (image.nodes, image.leadership)
+    changed, present = ((each.nodes, each.leadership, each.spread) for each in (after, image))
+    return changed == present

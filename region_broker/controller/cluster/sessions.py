@@ -14,6 +14,7 @@ from uuid import UUID
 
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.group_rows import groups_of
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member
 
@@ -128,11 +129,9 @@ class Sessions:
         return session.is_heard and session.lost_ms is None and not self._is_silent(session, now_ms)
 
     def _is_awaited(self, node: NodeImage) -> bool:
-        leadership = self._image.leadership
-        return (
-            leadership is not None
-            and leadership.leader is None
-            and node.member in leadership.in_sync
+        return any(
+            row.leader is None and node.member in row.in_sync
+            for row in groups_of(self._image).values()
         )
 
     def _may_return_ms(self, node: NodeImage) -> int:

@@ -69,12 +69,17 @@ class Retention:
         self._commits.notify_deleted(self.low_watermark, offset, waiting)
         await waiting.future
 
-    def forget_below(self, offset: int) -> None:
+    def forget_below(self, offset: int, *, keeps_bytes: bool = False) -> None:
         """Follow the primary's log start on a mirror, durably; whole segments below it go (T14). Raises
-        PartitionFailed."""
+        PartitionFailed.
+
+        `keeps_bytes`: they stay until `maintain` finds that no mirror needs them.
+        """
         if offset > self._sight.log_start_offset:
             self._trimming.raise_start(offset)
             self._watchers.notify()
+        if keeps_bytes:
+            return
         self._log.trimmer.delete_segments_below(min(offset, self._sight.log_start_offset))
 
     def take_back_start(self, offset: int) -> None:
@@ -104,11 +109,13 @@ class Retention:
         producer_expiration_ms: int,
         hold: Hold | None = None,
         reached: int | None = None,
+        keeps_rounds: bool = False,
     ) -> int:
         """Forget what nobody needs: old segments that `hold` does not keep, idle producers (C8). Return deletions.
 
         Retention never passes the last stable offset: what is undecided stays. A mirror deletes nothing by itself
-        (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `now_ms` is wall
+        (T14: `forget_below`). `reached`: D of what a copy's region has reached, where it mirrors another one. `keeps_rounds`: D of
+        this log is read here (`_forget_rounds`), and a copy's bytes are kept for mirrors, as `hold` says (INV-SCU3). `now_ms` is wall
         time: record times are held against it. Raises LogDamaged, PartitionFailed.
         """
         sight = self._sight
@@ -127,18 +134,25 @@ class Retention:
         state = self._log.state
         state.forget_completed_below(bound)
         state.expire(monotonic_ms, producer_expiration_ms)
-        if not sight.is_leader:
+        if not keeps_rounds:
             self._forget_rounds()
+        if not sight.is_leader and not (keeps_rounds and is_copy):
             return 0
-        deleted = self._trimming.retain(
-            now_ms=now_ms, stable_offset=sight.last_stable_offset, hold=hold
-        )
+        # Of a copy nothing goes that its leader has still.
+        stable_offset = sight.last_stable_offset if sight.is_leader else sight.log_start_offset
+        deleted = self._trimming.retain(now_ms=now_ms, stable_offset=stable_offset, hold=hold)
         if deleted:
             self._watchers.notify()
         return deleted
 
     def _forget_rounds(self) -> None:
-        """Forget, of a copy inside the region, where rounds begin: whoever leads next drives those of a newer leader epoch (T1)."""
+        """Forget, of a log that other nodes of the region have, where rounds begin: whoever leads next drives those of a newer leader epoch (T1).
+
+        Not at the main leader of a region that acts, which reads D of its own logs, and of the copies that it has while leaders are spread
+        (INV-SCU4): 1. A data leader writes under leader epoch 7. 2. The main leader, under 5, drives round 1 of 5, and reads D of that log from
+        its copy. 3. What is written there is of a newer leader epoch than the round: it would be forgotten where the round begins. The
+        cut leader forgets them when a round is done.
+        """
         written_epoch = self._log.epochs.latest
         if self._log.durability.committed_offset is not None and written_epoch >= 0:
             self._log.state.prune_cut_index(round_of(written_epoch, ROUND_NUMBER_MAX))

@@ -13,11 +13,11 @@ from typing import Any, Final
 from idempotency.identity import Member
 from idempotency.ports import Clock
 from region_broker.controller.cluster_image import Leadership, NodeImage
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.dispatch.readers import ReaderCounts
 from region_broker.partitions.table import PartitionTable
-from region_broker.region.cluster.replica_following import ReplicaFollowing
-from region_broker.region.cluster.replica_leading import ReplicaLeading
+from region_broker.region.cluster.region_groups import RegionGroups
 
 WATCH_MS: Final = 250
 WITHOUT_QUORUM_MS_MAX: Final = 5_000
@@ -37,8 +37,7 @@ class ViewParts:
     clock: Clock
     metadata: MetadataStore
     partitions: PartitionTable
-    leading: ReplicaLeading
-    following: ReplicaFollowing
+    groups: RegionGroups
     follows: Callable[[], bool]
     readers: ReaderCounts
     damage: Callable[[], str | None] = lambda: None
@@ -70,7 +69,7 @@ class ClusterView:
         now_ms = self.parts.clock.monotonic_ms()
         if self.parts.metadata.group.leader is not None:
             self._quorum_ms = now_ms
-        if not self.parts.follows() or self.parts.following.is_connected:
+        if not self.parts.follows() or self.parts.groups.following.is_connected:
             self._connected_ms = now_ms
         present = self._leader_epoch_now()
         if present != self._leader_epoch:
@@ -104,13 +103,13 @@ class ClusterView:
 
     def replication_problem(self) -> str | None:
         """Return why this follower copies nothing, None where it does, or leads."""
-        if not self.follows or self.parts.following.is_connected:
+        if not self.follows or self.parts.groups.following.is_connected:
             return None
         silent_ms = self.parts.clock.monotonic_ms() - self._connected_ms
         if silent_ms <= NOT_CONNECTED_MS_MAX:
             return None
         leader = self._leadership().leader
-        error = self.parts.following.state()["last_error"]
+        error = self.parts.groups.following.state()["last_error"]
         return f"no connection to node {leader}, which leads, for {silent_ms // 1000} s: {error or 'it does not answer'}"
 
     def remark(self) -> str:
@@ -141,20 +140,22 @@ class ClusterView:
         """Return nodes, leadership, quorum, and what this node does (INV-CVW1)."""
         parts = self.parts
         leadership = parts.metadata.image.leadership
-        followers, serving = parts.leading.standings(), parts.leading.serving()
+        followers, serving = parts.groups.standings(), parts.groups.leading.serving()
         return {
             "region": parts.region,
             "node_id": parts.me.node_id,
             "nodes": [_node_row(node, leadership, followers, serving) for node in self._nodes()],
             "leadership": _leadership_row(leadership),
+            "spread": _spread_row(parts.metadata.image),
             "quorum": self._quorum(),
             "here": {
                 "leads": leadership is not None and leadership.leader == parts.me,
+                "leads_groups": parts.groups.open_groups,
                 "follows": self.follows,
                 "in_sync": leadership is not None and parts.me in leadership.in_sync,
                 "elections_seen": self._elections,
-                "following": parts.following.state() if parts.follows() else None,
-                "serves_readers": parts.following.readers.is_open,
+                "following": parts.groups.following.state() if parts.follows() else None,
+                "serves_readers": parts.groups.following.readers.is_open,
                 "readers_sent_away": parts.readers.sent_away,
                 "copy_bytes_read": parts.readers.copy_bytes,
                 "damage": parts.damage(),
@@ -207,16 +208,18 @@ class ClusterView:
 
     def partitions(self, topic: str | None) -> list[dict[str, Any]]:
         """Return the logs of this node, of `topic` alone where one is given, with who leads them and who is in sync."""
-        row = _leadership_row(self.parts.metadata.image.leadership)
+        image = self.parts.metadata.image
+        groups = 0 if image.spread is None else len(image.spread.preferred)
+        rows = [_leadership_row(image.leadership_in(number)) for number in range(max(groups, 1))]
         nodes = [node.node_id for node in self._nodes()]
         logs = sorted(self.parts.partitions, key=lambda log: (log.tp.topic, log.tp.partition))
         return [
             {
                 "topic": log.tp.topic,
                 "partition": log.tp.partition,
-                "leader": row["leader"],
+                "leader": rows[image.group_of(log.key)]["leader"],
                 "replicas": nodes,
-                "in_sync": row["in_sync"],
+                "in_sync": rows[image.group_of(log.key)]["in_sync"],
                 "log_start_offset": log.log_start_offset,
                 "high_watermark": log.high_watermark,
                 "log_end_offset": log.log_end_offset,
@@ -250,6 +253,20 @@ def _node_row(
         "behind_ms": known.get("behind_ms"),
         "serves_readers": node.member in serving if known else None,
         "logs_stopped": known.get("logs_stopped"),
+    }
+
+
+def _spread_row(image: MetadataImage) -> dict[str, Any]:
+    """Return how leaders are spread, and whether they are to be; `groups`: the data groups, none while one node leads all logs."""
+    spread = image.spread
+    groups = {} if spread is None else spread.groups
+    return {
+        "wanted": image.spread_wanted,
+        "preferred": [] if spread is None else list(spread.preferred),
+        "topics": 0 if spread is None else len(spread.topics),
+        "groups": [
+            {"group": number, **_leadership_row(row)} for number, row in sorted(groups.items())
+        ],
     }
 
 

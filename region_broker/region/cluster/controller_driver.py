@@ -36,6 +36,7 @@ from region_broker.controller.cluster.events import (
     Ticked,
 )
 from region_broker.controller.cluster.settings import ControllerSettings
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
@@ -170,11 +171,13 @@ class ControllerDriver:
                 asked = self._asked.get(ticket)
                 if asked is not None and not asked.done():
                     asked.set_result(effect)
-            case Offline(awaited=awaited, why=why):
+            case Offline(awaited=awaited, why=why, group=group):
                 names = ", ".join(map(str, awaited)) or "nobody"
-                _log.error("nobody leads the logs of this region: %s; awaited: %s", why, names)
-            case Online(leader=leader):
-                _log.warning("the logs of this region are led again, by node %s", leader)
+                _log.error(
+                    "nobody leads %s of this region: %s; awaited: %s", _logs_of(group), why, names
+                )
+            case Online(leader=leader, group=group):
+                _log.warning("%s of this region are led again, by node %s", _logs_of(group), leader)
             case FolderReplaced(former=former, present=present):
                 _log.warning(
                     "node %d came back with another data folder (%s, it had %s): it copies everything, and what only the"
@@ -194,3 +197,7 @@ class ControllerDriver:
             outcome, text = Outcome.REFUSED, str(error)
         _log.info("%s: %s %s", proposed.command, outcome.name, text)
         self._put(CommandSettled(proposed.number, outcome, text))
+
+
+def _logs_of(group: int) -> str:
+    return "the logs" if group == MAIN_GROUP else f"the logs of data group {group}"

@@ -18,13 +18,13 @@ Not here: who is elected (`controller.cluster`), what is copied (`replica_leadin
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, Member, RegionEpoch
 from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.log.failures import NotLeader
@@ -119,14 +119,7 @@ class LeadershipDriver:
         """Whether this node has begun to follow, or waits for somebody to lead."""
 
     def _is_named(self, image: MetadataImage) -> bool:
-        """Return whether this process is to lead (INV-LSH2)."""
-        leadership, node = image.leadership, image.node_of(self._parts.me)
-        return (
-            leadership is not None
-            and leadership.leader == self._parts.me
-            and node is not None
-            and node.life == self._parts.life
-        )
+        return is_named(image, image.leadership, self._parts.me, self._parts.life)
 
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
@@ -204,7 +197,7 @@ class LeadershipDriver:
         await self._parts.role.follow(told)
         _log.warning("%s under leader epoch %d", told, epoch)
         self.follows = True
-        lineage = _lineage_of(self._parts.image())
+        lineage = lineage_of(self._parts.image())
         try:
             async with asyncio.TaskGroup() as tasks:
                 copying = tasks.create_task(self._cut_and_copy(leader, epoch), name="follows")
@@ -217,14 +210,29 @@ class LeadershipDriver:
 
     def _goes_on(self, leadership: Leadership | None, lineage: tuple[LineageEntry, ...]) -> bool:
         image = self._parts.image()
-        return _who(image.leadership) == _who(leadership) and _lineage_of(image) == lineage
+        return _who(image.leadership) == _who(leadership) and lineage_of(image) == lineage
 
     async def _cut_and_copy(self, leader: Member | None, leader_epoch: LeaderEpoch) -> None:
         await self._parts.cut_logs()
         self._parts.following.follow(leader, leader_epoch)
 
 
-def _lineage_of(image: MetadataImage) -> tuple[LineageEntry, ...]:
+def is_named(image: MetadataImage, row: Leadership | None, me: Member, life: UUID) -> bool:
+    """Return whether the process `life` of a member is to lead what `row` is of (INV-LSH2)."""
+    node = image.node_of(me)
+    return row is not None and row.leader == me and node is not None and node.life == life
+
+
+def base_of(image: MetadataImage, region_epoch: RegionEpoch) -> Mapping[str, int]:
+    """Return where the cut ends in each log, by `LogKey.encode`, that `region_epoch` began at; nothing where no takeover began it."""
+    for entry in lineage_of(image):
+        if entry.region_epoch == region_epoch:
+            return entry.positions
+    return {}
+
+
+def lineage_of(image: MetadataImage) -> tuple[LineageEntry, ...]:
+    """Return the lineage that logs are to be cut by (INV-LSH4)."""
     domain = image.domains.get(DEFAULT_DOMAIN)
     return () if domain is None else domain.lineage
 

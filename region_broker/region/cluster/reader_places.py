@@ -2,6 +2,7 @@
 
 INV-RPR1 a follower is named only while its own last fetch in this term says that it serves readers, and the metadata have it in sync,
          heard, and not about to stop: whoever is sent away is not sent back for long
+INV-RPR3 while the leaders of partitions are spread no follower serves readers, and nobody is sent to one: leaders serve them (ADR 53)
 INV-RPR2 a follower serves by the image that it has, and by that of no other node (INV-RRD1)
 Not here: what is told of nodes (`view`), what a follower shows (`replica_readers`).
 """
@@ -50,7 +51,7 @@ class RegionReaders:
     def nearer(self, rack: str) -> Sequence[int]:
         """See `ReaderPlaces`; looked up anew where the metadata or the followers have changed."""
         image, serving = self._parts.image(), self._parts.serving()
-        if rack == self._own_rack(image):
+        if image.spread is not None or rack == self._own_rack(image):
             return ()
         if self._of is None or self._of[0] is not image or self._of[1] is not serving:
             self._by_rack = _by_rack(image, serving)
@@ -88,6 +89,7 @@ class RegionReaders:
             and node.is_eligible
             and node.life == self._parts.life
             and domain.acting_region == self._parts.region
+            and image.spread is None
         )
 
 

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, assert_never
 
@@ -26,11 +26,10 @@ from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey, Member
 from idempotency.record_batch import BatchError
 from region_broker.log.failures import LogError, PartitionFailed
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import PartitionTable
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.replica_cuts import CutBelow, ReplicaCuts
 from region_broker.region.cluster.replica_line import CannotBe, ReplicaLine
-from region_broker.region.cluster.replica_logs import local_log, noted_high_watermark
+from region_broker.region.cluster.replica_logs import LogSet, local_log, noted_high_watermark
 from region_broker.region.cluster.replica_messages import ReplicaPart
 from region_broker.region.cluster.replica_readers import MayServe, ReplicaReaders, nobody_reads
 from region_broker.replication.effects import (
@@ -77,11 +76,15 @@ def _no_lineage() -> int:
     return 0
 
 
+def _deletes(_partition: Partition) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingParts:
     """What following needs of the node. `line`: as for Raft's lines, with `address_of`; its clock counts here, too."""
 
-    partitions: PartitionTable
+    partitions: LogSet
     line: LineParts
     lineage: Callable[[], int] = _no_lineage
     """A number for the lineage that the logs were cut by before this follows (INV-LSH4)."""
@@ -89,6 +92,10 @@ class FollowingParts:
     """Whether this node may serve readers as a follower of that leader (INV-RRD1)."""
     cut_below: Callable[[], CutBelow | None] = _nothing
     """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
+    keeps_bytes: Callable[[Partition], bool] = _deletes
+    """Whether what a leader has deleted stays on this disk, as mirrors may need it: retention deletes it (INV-SCU3)."""
+    disputed: set[LogKey] = field(default_factory=set)
+    """See `ReplicaFollowing.disputed`; shared by all groups of this node."""
 
 
 @dataclass(slots=True)
@@ -118,7 +125,7 @@ class ReplicaFollowing:
         self._behind: dict[LogKey, Behind] = {}
         self.readers = ReplicaReaders(parts.may_serve)
         self._lacking: frozenset[LogKey] = frozenset()
-        self.disputed: Final[set[LogKey]] = set()
+        self.disputed: Final[set[LogKey]] = parts.disputed
         """The logs that have stopped because they part from a leader's below HW: evidence, which nothing by itself puts aside."""
         self._cuts = ReplicaCuts(parts.line.clock, self.logs_changed)
         self._line: ReplicaLine | None = None
@@ -301,7 +308,8 @@ class ReplicaFollowing:
                     partition.start_at(offset)
                     partition.commit_up_to(offset)
                 case LogStart(_, offset):
-                    _start_as_the_leader(partition, offset)
+                    keeps = self._parts.keeps_bytes(partition)
+                    _start_as_the_leader(partition, offset, keeps_bytes=keeps)
                 case DivergedBelowHighWatermark(_, meets_at, high_watermark):
                     self._diverged(partition, meets_at, high_watermark)
                 case _:
@@ -508,9 +516,9 @@ class ReplicaFollowing:
         }
 
 
-def _start_as_the_leader(partition: Partition, offset: int) -> None:
+def _start_as_the_leader(partition: Partition, offset: int, *, keeps_bytes: bool) -> None:
     """Delete what the leader has deleted, or void what it has not (T14); raises LogError."""
     if offset < partition.log_start_offset:
         partition.retention.take_back_start(offset)
     else:
-        partition.retention.forget_below(offset)
+        partition.retention.forget_below(offset, keeps_bytes=keeps_bytes)

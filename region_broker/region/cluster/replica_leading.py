@@ -19,20 +19,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
 from idempotency.ports import Clock
-from region_broker.controller.cluster_commands import ChangeInSync
-from region_broker.controller.cluster_image import Leadership
+from region_broker.controller.cluster_commands import ChangeGroupInSync, ChangeInSync
+from region_broker.controller.cluster_image import MAIN_GROUP, GroupNumber, Leadership
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import PartitionTable
-from region_broker.region.cluster.replica_logs import history_of
+from region_broker.region.cluster.replica_logs import LogSet, history_of
 from region_broker.region.cluster.replica_messages import (
     LEADS_ANEW,
     NOT_LEADING,
@@ -60,6 +59,9 @@ _NOBODY: Final[frozenset[Member]] = frozenset()
 MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
+InSyncChange: TypeAlias = ChangeInSync | ChangeGroupInSync
+
+
 def _none() -> int:
     return 0
 
@@ -77,14 +79,15 @@ class LeadingParts:
     """What leading needs of the node.
 
     `propose` has the metadata change the in-sync set, or raises CommandRefused, MetadataUnwritable (nobody knows); it asks once.
-    `image`: the metadata as they are known here. `min_in_sync`: for topics that do not set it.
+    `image`: the metadata as they are known here. `min_in_sync`: for topics that do not set it. `partitions`: those of `group`.
     """
 
     me: Member
-    partitions: PartitionTable
+    partitions: LogSet
     clock: Clock
     image: Callable[[], MetadataImage]
-    propose: Callable[[ChangeInSync], Awaitable[None]]
+    propose: Callable[[InSyncChange], Awaitable[None]]
+    group: GroupNumber = MAIN_GROUP
     min_in_sync: int = 1
     lineage: Callable[[], int] = _none
     """A number that two nodes share whose metadata have the same lineage."""
@@ -93,6 +96,8 @@ class LeadingParts:
     acts: Callable[[], bool] = _acts_not
     """Whether the region takes writes here: followers serve readers only then (INV-RRD1)."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
+    bound: WeakKeyDictionary[NodeSession, LeaderTerm] = field(default_factory=WeakKeyDictionary)
+    """Which term a connection is of (INV-RLD1); shared by all groups that one door serves."""
 
 
 class ReplicaLeading:
@@ -108,16 +113,15 @@ class ReplicaLeading:
         self._uncut: list[Partition] = []
         self._settles = asyncio.Event()
         """Set when a term begins, or the last one is over."""
-        self._terms: WeakKeyDictionary[NodeSession, LeaderTerm] = WeakKeyDictionary()
         self._proposals: deque[tuple[LeaderTerm, ProposeInSync]] = deque()
         self._asked = asyncio.Event()
         self._leads = asyncio.Event()
 
     def serve_on(self, handlers: Handlers[NodeSession]) -> None:
         """Answer followers; once, before the peer port is bound."""
-        handlers.register(CheckReplicaLogs, self._check)
-        handlers.register(ReplicaFetch, self._fetch)
-        handlers.register_notice(DurableReport, self._reported)
+        handlers.register(CheckReplicaLogs, self.check)
+        handlers.register(ReplicaFetch, self.fetch)
+        handlers.register_notice(DurableReport, self.reported)
 
     # -- the role --------------------------------------------------------------------------------
 
@@ -182,9 +186,12 @@ class ReplicaLeading:
             self._begins_anew = True
             asyncio.get_running_loop().call_soon(self._present)
 
+    def _row(self, image: MetadataImage) -> Leadership | None:
+        return image.leadership_in(self._parts.group)
+
     def _present(self) -> LeaderTerm | None:
         """Return the term that goes on, begun anew if a log was cut; one that is over where another node leads by now."""
-        former, leadership = self._term, self._parts.image().leadership
+        former, leadership = self._term, self._row(self._parts.image())
         if not self._begins_anew or self._owes_cuts():
             return former
         if former is not None and leadership is not None:
@@ -202,8 +209,9 @@ class ReplicaLeading:
         term = self._present()
         if term is None:
             return
-        if image.leadership is not None:
-            term.leadership_is(image.leadership)
+        leadership = self._row(image)
+        if leadership is not None:
+            term.leadership_is(leadership)
         term.fenced_are(
             frozenset(node.member for node in image.nodes.values() if not node.is_eligible)
         )
@@ -235,6 +243,12 @@ class ReplicaLeading:
                 if anew is None or anew is term or anew.leader_epoch != term.leader_epoch:
                     raise
                 term = anew  # INV-RLD5
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether `until_committed` would return at once."""
+        term = self._present()
+        return term is not None and term.is_settled
 
     def standings(self) -> dict[Member, dict[str, object]]:
         """Return how far each follower is, as JSON-able values, for people; nothing where this node does not lead."""
@@ -326,18 +340,20 @@ class ReplicaLeading:
 
     async def _propose(self, term: LeaderTerm, proposal: ProposeInSync) -> None:
         """Ask once, and tell what is known of it (INV-RLD4); what was carried out comes as metadata."""
-        command = ChangeInSync(
-            leader=self._parts.me,
-            leader_epoch=proposal.leader_epoch,
-            in_sync=tuple(sorted(proposal.members)),
-            expected_version=proposal.expected_version,
-        )
+        command = self._command(proposal)
         try:
             await self._parts.propose(command)
         except CommandRefused:
             term.tell(ProposalEnded(proposal.number, is_refused=True))
         except MetadataUnwritable:
             term.tell(ProposalEnded(proposal.number, is_refused=False))
+
+    def _command(self, proposal: ProposeInSync) -> InSyncChange:
+        me, group, in_sync = self._parts.me, self._parts.group, tuple(sorted(proposal.members))
+        leader_epoch, expected = proposal.leader_epoch, proposal.expected_version
+        if group == MAIN_GROUP:
+            return ChangeInSync(me, leader_epoch, in_sync, expected)
+        return ChangeGroupInSync(group, me, leader_epoch, in_sync, expected)
 
     # -- followers -------------------------------------------------------------------------------
 
@@ -353,7 +369,7 @@ class ReplicaLeading:
             )
         if self._parts.image().node_of(session.member) is None or session.member == self._parts.me:
             raise PeerRefused(UNKNOWN_FOLLOWER, f"node {session.member} is not registered")
-        if self._terms.setdefault(session, term) is not term:
+        if self._parts.bound.setdefault(session, term) is not term:
             raise PeerRefused(
                 LEADS_ANEW, f"a log of node {self._parts.me} was cut: compare again, and copy on"
             )
@@ -364,9 +380,10 @@ class ReplicaLeading:
             term.logs, term.copying, self._parts.partitions.cold_reads, self._parts.clock, self._parts.acts
         )  # fmt: skip
 
-    async def _check(
+    async def check(
         self, session: NodeSession, message: CheckReplicaLogs, _attachment: memoryview
     ) -> CheckedReplicaLogs:
+        """Let a follower in, and say where leader epochs end in logs that are led here. Raises `PeerRefused`."""
         term = self._admit(session, message.leader_epoch)
         if message.lineage != self._parts.lineage():
             raise PeerRefused(OTHER_LINEAGE, f"node {self._parts.me} has heard of other takeovers")
@@ -379,9 +396,10 @@ class ReplicaLeading:
         self._admit(session, message.leader_epoch)
         return CheckedReplicaLogs(logs=tuple(found))
 
-    async def _fetch(
+    async def fetch(
         self, session: NodeSession, message: ReplicaFetch, _attachment: memoryview
     ) -> Reply:
+        """Send what a follower lacks, as soon as there is something. Raises `PeerRefused`."""
         term = self._admit(session, message.leader_epoch)
         following = term.follower(session, self._session)
         for topic_id, number in message.forgotten:
@@ -394,9 +412,10 @@ class ReplicaLeading:
         self._admit(session, message.leader_epoch)
         return reply
 
-    def _reported(
+    def reported(
         self, session: NodeSession, message: DurableReport, _attachment: memoryview
     ) -> None:
+        """Take in how far a follower is durable; nothing of one that was not let in."""
         term = self._present()
         if term is not None and message.leader_epoch == term.leader_epoch and term.has(session):
             term.report(session, message)

@@ -3,9 +3,60 @@
 Not here: what is made of it (`replication.facts`, `replication.following`).
 """
 
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from idempotency.identity import LogKey
+from region_broker.log.cold_reads import ColdReads
+from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.table import PartitionTable
 from region_broker.replication.events import LocalLog
 from region_broker.replication.facts import EpochStart, LogHistory
+
+
+class LogSet(Protocol):
+    """The logs that are copied together: the table of all, or those of one replica group (`GroupLogs`)."""
+
+    @property
+    def cold_reads(self) -> ColdReads:
+        """What reads in what memory has not."""
+        ...
+
+    @property
+    def room(self) -> DiskRoom:
+        """Whether the disk has room."""
+        ...
+
+    def __iter__(self) -> Iterator[Partition]:
+        """Yield the logs, those that have stopped, too."""
+        ...
+
+
+class GroupLogs:
+    """The logs of one replica group. `takes`: whether a log belongs to it now; None: all do."""
+
+    def __init__(
+        self, table: PartitionTable, takes: Callable[[], Callable[[LogKey], bool] | None]
+    ) -> None:
+        """Look into `table`, each time anew."""
+        self._table = table
+        self._takes = takes
+
+    @property
+    def cold_reads(self) -> ColdReads:
+        """See `LogSet`."""
+        return self._table.cold_reads
+
+    @property
+    def room(self) -> DiskRoom:
+        """See `LogSet`."""
+        return self._table.room
+
+    def __iter__(self) -> Iterator[Partition]:
+        """See `LogSet`."""
+        takes = self._takes()
+        return iter(self._table) if takes is None else (p for p in self._table if takes(p.key))
 
 
 def noted_high_watermark(partition: Partition) -> int:

@@ -373,6 +373,11 @@ class LeaderTerm:
         if self.is_over:
             raise NotLeader(f"this node leads no more under leader epoch {self.leader_epoch}")
 
+    @property
+    def is_settled(self) -> bool:
+        """Return whether HW covers what older leader epochs left, and this goes on."""
+        return self._settled.is_set() and not self.is_over
+
     def _settle(self, key: LogKey) -> None:
         self._unsettled.discard(key)
         self._look_whether_settled()

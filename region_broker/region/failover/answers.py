@@ -36,6 +36,7 @@ from region_broker.region.failover.messages import (
     StatementAnswer,
 )
 from region_broker.region.failover.quarantine_store import QuarantineDamaged
+from region_broker.region.failover.record import LeadsNoMore
 from region_broker.region.failover.steps.accepting import held_here, state_beyond
 from region_broker.region.failover.steps.disputed import shown_here
 from region_broker.region.peers.history_messages import (
@@ -112,6 +113,7 @@ class FailoverAnswers:
     async def _on_promise(
         self, _session: PeerSession, message: AskPromise, _attachment: memoryview
     ) -> PromiseAnswer:
+        await self._led_alone()
         asked = Promise(message.region_epoch, message.candidate)
         state = self._driver.state
         if state.phase is Phase.UNBORN:
@@ -139,6 +141,21 @@ class FailoverAnswers:
             claim_region_epoch=claim.region_epoch,
             claim_number=claim.number,
         )
+
+    async def _led_alone(self) -> None:
+        """Return once one node leads all logs of this region, and it is this one; raises `LeadsNoMore` (INV-GTH2).
+
+        The record gathers by itself, but then whoever asks hears nothing but a refusal.
+        """
+
+        def serves() -> bool:
+            driver = self._driver
+            return driver.running and (
+                self._parts.role.acting or driver.state.phase is not Phase.ACTING
+            )
+
+        if not await self._parts.gathering.until_led_alone(serves):
+            raise LeadsNoMore
 
     async def _copied_its_last(self) -> None:
         """Wait until the link has ended: what it reached behind the answer would be cut off by the candidate (T24)."""
@@ -202,6 +219,7 @@ class FailoverAnswers:
 
         Raises `PeerRefused` where this region does not act, or no tidemark came about: it writes on then.
         """
+        await self._led_alone()
         state = self._driver.state
         if state.phase is Phase.FENCED and state.promise.candidate == message.to_region:
             return await self._end_of_fenced()

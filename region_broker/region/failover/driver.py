@@ -49,7 +49,12 @@ from geo_replicator.folder_life import BirthVerdict, Shown, judge_births
 from geo_replicator.history import NAMED_MAX, HistoryDifference
 from geo_replicator.lineage import TidemarkPoint
 from idempotency.identity import RegionEpoch
-from region_broker.region.failover.record import FailoverRecord, LeadsNoMore, until_cancelled
+from region_broker.region.failover.record import (
+    FailoverRecord,
+    LeadersGathered,
+    LeadsNoMore,
+    until_cancelled,
+)
 from region_broker.region.failover.steps.accepting import (
     lost_to_mirrors,
 )
@@ -213,11 +218,22 @@ class FailoverDriver:
             changed.set()
             return True
 
-    async def _record_own(self, event: Event, *, expected: State | None = None) -> bool:
-        """Do the same for a task of `run`, which is cancelled where this node leads no more."""
+    async def _record_own(
+        self,
+        event: Event,
+        *,
+        expected: State | None = None,
+        keep: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Do the same for a task of `run`, which is cancelled where this node leads no more.
+
+        `keep` is called where leaders were gathered for it: nothing of it is recorded, and this node may lead on (INV-GTH4).
+        """
         try:
             return await self.record(event, expected=expected)
-        except LeadsNoMore:
+        except LeadsNoMore as ended:
+            if isinstance(ended, LeadersGathered):
+                keep()
             await until_cancelled()
             raise
 
@@ -312,7 +328,8 @@ class FailoverDriver:
         while True:
             hello = await self._learned.get()
             if self._is_news(hello):
-                await self._record_own(HigherEpochLearned(hello.region_epoch, hello.acting_region))
+                event = HigherEpochLearned(hello.region_epoch, hello.acting_region)
+                await self._record_own(event, keep=partial(self._learned.put_nowait, hello))
 
     def cut_is_owed(self) -> bool:
         """Return whether this region has recorded that it takes over, and its logs are not cut yet (T20).
@@ -367,7 +384,8 @@ class FailoverDriver:
                 state = await self.until(lambda now: now.phase.acts)
                 if state.region_epoch != event.region_epoch:
                     break  # another history counts by now
-                recorded = await self._record_own(event, expected=state)
+                keep = partial(self._disputes.put_nowait, event)
+                recorded = await self._record_own(event, expected=state, keep=keep)
 
     def promised_to(self) -> str:
         """Return the region that this one stands fenced for, empty where it does not: it may copy what is here (T24)."""

@@ -48,7 +48,7 @@ from region_broker.region.failover.steps.accepting import (
     may_be_given_up,
 )
 from region_broker.region.failover.steps.disputed import choices
-from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
+from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused, PeerUnreachable
 
 _log: Final = logging.getLogger("tidemark.failover")
 OPERATIONS_KEPT: Final = 100
@@ -383,9 +383,7 @@ class FailoverOperations:
         )
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                drained = await self._parts.peers.ask(
-                    old_region, question, Drained, timeout_ms=timeout_ms
-                )
+                drained = await self._ask_drain(old_region, question)
                 final = TidemarkPoint(drained.region_epoch, drained.number)
                 operation.steps.append(f"waiting to reach the final {final}")
                 while not self._has_followed_to(final):
@@ -403,6 +401,20 @@ class FailoverOperations:
             forced=False,
             final=(final.region_epoch, final.number),
         )
+
+    async def _ask_drain(self, old_region: str, question: AskDrain) -> Drained:
+        """Return the answer of whoever leads the region; one that elects, or gathers, is asked again (INV-GTH2). Raises as `ask`."""
+        timeout_ms, left = self._settings.switch_timeout_ms, self._settings.promise_attempts
+        while True:
+            try:
+                return await self._parts.peers.ask(
+                    old_region, question, Drained, timeout_ms=timeout_ms
+                )
+            except PeerRefused as refused:
+                left -= 1
+                if refused.code != NOT_LEADING or not left:
+                    raise
+            await self._parts.clock.sleep_ms(self._settings.poll_ms)
 
     def _has_followed_to(self, final: TidemarkPoint) -> bool:
         """Whether all that the final tidemark covers is here: its records, and the changes of topics before it."""

@@ -14,13 +14,14 @@ Not here: what is asked (`failover.messages`), long-lived connections (the link,
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from region_broker.ports.network import Network
 from region_broker.region.peers.addresses import Entered, RegionAddresses, opened_region
 from region_broker.region.peers.protocol import (
+    NOT_LEADING,
     STALE_REGION_EPOCH,
     AnyMessage,
     Hello,
@@ -47,6 +48,7 @@ class FailoverPeers:
         self._region = region
         self._addresses = addresses
         self._silent: set[str] = set()
+        self._between_leaders: set[str] = set()
         self.identity: PeerIdentity | None = None
 
     def names(self) -> list[str]:
@@ -154,10 +156,17 @@ class FailoverPeers:
     async def _ask_one(
         self, region: str, message: PeerMessage, answer_type: type[AnyMessage], timeout_ms: int
     ) -> AnyMessage | str:
+        self._between_leaders.discard(region)
         try:
             return await self.ask(region, message, answer_type, timeout_ms=timeout_ms)
         except (PeerRefused, PeerUnreachable) as error:
+            if isinstance(error, PeerRefused) and error.code == NOT_LEADING:
+                self._between_leaders.add(region)
             return str(error) or type(error).__name__
+
+    def between_leaders(self, regions: Iterable[str]) -> bool:
+        """Return whether one of these regions is up, and has said last that none of its nodes speaks for it: one will soon."""
+        return not self._between_leaders.isdisjoint(regions)
 
     async def handshake_with(
         self, region: str, *, timeout_ms: int

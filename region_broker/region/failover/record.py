@@ -33,6 +33,7 @@ from region_broker.controller.region_folder import (
     RegionFolder,
     RegionFolderCommand,
 )
+from region_broker.region.failover.gathering import Gathering
 from region_broker.region.failover.journal import FailoverJournal
 from region_broker.region.peers.protocol import NOT_LEADING, PeerRefused
 from region_broker.region.ports import MetadataSide
@@ -59,6 +60,10 @@ class LeadsNoMore(PeerRefused):
         )
 
 
+class LeadersGathered(LeadsNoMore):
+    """The same, as leaders were spread and are gathered now: nothing was recorded (INV-GTH1)."""
+
+
 class FailoverRecord(Protocol):
     """Keeps the state durable."""
 
@@ -67,7 +72,7 @@ class FailoverRecord(Protocol):
         ...
 
     async def append(self, event: Event, after: State) -> None:
-        """Return once `event`, and with it the state `after` it, is durable; raises `LeadsNoMore`."""
+        """Return once `event`, and with it the state `after` it, is durable; raises `LeadsNoMore`, `LeadersGathered`."""
         ...
 
 
@@ -103,6 +108,7 @@ class RegionRecord:
         self._own = own
         self._clock = clock
         self._leads_under = leads_under
+        self._gathering = Gathering(metadata, clock, leads_under)
 
     async def begin(self, first: State | None) -> None:
         """Return once the region knows itself: by what the folder of its first leader says, and the `first` state, if that knows one."""
@@ -129,6 +135,8 @@ class RegionRecord:
 
     async def append(self, event: Event, after: State) -> None:
         """See `FailoverRecord` (INV-FRC1)."""
+        if self._gathering.is_due:
+            await self._gather()
         folder, encoded = self._folder, _encoded(after)
         assert folder is not None, "begin comes first"
         follows = folder.failover_number
@@ -139,8 +147,15 @@ class RegionRecord:
             folder = self._folder
             assert folder is not None
             if (folder.failover_number, folder.failover) != (follows + 1, encoded):
+                if self._metadata.image.spread is not None:
+                    await self._gather()
                 _log.warning("%s is not recorded by this node: %s", type(event).__name__, refused)
                 raise LeadsNoMore from refused
+
+    async def _gather(self) -> NoReturn:
+        """Gather the leaders (INV-GTH1), with which this term ends."""
+        await self._gathering.gather()
+        raise LeadersGathered
 
     async def _change(self, command: Callable[[LeaderEpoch], RegionFolderCommand]) -> None:
         """Return once the command is carried out; ask again while nobody knows (INV-FRC1). Raises `CommandRefused`, `LeadsNoMore`."""

@@ -8,6 +8,8 @@ INV-CAN2 nothing is put aside before the node that leads has said, under the lea
          1. A leader proposes to take this node in. 2. A log stops here, and is put aside. 3. The proposal is carried out, late. 4. The
          leader is lost, and this node, which has nothing of that log, is elected as one that has all.
 INV-CAN3 a log that parts from the leader's below HW is not put aside by itself: one of the two disks has lied, and it is evidence
+INV-CAN5 nothing is put aside while the leaders of partitions are spread: what was committed in each group, one node holds once they are
+         gathered (ADR 53)
 INV-CAN4 what was put aside is not put aside again at once: the pauses double, so a disk that is broken is not filled with copies
 
 The log that takes its place is empty, and is copied like one that was never there; each batch is checked as it is written. The leader
@@ -123,6 +125,10 @@ class CopyingAnew:
             raise PeerRefused(
                 NOT_HELD, f"node {self._parts.me} does not lead under that leader epoch"
             )
+        if self._parts.image().spread is not None:
+            raise PeerRefused(
+                NOT_HELD, "the leaders of partitions are spread: they are gathered first"
+            )
         if session.member in leadership.in_sync:  # the asking node's metadata may lag behind
             raise PeerRefused(NOT_HELD, "it still counts that node as in sync")
         key = LogKey(message.topic_id, message.partition)
@@ -185,6 +191,8 @@ class CopyingAnew:
             return "its topic was deleted"
         if parts.image().topic_by_id(partition.topic_id) is None:
             return "its topic is not known"
+        if parts.image().spread is not None:  # INV-CAN5
+            return "the leaders of partitions are spread: they are gathered first"
         if not parts.follows():
             return "this node has not begun to follow yet"
         if partition.key in parts.following.disputed:  # INV-CAN3

@@ -9,7 +9,7 @@ tidemarks, loudly, and nothing else: transactions go on (T4, T12). Whoever publi
 round of its term: nobody else would.
 
 Not here: when rounds start and close (`geo_replicator.cut_rounds`), the record (`geo_replicator.tidemark_writer`), which logs
-moved (`moved_logs`).
+moved (`moved_logs`), when D may be read from a copy (`copied_logs`).
 """
 
 import asyncio
@@ -59,16 +59,17 @@ from geo_replicator.tidemark import (
 from geo_replicator.tidemark_writer import ClosedCut, TidemarkWriter
 from geo_replicator.topology import LedgerTopics
 from idempotency.decision import ROUND_NUMBER_MAX, round_of
-from idempotency.identity import CoordinatorEpoch, Round
+from idempotency.identity import CoordinatorEpoch, LeaderEpoch, Member, Round
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
-from region_broker.log.failures import LogError
+from region_broker.log.failures import LogError, NotLeader
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.mirror_log import TidemarkLog, key_of
 from region_broker.region.ports import MetadataSide, RoundFailed, Term
+from region_broker.region.tidemarks.copied_logs import CopiedLogs, CoveredCopy
 from region_broker.region.tidemarks.moved_logs import MovedLogs
 from txn_coordinator.ports import LedgerFailed
 
@@ -125,6 +126,8 @@ class CutLeaderParts:
     clock: Clock
     interval_ms: int = ROUND_INTERVAL_MS
     on_published: Callable[[TidemarkPoint], None] = lambda _: None
+    me: Member | None = None
+    """This member of its region; None in a region of one node."""
 
 
 class CutLeader:
@@ -153,10 +156,12 @@ class CutLeader:
         )
         self._events: asyncio.Queue[RoundEvent] = asyncio.Queue()
         self._kicked = False
+        self._copies = CopiedLogs(parts.me, parts.metadata, parts.partitions, parts.clock)
         self._moved = MovedLogs(
             parts.partitions, parts.metadata, parts.ledgers, self._writer.book, self._log_moved,
             adopts=adopts,
         )  # fmt: skip
+        self._moved.end_of = self._copies.end_of
         self._collected: Collection | None = None
         self._collected_at_ms = 0
         self.waiting_since_ms: int | None = None
@@ -238,6 +243,7 @@ class CutLeader:
             "rounds_abandoned": self.core.abandoned_count,
             "last_closing_ms": self.core.last_closing_ms,
             "failed": self._failed,
+            "waits_for": self._copies.waits_for,
         }
 
     # At work.
@@ -310,7 +316,7 @@ class CutLeader:
             case ReleaseRound(round=number):
                 self._parts.rounds.release(number)
             case CollectPositions(round=number):
-                await self._collect(number)
+                await self._collect(number, tasks)
             case PublishTidemark(round=number, ledger=ledger):
                 await self._publish(number, ledger)
 
@@ -339,23 +345,48 @@ class CutLeader:
 
     # D of every log (T9).
 
-    async def _collect(self, number: Round) -> None:
+    async def _collect(self, number: Round, tasks: asyncio.TaskGroup) -> None:
         image = self._parts.metadata.image
         self._metadata_version = image.version
         self._moved.follow_topics()
         asked = self._moved.take()
         self._collected_at_ms = self._parts.clock.monotonic_ms()
-        collection = Collection(
-            number, {key: partition.sight.leader_epoch for key, partition in asked.items()}
-        )
+        asked_under: dict[LogKey, LeaderEpoch] = {}
+        collection = Collection(number, asked_under)
+        saying = None
+        if any(map(self._copies.has, asked)):
+            saying = tasks.create_task(self._copies.say_what_lags(), name="tidemarks-wait")
         for key, partition in asked.items():
-            if collection.take(_answer_of(key, partition, number)) is AnswerVerdict.NOT_READY:
-                await partition.wait_committed(partition.sight.leader_epoch_start_offset)
-                verdict = collection.take(_answer_of(key, partition, number))
-                assert verdict is AnswerVerdict.TAKEN, (key, verdict)
+            await self._ask(key, partition, collection, asked_under)
+        if saying is not None:
+            saying.cancel()
         assert not collection.missing, collection.missing
         self._collected = collection
         self._events.put_nowait(PositionsCollected(number))
+
+    async def _ask(
+        self, key: LogKey, partition: Partition, collection: Collection, asked_under: dict[LogKey, LeaderEpoch]
+    ) -> None:  # fmt: skip
+        """Take D of a log; nothing of one that is gone by now (T15)."""
+        while True:
+            if self._copies.has(key):
+                copy = await self._copies.covered(key)
+                if copy is not None:
+                    asked_under[key] = copy.leader_epoch
+                    verdict = collection.take(_answer_of_copy(key, copy, collection.round))
+                    assert verdict is AnswerVerdict.TAKEN, (key, verdict)
+                    return
+                if self._parts.partitions.by_id(key.topic_id, key.partition) is None:
+                    return
+                continue
+            asked_under[key] = partition.sight.leader_epoch
+            if collection.take(_answer_of(key, partition, collection.round)) is AnswerVerdict.TAKEN:
+                return
+            try:
+                await partition.wait_committed(partition.sight.leader_epoch_start_offset)
+            except NotLeader:
+                if not self._copies.has(key):
+                    raise
 
     # Publishing (T10, T11).
 
@@ -417,7 +448,7 @@ class CutLeader:
             if partition is None:
                 continue
             partition.state.prune_cut_index(collected.round)
-            if partition.high_watermark > position.cut_offset:
+            if self._copies.end_of(partition) > position.cut_offset:
                 self._moved.add(key)
         more = self._moved.forget_old()
         self.waiting_since_ms = self._collected_at_ms if more else None
@@ -456,6 +487,18 @@ def _answer_of(key: LogKey, partition: Partition, number: Round) -> LogAnswer:
         key=key,
         leader_epoch=partition.sight.leader_epoch,
         leader_epoch_start_offset=partition.sight.leader_epoch_start_offset,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log_start_offset,
+        first_commit_marker=partition.state.first_commit_marker(number),
+    )
+
+
+def _answer_of_copy(key: LogKey, copy: CoveredCopy, number: Round) -> LogAnswer:
+    partition = copy.partition
+    return LogAnswer(
+        key=key,
+        leader_epoch=copy.leader_epoch,
+        leader_epoch_start_offset=copy.covers,
         high_watermark=partition.high_watermark,
         log_start_offset=partition.log_start_offset,
         first_commit_marker=partition.state.first_commit_marker(number),

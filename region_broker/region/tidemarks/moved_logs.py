@@ -25,6 +25,10 @@ from region_broker.region.ports import MetadataSide
 _log: Final = logging.getLogger("tidemark.cut_leader")
 
 
+def _committed(partition: Partition) -> int:
+    return partition.high_watermark
+
+
 class MovedLogs:
     """The logs of one cut leader. `open` subscribes to them, `close` ends that."""
 
@@ -42,6 +46,8 @@ class MovedLogs:
 
         `adopts`: nothing was written in the term's region epoch yet.
         """
+        self.end_of: Callable[[Partition], int] = _committed
+        """Up to where a log has what a tidemark is to cover."""
         self._partitions = partitions
         self._metadata = metadata
         self._ledgers = ledgers
@@ -136,6 +142,6 @@ class MovedLogs:
         known = None if newest is None else newest.positions.get(key)
         return (
             known is None
-            or partition.high_watermark > known.cut_offset
+            or self.end_of(partition) > known.cut_offset
             or partition.log_start_offset > known.log_start_offset
         )

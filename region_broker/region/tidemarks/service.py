@@ -25,7 +25,7 @@ from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_ends import NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.fencing import region_ordinal_of
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, Member
 from idempotency.ports import Chance, Clock
 from region_broker.controller.metadata_image import (
     TIDEMARK_LEDGER,
@@ -87,6 +87,8 @@ class TidemarkParts:
     chance: Chance
     interval_ms: int = ROUND_INTERVAL_MS
     whole_wait_ms: int = 120_000
+    me: Member | None = None
+    """This member of its region; None in a region of one node."""
 
 
 class _ClaimedFrom(NamedTuple):
@@ -133,6 +135,7 @@ class TidemarkService:
             clock=parts.clock,
             interval_ms=self._interval_ms,
             on_published=parts.source.note_published,
+            me=parts.me,
         )
         self.link = None
         self._keep_from_primary(term)

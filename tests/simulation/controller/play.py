@@ -5,13 +5,16 @@ Not here: what there is (`world`).
 
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
-from region_broker.controller.cluster_commands import DrainNode
+from region_broker.controller.cluster.spreading import gathering
+from region_broker.controller.cluster_commands import DrainNode, PreferSpread
 from region_broker.controller.metadata_commands import PutDomain
 from region_broker.controller.raft.entries import Member
 from tests.fixtures.cluster_images import main_domain, member
 from tests.simulation.controller.world import SETTINGS, Node, Violated, World, demand
 
 FAULTY_STEPS = 400
+CALM_EACH, CALM_RATE = 2, 0.1
+"""In each second life faults are so rare that leaders are spread between them."""
 QUIET_STEPS = 100
 """5 s: a session, an election of the quorum, and some commands, one after the other."""
 WHOLE_STEPS = 2 * SETTINGS.unfence_pause_max_ms // 50
@@ -22,8 +25,12 @@ def play(seed: int) -> World:
     """Play one history; raises `Violated`."""
     world = World(seed)
     world.start(world.nodes[1])
+    is_calm = seed % CALM_EACH == 0
     for _ in range(FAULTY_STEPS):
-        _fault(world)
+        if not is_calm:
+            _fault(world)
+        elif world.chance.random() < CALM_RATE:
+            _rare_fault(world)
         _step(world, is_quiet=False)
     _end_of_faults(world)
     for _ in range(QUIET_STEPS):
@@ -38,6 +45,14 @@ def play(seed: int) -> World:
     found = world.image.leadership
     assert found is not None
     demand(len(found.in_sync) == 3, "all are in sync again")
+    spread = world.image.spread
+    demand(spread is not None, "leaders are spread again")
+    assert spread is not None
+    leaders = [row.leader for _, row in sorted(spread.groups.items())]
+    demand(
+        [one.node_id if one else None for one in (found.leader, *leaders)] == [*spread.preferred],
+        "each group is led by its preferred node",
+    )
     return world
 
 
@@ -73,6 +88,11 @@ def _live(world: World, target: Node, *, is_quiet: bool) -> None:
         world.register(target)
     if is_quiet or chance.random() < 0.5:
         world.catch_up(target, chance.randint(target.applied, len(world.images) - 1))
+    if is_quiet or chance.random() < 0.7:
+        has_trouble = not is_quiet and chance.random() < 0.01
+        world.keep(target, "a log has stopped" if has_trouble else None)
+    if is_quiet and not world.image.spread_wanted:
+        world.ask(target, PreferSpread(wanted=True))
     is_deposed = target.reign is not None and target is not world.leader
     if is_deposed and (is_quiet or chance.random() < 0.2):
         world.depose(target)
@@ -93,6 +113,26 @@ def _fault(world: World) -> None:
         world.elect_quorum_leader()
     else:
         _disturb(world, target, chance.random())
+
+
+def _rare_fault(world: World) -> None:
+    """Mend what is broken, else break something: soon a leader, where they are spread."""
+    chance, spread = world.chance, world.image.spread
+    broken = [one for one in world.nodes.values() if one.is_cut_off or not one.is_up]
+    if broken and chance.random() < 0.8:
+        _mend(world, chance.choice(broken))
+        return
+    target = chance.choice(list(world.nodes.values()))
+    if spread is None or not target.is_up or target.is_cut_off:
+        _fault(world)
+    elif (kind := chance.random()) < 0.4:
+        _stop(world, target)
+    elif kind < 0.7:
+        target.is_cut_off = True
+    elif kind < 0.8:
+        _fail_over(world)
+    else:
+        _disturb(world, target, chance.uniform(0, 0.1))
 
 
 def _mend(world: World, target: Node) -> None:
@@ -126,12 +166,17 @@ def _disturb(world: World, target: Node, kind: float) -> None:
         world.ask(target, DrainNode(target.node_id, target.life))
     elif kind < 0.035:
         _fail_over(world)
-    elif kind < 0.05:  # a late one of a process that is gone, or of this one
+    elif kind < 0.04:
+        world.ask(target, PreferSpread(wanted=world.chance.random() < 0.7))
+    elif kind < 0.055:  # a late one of a process that is gone, or of this one
         world.ask(target, world.told[target.node_id, world.chance.randint(1, target.start)])
 
 
 def _fail_over(world: World) -> None:
-    present = world.image.main_domain.region_epoch
+    """Another region epoch; where leaders are spread it is refused, unless they are gathered before (INV-SPR8)."""
+    present, before = world.image.main_domain.region_epoch, gathering(world.image)
+    if before is not None and world.chance.random() < 0.5:
+        world.ask(world.nodes[1], before)
     world.ask(world.nodes[1], PutDomain(main_domain(RegionEpoch(present + 8))))
 
 

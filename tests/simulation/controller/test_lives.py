@@ -1,14 +1,22 @@
 """Regions of three nodes live through faults that seeds choose, and each rule that is taken out is missed."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from geo_replicator.folder_life import Shown
-from region_broker.controller import cluster_leadership, cluster_nodes
-from region_broker.controller.cluster import core, elections, sessions
+from region_broker.controller import (
+    cluster_leadership,
+    cluster_nodes,
+    group_rows,
+    metadata_commands,
+    spread_leadership,
+)
+from region_broker.controller.cluster import core, elections, sessions, spreading
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member
@@ -21,7 +29,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_INV_MH1_INV_MH2_INV_MH3_INV_MH5_hold_whatever_happens_and_somebody_leads_afterwards(
+def test_INV_MH1_INV_MH2_INV_MH3_INV_MH5_INV_SPR1_INV_SPR2_INV_SPR6_hold_whatever_happens_and_somebody_leads_afterwards(
     seed: int,
 ) -> None:
     world = play(seed)
@@ -30,8 +38,14 @@ def test_INV_MH1_INV_MH2_INV_MH3_INV_MH5_hold_whatever_happens_and_somebody_lead
 
 
 def test_lives_are_rich() -> None:
-    """Older copies are put in place of folders, and refused, again and again."""
-    assert sum(play(seed).refused for seed in SEEDS) > len(SEEDS)
+    """Older copies are put in place of folders, and refused, again and again; so are leaders spread, elected and gathered."""
+    worlds = [play(seed) for seed in SEEDS]
+    assert sum(world.refused for world in worlds) > len(SEEDS)
+    done = sum((world.done for world in worlds), Counter())
+    assert done["SpreadLeaders"] > 2 * len(SEEDS)
+    assert (
+        min(done[kind] for kind in ("ChangeGroupInSync", "ElectGroupLeader", "GatherLeaders")) > 10
+    )
 
 
 def _leader_stays_when_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +113,7 @@ def _without_fenced(image: MetadataImage) -> MetadataImage:
 
 def _leader_epochs_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elections, "next_leader_epoch", lambda image, _region: image.last_leader_epoch)
-    patch.setattr(cluster_leadership, "_judge_leader_epoch", lambda _image, _epoch: None)
+    patch.setattr(cluster_leadership, "judge_leader_epoch", lambda _image, _epoch: None)
 
 
 def _nobody_is_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -141,6 +155,53 @@ def _stale_leaders_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(core, "due_election", due)
 
 
+def _only_the_main_set_counts(patch: pytest.MonkeyPatch) -> None:
+    """Who is in sync in the main group leads, whatever the leader of a data group has said."""
+
+    def in_main(image: MetadataImage) -> tuple[Member, ...]:
+        return image.leadership.in_sync if image.leadership else ()
+
+    for module in (cluster_leadership, elections, spreading):
+        patch.setattr(module, "in_sync_in_all", in_main)
+
+
+def _spreads_outlive_elections(patch: pytest.MonkeyPatch) -> None:
+    led = cluster_leadership._led
+
+    def still_spread(image: MetadataImage, *args: Any, **values: Any) -> MetadataImage:
+        return structs.replace(led(image, *args, **values), spread=image.spread)
+
+    patch.setattr(cluster_leadership, "_led", still_spread)
+
+
+def _failovers_do_not_gather(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(metadata_commands, "refuse_while_spread", lambda _image, _what: None)
+
+
+def _anybody_changes_the_set_of_a_data_group(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spread_leadership, "judge_version", lambda _found, _expected: None)
+    patch.setattr(spread_leadership, "judge_leads", lambda _image, row, _leader, _leader_epoch: row)
+
+
+def _data_leaders_are_elected_from_the_main_set(patch: pytest.MonkeyPatch) -> None:
+    elected = spread_leadership._group_elected
+
+    def from_the_main_set(image: MetadataImage, command: Any) -> MetadataImage:
+        row, main = spread_leadership._row_of(image, command.group), image.leadership
+        assert main is not None
+        joined = structs.replace(row, in_sync=tuple(sorted({*row.in_sync, *main.in_sync})))
+        return elected(group_rows.with_row(image, command.group, joined), command)
+
+    def candidates(image: MetadataImage, _group: int) -> list[Member]:
+        main = image.leadership
+        assert main is not None
+        able = (one for one in main.in_sync if (node := image.node_of(one)) and node.is_eligible)
+        return [one for one in able if one != main.leader]
+
+    patch.setattr(elections, "group_candidates", candidates)
+    patch.setattr(spread_leadership, "_group_elected", from_the_main_set)
+
+
 def _many_proposals(patch: pytest.MonkeyPatch) -> None:
     propose = core.ControllerCore._propose
 
@@ -161,7 +222,7 @@ def _in_sync_shrinks_by_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _anybody_changes_the_in_sync_set(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cluster_leadership, "_judge_version", lambda _found, _expected: None)
+    patch.setattr(cluster_leadership, "judge_version", lambda _found, _expected: None)
     patch.setattr(cluster_leadership, "_led_by", lambda image, _command: image.leadership)
 
 
@@ -186,7 +247,8 @@ MUTANTS: Final[dict[str, Patch]] = {
         _leader_stays_when_fenced, _folders_do_not_count, _anybody_is_elected, _elections_drop_the_fenced,
         _leader_epochs_are_not_counted, _nobody_is_fenced, _no_session_at_first, _silent_ones_are_let_in,
         _former_lives_are_heard, _stale_leaders_stay, _many_proposals, _in_sync_shrinks_by_fencing,
-        _anybody_changes_the_in_sync_set, _older_copies_register, _starts_are_only_counted,
+        _anybody_changes_the_in_sync_set, _only_the_main_set_counts, _spreads_outlive_elections,
+        _failovers_do_not_gather, _anybody_changes_the_set_of_a_data_group, _data_leaders_are_elected_from_the_main_set, _older_copies_register, _starts_are_only_counted,
     )
 }  # fmt: skip
 

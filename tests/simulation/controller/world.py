@@ -1,20 +1,24 @@
 """Three nodes of a region, each with a controller, folders that are lost and put back, and a log that one of them leads.
 
 The quorum is played, not run: its log is one list, of which each node has applied a part; a leader of it may be deposed with what it
-proposed committed or not. The nodes' own logs are played, too: who leads appends, who follows copies, and what all in sync have is
-acknowledged. So the judge can say whether a leader lacks what was acknowledged.
+proposed committed or not. The nodes' own logs are played, too: who leads one appends, who follows copies, and what all in sync have is
+acknowledged. So the judge can say whether a leader lacks what was acknowledged. There are four logs, three of which are spread over
+the nodes whenever that is due (ADR 53); the fourth is a ledger.
 
 Not here: what happens when (`play`).
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
+import msgspec
+
 from geo_replicator.folder_life import Chain, Shown
 from idempotency.fencing import region_epoch_of
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, LogKey
 from region_broker.controller.cluster.core import ControllerCore
 from region_broker.controller.cluster.events import (
     CommandSettled,
@@ -30,27 +34,60 @@ from region_broker.controller.cluster.events import (
     Ticked,
 )
 from region_broker.controller.cluster.settings import ControllerSettings
+from region_broker.controller.cluster.spreading import SpreadFacts, SpreadKeeping, SpreadSettings
 from region_broker.controller.cluster_commands import (
+    ChangeGroupInSync,
     ChangeInSync,
-    ElectLeader,
     ElectUnclean,
     FenceNode,
     RegisterNode,
     UnfenceNode,
 )
-from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, NodeImage
+from region_broker.controller.feature_levels import SUPPORTED
+from region_broker.controller.group_rows import groups_of
 from region_broker.controller.metadata_commands import Command, CommandRefused, apply
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.entries import Member, Term
 from tests.fixtures.cluster_images import born, life, member, node
 
 SETTINGS = ControllerSettings()
+SPREADING = SpreadSettings(
+    steady_ms=100, common_ms=200, differ_ms=1_500, count_ms=600, preferred_ms=300, pause_ms=100, pause_max_ms=400,
+    forgiven_ms=2_000, retry_ms=100,
+)  # fmt: skip
+"""As short as a life is, in which nodes come and go within seconds."""
 TICK_MS = 50
 Log = tuple[tuple[LeaderEpoch, int], ...]
+ORDERS, LEDGER = UUID(int=21), UUID(int=22)
+KEYS = (LogKey(LEDGER, 0), *(LogKey(ORDERS, number) for number in range(3)))
+Logs = tuple[Log, ...]
+"""One for each of `KEYS`."""
+EMPTY: Logs = ((),) * len(KEYS)
+InSyncChange = ChangeInSync | ChangeGroupInSync
 
 
 class Violated(AssertionError):
     """A promise was broken."""
+
+
+def with_topics() -> MetadataImage:
+    """Return a region without nodes, with a topic that may be spread and a ledger, whose operator wants leaders to be spread."""
+    topics = [
+        TopicImage(topic_id=ORDERS, name="orders", partition_count=3),
+        TopicImage(topic_id=LEDGER, name="ledger", partition_count=1, internal=True),
+    ]
+    return msgspec.structs.replace(
+        born(),
+        topics={each.name: each for each in topics},
+        feature_level=SUPPORTED[-1],
+        spread_wanted=True,
+    )
+
+
+def holds_all(logs: Logs, acknowledged: Logs) -> bool:
+    """Return whether a member's logs have what was acknowledged."""
+    return all(log[: len(done)] == done for log, done in zip(logs, acknowledged, strict=True))
 
 
 def demand(holds: object, what: str) -> None:
@@ -73,6 +110,7 @@ class Node:
     """Whether its registration was refused as that of an older copy: the process ends."""
     applied: int = 0
     core: ControllerCore = field(init=False)
+    keeping: SpreadKeeping = field(init=False)
     reign: Term | None = None
     """The term in which its core believes to lead the quorum."""
 
@@ -87,10 +125,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a folder, as far as it is played: the chain of its starts, and the log."""
+    """What is in a folder, as far as it is played: the chain of its starts, and the logs."""
 
     chain: Chain
-    log: Log
+    logs: Logs
 
 
 @dataclass
@@ -110,11 +148,11 @@ class World:
         self.chance = Random(seed)
         self.now_ms = 0
         self.nodes = {number: Node(number) for number in (1, 2, 3)}
-        self.images: list[MetadataImage] = [born()]
+        self.images: list[MetadataImage] = [with_topics()]
         self.uncommitted: list[Entry] = []
         self.term = Term(0)
         self.leader: Node | None = None
-        self.logs: dict[Member, Log] = {}
+        self.logs: dict[Member, Logs] = {}
         self.chains: dict[Member, Chain] = {}
         self.copies: dict[Member, Content] = {}
         """A copy of a folder, made before one of its starts: what is made during the last one knows all starts (ADR 46)."""
@@ -124,15 +162,17 @@ class World:
         """Folders of which two copies went apart once; any of them may be refused."""
         self.told: dict[tuple[int, int], RegisterNode] = {}
         """What each process of a node says when it registers."""
-        self.acknowledged: Log = ()
+        self.acknowledged: Logs = EMPTY
         self.leaders: dict[LeaderEpoch, Member] = {}
         self.heard_ms: dict[tuple[int, UUID], int] = {}
         self.lost: set[tuple[int, UUID]] = set()
         self.reign_began_ms = 0
         self.proposing: set[tuple[int, UUID, Term]] = set()
-        self.reports: dict[LeaderEpoch, dict[Member, int]] = {}
+        self.reports: dict[LeaderEpoch, dict[Member, dict[LogKey, int]]] = {}
         """How far each member was, when it last copied under that leader epoch: all that its leader may count on."""
-        self.in_sync_asked: dict[Member, tuple[int, tuple[Member, ...]]] = {}
+        self.in_sync_asked: dict[LeaderEpoch, tuple[int, tuple[Member, ...]]] = {}
+        self.done: Counter[str] = Counter()
+        """What was committed, by the kind of command."""
         self.offline: Offline | None = None
         self.late: list[tuple[int, int, Event]] = []
         """Messages that arrive later: when, at whom, what."""
@@ -237,10 +277,10 @@ class World:
             is_done = self._commit(entry)
             assert self.leader is not None
             self.catch_up(self.leader, len(self.images) - 1)
-            if not is_done and isinstance(entry.command, ChangeInSync):
+            if not is_done and isinstance(entry.command, InSyncChange):
                 # It may have been asked for twice: who is refused looks first at what refused it.
                 self.catch_up(self.nodes[entry.command.leader.node_id], len(self.images) - 1)
-                self.in_sync_asked.pop(entry.command.leader, None)
+                self.in_sync_asked.pop(entry.command.leader_epoch, None)
             self._settle(entry, Outcome.DONE if is_done else Outcome.REFUSED)
 
     def _settle(self, entry: Entry, outcome: Outcome) -> None:
@@ -259,6 +299,7 @@ class World:
                 self._refused(entry.command.node)
             return False
         self.images.append(after)
+        self.done[type(entry.command).__name__] += 1
         if isinstance(entry.command, RegisterNode):
             self._registered(entry.command.node)
         self._judge_image(before, after, entry.command)
@@ -270,45 +311,83 @@ class World:
         if found is None:
             demand(was is None, "a leadership stays")
             return
-        demand(found.in_sync, "INV-MH5: never empty")
-        shrinks = was is not None and not {*was.in_sync} <= {*found.in_sync}
-        may = isinstance(why, ElectUnclean | ChangeInSync)
-        demand(may or not shrinks, "INV-MH3: nobody else drops who is in sync")
-        if found.leader is None:
-            return
-        leading = after.node_of(found.leader)
-        demand(leading is not None and not leading.fenced, "INV-MH2: registered and unfenced")
-        demand(found.leader in found.in_sync, "INV-MH2: in sync")
-        known_leader = self.leaders.setdefault(found.leader_epoch, found.leader)
-        demand(known_leader == found.leader, "INV-MH1: one leader for each leader epoch")
-        if isinstance(why, ElectLeader):
-            demand(was is None or found.leader in was.in_sync, "INV-MH5: from the in-sync set")
-            log = self._log_as_registered(after, found.leader)
-            demand(
-                log[: len(self.acknowledged)] == self.acknowledged, "nothing acknowledged is lost"
+        if was is None or was.leader_epoch != found.leader_epoch:
+            demand(after.spread is None, "INV-SPR1: an election of the main leader ends the spread")
+        if after.spread is not None:
+            is_present = region_epoch_of(found.leader_epoch) == after.main_domain.region_epoch
+            demand(is_present, "INV-SPR8: no other region epoch while leaders are spread")
+        if before.spread is not None and after.spread is None:
+            self._judge_gathered(before, found, why)
+        for group, row in groups_of(after).items():
+            self._judge_row(before, after, group, row, why)
+        if isinstance(why, ElectUnclean):
+            logs = self._logs_as_registered(after, why.leader)
+            self.acknowledged = tuple(
+                done[: len(log)] for done, log in zip(self.acknowledged, logs, strict=True)
             )
-            domain = after.main_domain
-            demand(
-                region_epoch_of(found.leader_epoch) == domain.region_epoch, "T19: its region epoch"
-            )
-        elif isinstance(why, ElectUnclean):
-            log = self._log_as_registered(after, found.leader)
-            self.acknowledged = self.acknowledged[: len(log)]
 
-    def _log_as_registered(self, image: MetadataImage, leader: Member) -> Log:
-        """Return the log of the process that is registered; one that is gone, and whose folder was wound back, leads nothing any more."""
+    def _judge_gathered(self, before: MetadataImage, found: Leadership, why: Command) -> None:
+        sets = [{*row.in_sync} for row in groups_of(before).values()]
+        is_common = {*found.in_sync} == set.intersection(*sets)
+        demand(is_common or isinstance(why, ElectUnclean), "INV-SPR2: in sync in all groups")
+
+    def _judge_row(
+        self, before: MetadataImage, after: MetadataImage, group: int, row: Leadership, why: Command
+    ) -> None:
+        was = before.leadership_in(group)
+        demand(row.in_sync, "INV-MH5: never empty")
+        shrinks = was is not None and not {*was.in_sync} <= {*row.in_sync}
+        may = isinstance(why, ElectUnclean | InSyncChange) or before.spread is not after.spread
+        demand(may or not shrinks, "INV-MH3: nobody else drops who is in sync")
+        if was is not None and was.leader_epoch == row.leader_epoch and was != row:
+            demand(row.version > was.version, "INV-SPR7: each change has its version")
+        if row.leader is None:
+            return
+        leading = after.node_of(row.leader)
+        demand(leading is not None and not leading.fenced, "INV-MH2: registered and unfenced")
+        demand(row.leader in row.in_sync, "INV-MH2: in sync")
+        known_leader = self.leaders.setdefault(row.leader_epoch, row.leader)
+        demand(known_leader == row.leader, "INV-MH1: one leader for each leader epoch")
+        main = after.leadership
+        demand(
+            group == MAIN_GROUP or main is None or main.leader != row.leader,
+            "INV-SPR6: the main leader leads no data group",
+        )
+        is_elected = was is None or was.leader_epoch != row.leader_epoch
+        if is_elected and not isinstance(why, ElectUnclean):
+            self._judge_elected(before, after, group, row)
+
+    def _judge_elected(
+        self, before: MetadataImage, after: MetadataImage, group: int, row: Leadership
+    ) -> None:
+        assert row.leader is not None
+        rows = groups_of(before)
+        judged = rows.values() if group == MAIN_GROUP else [rows.get(group, rows[MAIN_GROUP])]
+        demand(
+            all(row.leader in each.in_sync for each in judged),
+            "INV-MH5, INV-SPR2: from the in-sync set, of every group for the main one",
+        )
+        logs = self._logs_as_registered(after, row.leader)
+        for key, log, done in zip(KEYS, logs, self.acknowledged, strict=True):
+            if after.group_of(key) == group:
+                demand(log[: len(done)] == done, "nothing acknowledged is lost")
+        is_present = region_epoch_of(row.leader_epoch) == after.main_domain.region_epoch
+        demand(is_present, "T19: its region epoch")
+
+    def _logs_as_registered(self, image: MetadataImage, leader: Member) -> Logs:
+        """Return the logs of the process that is registered; one that is gone, and whose folder was wound back, leads nothing any more."""
         node, target = image.node_of(leader), self.nodes[leader.node_id]
         runs = target.is_up and node is not None and node.life == target.life
         if leader in self.newest and not runs:
-            return self.newest[leader].log
-        return self.logs.get(leader, ())
+            return self.newest[leader].logs
+        return self.logs.get(leader, EMPTY)
 
     def _registered(self, said: NodeImage) -> None:
         """Forget what was put aside where the copy has as much: the starts since had not registered, so nothing was copied."""
         aside = self.newest.get(said.member)
         target = self.nodes[said.node_id]
         is_present = target.is_up and said.life == target.life
-        if is_present and aside is not None and aside.log == self.logs.get(said.member, ()):
+        if is_present and aside is not None and aside.logs == self.logs.get(said.member, EMPTY):
             del self.newest[said.member]
 
     def _refused(self, said: NodeImage) -> None:
@@ -338,6 +417,7 @@ class World:
         """Start a process; what it has applied is in its folder, at least where that is not new."""
         target.is_up, target.start, target.reign = True, target.start + 1, None
         target.core = ControllerCore(SETTINGS, self.seen(target), self.now_ms)
+        target.keeping = SpreadKeeping(SPREADING)
         if target.member not in self.newest and self.chance.random() < 0.3:
             self.copies[target.member] = self.content(target.member)
         begun = self.chains.get(target.member, Chain()).with_start(
@@ -370,10 +450,10 @@ class World:
 
     def content(self, folder: Member) -> Content:
         """Return what is in a folder now."""
-        return Content(self.chains.get(folder, Chain()), self.logs.get(folder, ()))
+        return Content(self.chains.get(folder, Chain()), self.logs.get(folder, EMPTY))
 
     def _put(self, folder: Member, content: Content) -> None:
-        self.chains[folder], self.logs[folder] = content.chain, content.log
+        self.chains[folder], self.logs[folder] = content.chain, content.logs
 
     def wind_back(self, target: Node) -> None:
         """Give a stopped node the older copy of its folder, if there is one; what it had is put aside."""
@@ -440,78 +520,116 @@ class World:
         for target in self.nodes.values():
             self.tell(target, Ticked())
 
+    def keep(self, target: Node, trouble: str | None = None) -> None:
+        """Let a node look whether leaders are to be spread, or gathered."""
+        if target.is_up:
+            facts = SpreadFacts(target.member, acts=True, trouble=trouble)
+            command = target.keeping.step(self.seen(target), facts, self.now_ms)
+            if command is not None:
+                self.ask(target, command)
+
     # --- the logs ---
 
-    def leading(self) -> Iterator[tuple[Node, LeaderEpoch]]:
-        """Yield who believes to lead the logs, by the metadata that it has."""
+    def leading(self) -> Iterator[tuple[Node, int, Leadership]]:
+        """Yield who believes to lead which group, by the metadata that it has."""
         for target in self.nodes.values():
-            found, known = self.seen(target).leadership, self.seen(target).node_of(target.member)
-            is_its_life = known is not None and known.life == target.life
-            if target.is_up and is_its_life and found is not None and found.leader == target.member:
-                yield target, found.leader_epoch
+            image = self.seen(target)
+            known = image.node_of(target.member)
+            if target.is_up and known is not None and known.life == target.life:
+                for group, row in groups_of(image).items():
+                    if row.leader == target.member:
+                        yield target, group, row
 
     def replicate(self) -> None:
         """Let leaders append, and followers copy; what all in sync have is acknowledged."""
-        for target, leader_epoch in self.leading():
-            log = self.logs.setdefault(target.member, ())
-            if self.chance.random() < 0.5:
-                self.records += 1
-                log = self.logs[target.member] = (*log, (leader_epoch, self.records))
-            for follower in self.nodes.values():
-                self._copy(follower, target, leader_epoch, log)
-            self._acknowledge(target)
+        for target, group, row in list(self.leading()):
+            for number, key in enumerate(KEYS):
+                if self.seen(target).group_of(key) != group:
+                    continue
+                if self.chance.random() < 0.5:
+                    self.records += 1
+                    self._append(target.member, number, (row.leader_epoch, self.records))
+                for follower in self.nodes.values():
+                    self._copy(follower, target, number, row)
+            self._acknowledge(target, group, row)
 
-    def _copy(self, follower: Node, target: Node, leader_epoch: LeaderEpoch, log: Log) -> None:
-        found = self.seen(follower).leadership
-        known = self.seen(follower).node_of(follower.member)
+    def _append(self, member: Member, number: int, record: tuple[LeaderEpoch, int]) -> None:
+        logs = self.logs.get(member, EMPTY)
+        self._put_log(member, number, (*logs[number], record))
+
+    def _put_log(self, member: Member, number: int, log: Log) -> None:
+        logs = self.logs.get(member, EMPTY)
+        self.logs[member] = (*logs[:number], log, *logs[number + 1 :])
+
+    def _copy(self, follower: Node, target: Node, number: int, row: Leadership) -> None:
+        """Let a follower copy a log, where its own metadata name that leader of it, under that leader epoch."""
+        image = self.seen(follower)
+        found, known = image.leadership_of(KEYS[number]), image.node_of(follower.member)
         opened = follower.is_up and known is not None and known.life == follower.life  # INV-CNN1
         reached = opened and not (follower.is_cut_off or target.is_cut_off)
         follows = found is not None and (found.leader, found.leader_epoch) == (
             target.member,
-            leader_epoch,
+            row.leader_epoch,
         )
         if follower is not target and reached and follows and self.chance.random() < 0.7:
-            own = self.logs.get(follower.member, ())
+            own = self.logs.get(follower.member, EMPTY)[number]
+            log = self.logs.get(target.member, EMPTY)[number]
             agrees = 0
             while agrees < min(len(own), len(log)) and own[agrees] == log[agrees]:
                 agrees += 1
-            own = self.logs[follower.member] = log[: agrees + self.chance.randint(0, 3)]
-            self.reports.setdefault(leader_epoch, {})[follower.member] = len(own)
+            own = log[: agrees + self.chance.randint(0, 3)]
+            self._put_log(follower.member, number, own)
+            reports = self.reports.setdefault(row.leader_epoch, {})
+            reports.setdefault(follower.member, {})[KEYS[number]] = len(own)
 
-    def _acknowledge(self, target: Node) -> None:
-        found = self.seen(target).leadership
-        assert found is not None
-        version, asked = self.in_sync_asked.get(target.member, (-1, ()))
-        members = {*found.in_sync, *(asked if version == found.version else ())}
-        log = self.logs[target.member]
-        reported = {**self.reports.get(found.leader_epoch, {}), target.member: len(log)}
-        end = min(reported.get(one, 0) for one in members)
-        if end > len(self.acknowledged):
-            demand(log[: len(self.acknowledged)] == self.acknowledged, "one history")
-            self.acknowledged = log[:end]
-        # R3: at least all that was acknowledged, by others before, too.
-        wants = max(end, len(self.acknowledged))
-        able = {one for one, copied in reported.items() if copied >= wants}
-        self._ask_in_sync(target, able)
+    def _acknowledge(self, target: Node, group: int, row: Leadership) -> None:
+        version, asked = self.in_sync_asked.get(row.leader_epoch, (-1, ()))
+        members = {*row.in_sync, *(asked if version == row.version else ())}
+        reports = self.reports.get(row.leader_epoch, {})
+        able = {target.member, *reports}
+        for number, key in enumerate(KEYS):
+            if self.seen(target).group_of(key) != group:
+                continue
+            log = self.logs.get(target.member, EMPTY)[number]
+            reported = {one: ends.get(key, 0) for one, ends in reports.items()}
+            reported[target.member] = len(log)
+            end = min(reported.get(one, 0) for one in members)
+            done = self.acknowledged[number]
+            if end > len(done):
+                demand(log[: len(done)] == done, "one history")
+                done = log[:end]
+                self.acknowledged = (
+                    *self.acknowledged[:number],
+                    done,
+                    *self.acknowledged[number + 1 :],
+                )
+            # R3: at least all that was acknowledged, by others before, too.
+            able &= {one for one, copied in reported.items() if copied >= max(end, len(done))}
+        self._ask_in_sync(target, group, row, able)
 
-    def _ask_in_sync(self, target: Node, able: set[Member]) -> None:
-        image = self.seen(target)
-        found = image.leadership
-        assert found is not None
-        version, asked = self.in_sync_asked.get(target.member, (-1, ()))
-        if version == found.version:  # it may be committed yet: nothing else is asked for meanwhile
-            change = ChangeInSync(target.member, found.leader_epoch, asked, version)
+    def _ask_in_sync(self, target: Node, group: int, row: Leadership, able: set[Member]) -> None:
+        version, asked = self.in_sync_asked.get(row.leader_epoch, (-1, ()))
+        if version == row.version:  # it may be committed yet: nothing else is asked for meanwhile
+            change = _change(target.member, group, row, asked)
             under_way = [entry.command for entry in self.uncommitted]
             if change not in (*under_way, *(ask[2] for ask in self.late_asks)):
                 self.ask(target, change)
         elif self.chance.random() < 0.3:
-            wanted = self._wanted(target, image, able)
-            if wanted != found.in_sync:
-                self.in_sync_asked[target.member] = found.version, wanted
-                change = ChangeInSync(target.member, found.leader_epoch, wanted, found.version)
+            wanted = self._wanted(target, self.seen(target), able)
+            if wanted != row.in_sync:
+                self.in_sync_asked[row.leader_epoch] = row.version, wanted
+                change = _change(target.member, group, row, wanted)
                 is_late = self.chance.random() < 0.2
                 self.ask(target, change, delay_ms=self.chance.randint(0, 2_000) if is_late else 0)
 
     def _wanted(self, target: Node, image: MetadataImage, able: set[Member]) -> tuple[Member, ...]:
         eligible = {one.member for one in image.nodes.values() if one.is_eligible}
         return tuple(sorted({target.member, *(able & eligible)}))
+
+
+def _change(
+    leader: Member, group: int, row: Leadership, in_sync: tuple[Member, ...]
+) -> InSyncChange:
+    if group == MAIN_GROUP:
+        return ChangeInSync(leader, row.leader_epoch, in_sync, row.version)
+    return ChangeGroupInSync(group, leader, row.leader_epoch, in_sync, row.version)

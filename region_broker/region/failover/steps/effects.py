@@ -63,6 +63,7 @@ from region_broker.region.failover.messages import (
     StatementAnswer,
 )
 from region_broker.region.failover.quarantine_store import QuarantineDamaged
+from region_broker.region.failover.record import until_cancelled
 from region_broker.region.failover.steps.accepting import (
     begin_lost_logs_anew,
     kept_from_giving_up,
@@ -123,7 +124,12 @@ class FailoverSteps:
             if stopped is not None:
                 return stopped
             await self._handshake_until_aside()
-            await self._parts.role.fence(self._outlook.lives.aside())
+            aside = self._outlook.lives.aside()
+            if self._parts.gathering.is_due:  # INV-GTH3
+                self._parts.role.close_gate(aside)
+                await self._parts.gathering.gather()
+                await until_cancelled()
+            await self._parts.role.fence(aside)
 
     async def stand_fenced(self, state: State, learn: Callable[[], Awaitable[Event]]) -> Event:
         """Stand still, and cut what is to be cut late: the candidate that was promised may copy all that is here (INV-LS4).
@@ -389,7 +395,7 @@ class FailoverSteps:
 
     async def _ask_promises(self, takeover: TakeoverBegun) -> Mapping[str, PromiseAnswer] | str:
         """Return the promises that were given, or why the takeover must be given up."""
-        attempts = self._settings.promise_attempts if takeover.planned else 2
+        attempts = self._settings.promise_attempts
         message = AskPromise(
             domain=self._parts.domain,
             region_epoch=takeover.region_epoch,
@@ -408,7 +414,7 @@ class FailoverSteps:
             # A planned switch needs the old region's word only; others learn from the lineage.
             if not missing or (takeover.planned and takeover.old_region not in missing):
                 return answers
-            if takeover.forced and not (asked == 1 and await self._answer_lost(missing)):
+            if takeover.forced and not await self._may_answer(asked, missing):
                 if beyond := await self._beyond(takeover):
                     return passed_over_text(self._outlook, beyond)
                 for name, why in missing.items():
@@ -429,6 +435,12 @@ class FailoverSteps:
         if takeover.accepts or takeover.accepts_behind:
             return ()
         return await self._parts.peers.further_on(timeout_ms=self._settings.ask_timeout_ms)
+
+    async def _may_answer(self, asked: int, missing: Mapping[str, str]) -> bool:
+        """Return whether to ask again, after so many times: also a region that elects, or gathers, who speaks for it (INV-GTH2)."""
+        if asked < self._settings.promise_attempts and self._parts.peers.between_leaders(missing):
+            return True
+        return asked == 1 and await self._answer_lost(missing)
 
     async def _answer_lost(self, missing: Mapping[str, str]) -> bool:
         """Return whether a region that gave no promise is up: the operator's word stands for the silent, not for a lost answer."""

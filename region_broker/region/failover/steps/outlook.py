@@ -6,7 +6,7 @@ Not here: what follows from it (`region.failover.steps.effects`, `region.failove
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from geo_replicator.tidemark import TidemarkError
 from idempotency.identity import RegionEpoch
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import DomainImage
+from region_broker.region.failover.gathering import GatheringSide, NeverSpread
 from region_broker.region.failover.messages import AskStatus, SiteStatus
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.failover.quarantine_store import QuarantineStore
@@ -70,6 +71,7 @@ class FailoverParts:
     peers: FailoverPeers
     folder: FolderSide
     manifest: LostLogs
+    gathering: GatheringSide = field(default_factory=NeverSpread)
 
 
 class Outlook:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
-from region_broker.controller.cluster_image import Leadership, NodeImage
+from region_broker.controller.cluster_image import Leadership, NodeImage, Spread
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.reader_places import ReaderParts, RegionReaders
@@ -161,6 +161,18 @@ def test_INV_RPR1_readers_are_sent_to_those_who_are_in_sync_heard_and_have_said_
     assert readers_of(LEADER, image(*one_drains), both).nearer("b") == (3,)
     same_rack = (node(LEADER, "b"), node(ME, "b"), node(OTHER, "b"))
     assert readers_of(LEADER, image(*same_rack), both).nearer("b") == ()
+
+
+def test_INV_RPR3_while_leaders_are_spread_no_follower_serves_readers_and_nobody_is_sent_to_one() -> (
+    None
+):
+    held = image(node(LEADER, "a"), node(ME, "b"), node(OTHER, "b"))
+    spread = msgspec.structs.replace(held, spread=Spread(groups={}, preferred=(1,), topics=()))
+    both = frozenset({ME, OTHER})
+    assert readers_of(LEADER, held, both).nearer("b") == (2, 3)
+    assert readers_of(LEADER, spread, both).nearer("b") == ()
+    assert readers_of(ME, held).may_serve(LEADER, EPOCH)
+    assert not readers_of(ME, spread).may_serve(LEADER, EPOCH)
 
 
 def test_INV_RPR2_a_follower_serves_by_its_own_metadata() -> None:

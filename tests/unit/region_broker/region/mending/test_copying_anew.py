@@ -1,5 +1,6 @@
 """When a node may put a log aside, by what the metadata say of it, and what the node that leads says of its own."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
-from region_broker.controller.cluster_image import Leadership
+from region_broker.controller.cluster_image import Leadership, Spread
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.region.mending import copying_anew
 from region_broker.region.mending.copying_anew import (
@@ -108,6 +109,25 @@ async def test_INV_CAN2_nor_of_a_log_that_is_damaged_lost_or_stopped() -> None:
     some.partition.stop("its disk has failed")
     with pytest.raises(PeerRefused, match="does not run at node"):
         await ask(leading(some, leadership(ONE, ONE)))
+
+
+SPREAD = Spread(groups={}, preferred=(1,), topics=())
+
+
+async def test_INV_CAN5_nothing_is_put_aside_while_leaders_are_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. In the log's group node 2 is in sync alone, in the main group node 1. 2. A log of node 1 stops. 3. Who has what is known once both agree."""
+    played = Stopped(monkeypatch)
+    played.image = msgspec.structs.replace(played.image, spread=SPREAD)
+    await played.side.look()
+    assert "gathered first" in "".join(played.side.waiting.values())
+    assert played.some.partition.failed is not None
+    side = leading(filled(), leadership(ONE, ONE, THREE))
+    image = msgspec.structs.replace(side._parts.image(), spread=SPREAD)
+    side._parts = dataclasses.replace(side._parts, image=lambda: image)
+    with pytest.raises(PeerRefused, match="gathered first"):
+        await ask(side)
 
 
 # -- the node whose log has stopped ----------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""What spreads and gathers the leaders of a region where that is due: the driver of `controller.cluster.spreading`.
+
+INV-SPD1  a command is proposed by the node that leads the main group, one at a time; refused, or in doubt, it is decided anew by the
+          next image
+INV-SPD2  a node that leads a data group and has trouble with its logs asks for gathering, whoever leads the main group: what is mended,
+          is mended with one leader
+
+Runs on each node, so that one that begins to lead knows how long spreads have lasted. Not here: when that is due.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from idempotency.fencing import EpochExhausted
+from idempotency.identity import Member
+from idempotency.ports import Clock
+from region_broker.controller.cluster.spreading import (
+    Gathering,
+    KeeperCommand,
+    SpreadFacts,
+    SpreadKeeping,
+    SpreadSettings,
+    gathering,
+    leads_a_data_group,
+)
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.refusals import CommandRefused
+
+AGAIN_MS: Final = 1_000
+"""So long a data leader waits until it asks for gathering again."""
+
+_log: Final = logging.getLogger("tidemark.cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadParts:
+    """What it is joined with. `apply`: of the metadata (`MetadataStore.apply`).
+
+    `acts`: whether this node leads the region, which takes writes. `trouble`: what is wrong with logs here that nobody but a leader mends,
+    as people read it; None where nothing is.
+    """
+
+    me: Member
+    image: Callable[[], MetadataImage]
+    apply: Callable[[KeeperCommand], Awaitable[object]]
+    acts: Callable[[], bool]
+    trouble: Callable[[], str | None]
+    clock: Clock
+
+
+class SpreadKeeper:
+    """It has no task; `gather` may be called by others."""
+
+    def __init__(self, parts: SpreadParts, settings: SpreadSettings | None = None) -> None:
+        """Nothing was seen yet."""
+        self._parts = parts
+        self._core = SpreadKeeping(settings or SpreadSettings())
+        self._asking = asyncio.Lock()
+        self._asks_again_ms = 0
+
+    async def look(self) -> None:
+        """Propose what is due, if anything is; to be called now and then."""
+        parts, image = self._parts, self._parts.image()
+        concerns = image.spread is not None or image.spread_wanted
+        facts = SpreadFacts(parts.me, parts.acts(), parts.trouble() if concerns else None)
+        command = self._core.step(image, facts, parts.clock.monotonic_ms())
+        if command is not None:
+            await self._propose(command, self._core.reason)
+        elif facts.trouble is not None and leads_a_data_group(image, parts.me):
+            await self._have_gathered(
+                f"trouble with a log of node {parts.me}: {facts.trouble}"
+            )  # INV-SPD2
+
+    async def _have_gathered(self, why: str) -> None:
+        now_ms = self._parts.clock.monotonic_ms()
+        if now_ms < self._asks_again_ms:
+            return
+        self._asks_again_ms = now_ms + AGAIN_MS
+        try:
+            await self.gather(why)
+        except EpochExhausted as error:
+            _log.error("leaders are not gathered: %s", error)
+
+    async def gather(self, why: str) -> bool:
+        """Ask once that one node leads all logs again; return whether leaders are spread no more, as far as is known here.
+
+        Raises `EpochExhausted`: no leader epoch is left, another region has to take over.
+        """
+        command = gathering(self._parts.image())
+        if command is not None:
+            await self._propose(command, why)
+        return self._parts.image().spread is None
+
+    async def _propose(self, command: KeeperCommand, why: str) -> None:
+        async with self._asking:  # INV-SPD1
+            what = "gathers" if isinstance(command, Gathering) else "spreads"
+            _log.warning("this node %s the leaders of this region: %s", what, why)
+            try:
+                await self._parts.apply(command)
+            except (CommandRefused, MetadataUnwritable) as error:
+                _log.warning("that is judged anew: %s", error)

@@ -1,0 +1,457 @@
+"""The replica groups at the nodes of a region while leaders are spread: real logs, group commits and peer ports (ADR 53)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from idempotency.identity import RegionEpoch
+from region_broker.controller.cluster_commands import ChangeGroupInSync, FenceNode
+from region_broker.controller.metadata_commands import RecordLineage
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
+from region_broker.log.failures import NotLeader
+from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.replica_messages import CheckedReplicaLogs, CheckReplicaLogs
+from region_broker.region.peers.node_client import NodeClient
+from region_broker.region.peers.node_protocol import REPLICA
+from region_broker.region.peers.protocol import PeerRefused
+from tests.fixtures.cluster_images import life as life_of
+from tests.fixtures.node_logs import Topic, batch
+from tests.fixtures.region_nodes import standing_of
+from tests.fixtures.replica_nodes import bytes_of, state_of
+from tests.fixtures.spread_nodes import SpreadNode, SpreadRegion, group_elected
+from tests.simulation.simulated_loop import run_simulated
+
+Life: TypeAlias = Callable[[SpreadRegion], Awaitable[None]]
+SPREAD = Topic(partition_count=6)
+KEPT = Topic(topic_id=UUID(int=77, version=4), name="kept", partition_count=2)
+
+
+def live(life: Life, seed: int = 1) -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            region = SpreadRegion(tasks, seed, topics=[SPREAD, KEPT])
+            await life(region)
+            for node in region.running:
+                await node.kill()
+
+    run_simulated(main(), seed)
+
+
+async def three(region: SpreadRegion) -> tuple[SpreadNode, SpreadNode, SpreadNode]:
+    """Start three nodes, whose leaders are spread."""
+    await region.start()
+    region.spread()
+    await region.until_spread()
+    return region.node(1), region.node(2), region.node(3)
+
+
+def number_in(region: SpreadRegion, group: int) -> int:
+    """Return the first partition of the spread topic that is in a group."""
+    return next(n for n in range(6) if region.image.group_of(partition(region, 1, n).key) == group)
+
+
+def partition(region: SpreadRegion, node_id: int, number: int, topic: int = 0) -> Partition:
+    return region.node(node_id).partition(number, topic)
+
+
+async def written(region: SpreadRegion, node_id: int, number: int, records: int = 3) -> int:
+    """Write to a log at the node that leads it; return its end once that is committed."""
+    node = region.node(node_id)
+    assert node.takes_writes(node.partition(number))
+    return await node.produce(batch(records), number)
+
+
+def in_sync_in(region: SpreadRegion, group: int) -> set[int]:
+    row = region.image.leadership_in(group)
+    return set() if row is None else {each.node_id for each in row.in_sync}
+
+
+async def became_of(work: Coroutine[Any, Any, int]) -> int | NotLeader:
+    """Return what a write came to."""
+    try:
+        return await work
+    except NotLeader as error:
+        return error
+
+
+async def equal(region: SpreadRegion, number: int, topic: int = 0) -> None:
+    """Return once a log is the same everywhere, and known to be committed."""
+    logs = [node.partition(number, topic) for node in region.running]
+    await region.until(
+        lambda: len({(p.high_watermark, p.log_end_offset) for p in logs}) == 1, "it is copied"
+    )
+    assert len({bytes_of(each) for each in logs}) == 1
+    if logs[0].log_end_offset:  # a leader epoch without a record is its leader's alone (INV-E3)
+        assert len({state_of(each) for each in logs}) == 1
+
+
+def test_INV_RGR1_each_log_is_led_by_the_node_that_the_metadata_name_and_copied_by_all() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        before = [await region.node(1).produce(batch(2), number) for number in range(6)]
+        spread = region.spread()
+        await region.until_spread()
+        for number in range(6):
+            row = region.image.leadership_of(partition(region, 1, number).key)
+            assert row is not None
+            assert row.leader is not None
+            end = await written(region, row.leader.node_id, number)
+            assert end == before[number] + 3
+            leaders = [each for each in (1, 2, 3) if partition(region, each, number).is_leader]
+            assert leaders == [row.leader.node_id]
+            await equal(region, number)
+            assert partition(region, 1, number).written_epoch == row.leader_epoch
+        assert {row.leader for row in spread.groups.values()} == {
+            region.node(2).member,
+            region.node(3).member,
+        }
+        await region.node(1).produce(batch(), 0, topic=1)
+        await equal(region, 0, topic=1)
+
+    live(life)
+
+
+def test_INV_RGR1_a_main_leaders_waiters_hear_that_the_outcome_is_unknown_where_a_log_goes_to_a_data_group() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        one = region.node(1)
+        region.fabric.hush("n1", "n2")
+        region.fabric.hush("n1", "n3")
+        waiting = [region.tasks.create_task(became_of(one.produce(batch(), n))) for n in range(6)]
+        await asyncio.sleep(0.02)
+        region.spread()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for number, each in enumerate(waiting):
+            apart = one.groups.apart(one.partition(number).key) is not None
+            assert each.done() == apart
+            if apart:
+                assert isinstance(each.result(), NotLeader)
+        region.fabric.heal("n1", "n2")
+        region.fabric.heal("n1", "n3")
+        await region.until_spread()
+        await asyncio.wait(waiting)
+        for number in range(6):
+            await equal(region, number)
+
+    live(life)
+
+
+def test_INV_RGR2_in_the_step_in_which_the_spread_ends_nobody_leads_what_was_apart() -> None:
+    async def life(region: SpreadRegion) -> None:
+        _, two, _ = await three(region)
+        number = number_in(region, 1)
+        region.fabric.hush("n2", "n1")
+        region.fabric.hush("n2", "n3")
+        waiting = region.tasks.create_task(became_of(two.produce(batch(), number)))
+        await asyncio.sleep(0.02)
+        region.gather(1)
+        assert not two.groups.any_open
+        assert two.groups.leads_under(two.partition(number).key) is None
+        assert not two.partition(number).is_leader
+        assert isinstance(await waiting, NotLeader)
+        region.fabric.heal("n2", "n1")
+        region.fabric.heal("n2", "n3")
+        await region.until(lambda: region.node(1).acts, "the main leader has all")
+        for each in range(6):
+            assert region.node(1).takes_writes(partition(region, 1, each))
+            await region.node(1).produce(batch(), each)
+            await equal(region, each)
+
+    live(life)
+
+
+def test_INV_RGR2_a_former_main_leader_that_is_alone_in_sync_commits_nothing_of_what_comes_back() -> (
+    None
+):
+    """It would count its own disk alone: what the data leader's in-sync set has not, too."""
+
+    async def life(region: SpreadRegion) -> None:
+        one, two, three_ = await three(region)
+        number = number_in(region, 1)
+        main = region.image.leadership
+        assert main is not None
+        alone = structs.replace(main, in_sync=(one.member,), version=main.version + 1)
+        region.becomes(
+            structs.replace(region.image, leadership=alone, version=region.image.version + 1)
+        )
+        three_.runner.goes.clear()
+        two.append(batch(4), number)
+        await region.until(lambda: one.partition(number).commits.durable_end == 4, "it is copied")
+        assert one.partition(number).high_watermark == 0, "the third one lacks it"
+        assert region.image.spread is not None
+        row = structs.replace(alone, leader_epoch=region.image.last_leader_epoch + 1)
+        region.becomes(structs.replace(region.image, spread=None, leadership=row, version=region.image.version + 1,
+                                       last_leader_epoch=row.leader_epoch))  # fmt: skip
+        assert one.partition(number).high_watermark == 0
+        assert number not in [key.partition for key in one.groups.following._logs]
+        three_.runner.goes.set()
+
+    live(life)
+
+
+def test_INV_RGR3_a_leader_epoch_of_a_group_is_led_in_once_and_who_cannot_lead_says_so() -> None:
+    async def life(region: SpreadRegion) -> None:
+        _, two, _ = await three(region)
+        key = two.partition(number_in(region, 1)).key
+        assert two.groups.trouble() is None
+        two.groups.end()  # the main group begins anew, under the same leadership
+        two.groups.follow(region.leadership.leader, region.leadership.leader_epoch)
+        assert two.groups.leads_under(key) is None
+        assert not two.partition(key.partition).is_leader
+        assert "cannot" in (two.groups.trouble() or "")
+        region.becomes(group_elected(region.image, 1, two.member))
+        await region.until_spread()
+        assert two.groups.leads_under(key) == region.image.last_leader_epoch
+        assert two.groups.trouble() is None
+
+    live(life)
+
+
+def test_INV_RGR10_data_groups_go_on_while_nobody_leads_the_main_group_and_take_members_in() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        _, two, three_ = await three(region)
+        number = number_in(region, 1)
+        await three_.kill()
+        await written(region, 2, number)
+        await region.node(1).kill()
+        region.change(*(FenceNode(each, region.image.nodes[each].life) for each in (1, 3)))
+        await region.until(lambda: in_sync_in(region, 1) == {2}, "it is alone")
+        assert region.leadership.leader is None
+        await written(region, 2, number)
+        await three_.start()
+        await region.until(lambda: in_sync_in(region, 1) == {2, 3}, "it is taken in")
+        assert two.groups.open_groups == [1]
+        assert await written(region, 2, number) == three_.partition(number).commits.durable_end
+
+    live(life)
+
+
+def test_INV_RGR3_a_former_life_of_the_process_leads_no_group() -> None:
+    async def life(region: SpreadRegion) -> None:
+        _, two, _ = await three(region)
+        node = structs.replace(region.image.nodes[2], life=life_of(2, 9))
+        image = group_elected(region.image, 1, two.member)
+        region.becomes(structs.replace(image, nodes={**image.nodes, 2: node}))
+        await asyncio.sleep(0.1)
+        assert not two.groups.any_open
+        assert [each.leads for each in two.groups._data.values()] == [None, None]
+
+    live(life)
+
+
+def test_INV_RGR4_another_leader_of_a_group_goes_on_with_all_that_was_committed() -> None:
+    async def life(region: SpreadRegion) -> None:
+        _, two, three_ = await three(region)
+        number = number_in(region, 1)
+        end = await written(region, 2, number)
+        kept = bytes_of(two.partition(number))
+        region.fabric.hush("n2", "n1")
+        region.fabric.hush("n2", "n3")
+        lost = region.tasks.create_task(became_of(two.produce(batch(9, size_bytes=70), number)))
+        await asyncio.sleep(0.02)
+        region.becomes(group_elected(region.image, 1, three_.member))
+        assert isinstance(await lost, NotLeader)
+        assert not two.partition(number).is_leader
+        region.fabric.heal("n2", "n1")
+        region.fabric.heal("n2", "n3")
+        await region.until_spread()
+        assert three_.groups.open_groups == [1, 2]
+        assert await written(region, 3, number, 2) >= end + 2
+        await equal(region, number)
+        assert bytes_of(two.partition(number)).startswith(kept)
+
+    live(life)
+
+
+def test_INV_RGR5_a_group_opens_once_all_that_is_older_is_committed_and_while_the_region_acts() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        two = region.node(2)
+        number = next(n for n in range(6))
+        region.node(1).append(batch(5), number)
+        await region.until(lambda: two.partition(number).log_end_offset == 5, "it is copied")
+        region.node(1).runner.goes.clear()
+        region.node(3).runner.goes.clear()
+        region.spread()
+        held = [n for n in range(6) if region.image.group_of(two.partition(n).key) == 1]
+        if number in held:
+            await asyncio.sleep(0.2)
+            assert not two.groups.any_open
+        region.node(1).runner.goes.set()
+        region.node(3).runner.goes.set()
+        await region.until_spread()
+        domain = structs.replace(region.image.domains["main"], acting_region="us")
+        two.image = structs.replace(region.image, domains={"main": domain})
+        two.groups._image = two.image
+        assert not two.groups.any_open
+        domain = structs.replace(domain, acting_region="eu", region_epoch=RegionEpoch(16))
+        two.groups._image = structs.replace(region.image, domains={"main": domain})
+        assert not two.groups.any_open
+        two.groups._image = region.image
+        assert two.groups.any_open
+
+    live(life)
+
+
+def test_INV_RGR6_a_data_leader_has_the_groups_in_sync_set_changed_and_no_other() -> None:
+    async def life(region: SpreadRegion) -> None:
+        one, _, three_ = await three(region)
+        number = number_in(region, 1)
+        await three_.kill()
+        await written(region, 2, number)
+        assert region.image.spread is not None
+        assert region.image.spread.groups[1].in_sync == (one.member, region.node(2).member)
+        proposals = [each for each in region.proposals if isinstance(each, ChangeGroupInSync)]
+        assert {each.group for each in proposals} == {1}
+        await three_.start()
+        await region.until(
+            lambda: all(
+                three_.member in (row.in_sync if row else ())
+                for row in map(region.image.leadership_in, (0, 1))
+            ),
+            "it is in sync again",
+        )
+
+    live(life)
+
+
+def test_INV_RGR6_a_connection_is_of_one_term_whatever_the_group() -> None:
+    async def life(region: SpreadRegion) -> None:
+        one, two, three_ = await three(region)
+        region.becomes(group_elected(region.image, 2, two.member))
+        await region.until_spread()
+        client = await NodeClient.connect(region.network_of(three_), region.addresses[two.member])
+        serving = region.tasks.create_task(client.run())
+        await client.handshake(standing_of(three_.member, life=life_of(3)), REPLICA)
+        assert region.image.spread is not None
+        first, second = (row.leader_epoch for row in region.image.spread.groups.values())
+        await client.call(
+            CheckReplicaLogs(leader_epoch=first, lineage=one.cuts.digest), CheckedReplicaLogs
+        )
+        with pytest.raises(PeerRefused, match="compare again"):
+            await client.call(
+                CheckReplicaLogs(leader_epoch=second, lineage=one.cuts.digest), CheckedReplicaLogs
+            )
+        client.close()
+        await serving
+
+    live(life)
+
+
+def test_a_topic_that_is_made_meanwhile_begins_in_its_groups_on_all_nodes() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await three(region)
+        made = Topic(topic_id=UUID(int=78, version=4), name="made", partition_count=3)
+        spread = region.image.spread
+        assert spread is not None
+        topics = tuple(sorted((*spread.topics, made.topic_id)))
+        image = structs.replace(
+            region.image,
+            spread=structs.replace(spread, topics=topics),
+            version=region.image.version + 1,
+        )
+        region.topics.append(made)
+        region.image = image
+        for node in region.running:
+            node.hear(image)
+            node.table.open_topic(made)
+            node.logs_changed()
+            for number in range(3):
+                log = node.partition(number, 2)
+                row = image.leadership_of(log.key)
+                assert row is not None
+                if node.groups.is_main(log.key) and row.leader == node.member:
+                    log.become_leader(row.leader_epoch)  # as `TopicRegistry` does
+                assert log.is_leader == (row.leader == node.member)
+        for number in range(3):
+            leader = next(each for each in region.running if each.partition(number, 2).is_leader)
+            await leader.produce(batch(), number, 2)
+            await equal(region, number, 2)
+
+    live(life)
+
+
+def test_INV_RGR2_another_lineage_ends_all_data_groups_in_that_step() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await three(region)
+        entry = LineageEntry(
+            region_epoch=RegionEpoch(16),
+            acting_region="eu",
+            base_region_epoch=RegionEpoch(8),
+            base_number=1,
+        )
+        region.change(RecordLineage(domain=DEFAULT_DOMAIN, entry=entry))
+        assert not any(node.groups.any_open for node in region.running)
+        assert not any(each.leads for node in region.running for each in node.groups._data.values())
+
+    live(life)
+
+
+def test_INV_RGR9_a_producer_may_leave_its_gap_at_the_data_leader_below_the_base_of_a_takeover() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        two = region.node(2)
+        for number in range(6):
+            await region.node(1).produce(batch(4), number)
+        domain = region.image.domains[DEFAULT_DOMAIN]
+        positions = {two.partition(number).key.encode(): 3 for number in range(6)}
+        entry = LineageEntry(
+            region_epoch=domain.region_epoch, acting_region="eu", base_region_epoch=RegionEpoch(1), base_number=1, positions=positions,
+        )  # fmt: skip
+        domain = structs.replace(domain, lineage=(entry,))
+        region.becomes(
+            structs.replace(
+                region.image, domains={DEFAULT_DOMAIN: domain}, version=region.image.version + 1
+            )
+        )
+        await region.until(
+            lambda: two.driver.follows and two.groups._on is not None, "it follows by that lineage"
+        )
+        region.spread()
+        await region.until_spread()
+        for number in range(6):
+            log = two.partition(number)
+            assert log.state._gap_below == (3 if log.is_leader else 0)
+
+    live(life)
+
+
+def test_a_leader_with_a_stopped_log_and_one_that_hears_of_one_ask_for_gathering() -> None:
+    async def life(region: SpreadRegion) -> None:
+        one, two, three_ = await three(region)
+        number = number_in(region, 1)
+        three_.partition(number).stop("its disk failed")
+        three_.groups.logs_changed()
+        await region.until(lambda: two.groups.trouble() is not None, "it is heard of")
+        assert one.groups.trouble() is None
+        two.groups.is_damaged = lambda key: key == two.partition(number).key
+        assert "is damaged" in (two.groups.trouble() or "")
+        two.partition(number).stop("its disk failed")
+        assert "has stopped at node 2" in (two.groups.trouble() or "")
+
+    live(life)
+
+
+def test_nothing_is_made_where_leaders_are_not_spread() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        assert all(not node.groups._data for node in region.running)
+        assert all(node.groups.trouble() is None for node in region.running)
+        key = partition(region, 1, 0).key
+        assert region.node(1).groups.apart(key) is None
+        assert region.node(1).groups._main_logs() is None
+
+    live(life)

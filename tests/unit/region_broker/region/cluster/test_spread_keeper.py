@@ -1,0 +1,103 @@
+"""The driver that has leaders spread and gathered: what it proposes, and what it does where that is refused."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec import structs
+
+from idempotency.fencing import LEADER_COUNTER_MAX
+from idempotency.identity import Member
+from region_broker.controller.cluster.spreading import KeeperCommand
+from region_broker.controller.cluster_commands import ElectLeader, GatherLeaders, PreferSpread
+from region_broker.controller.image_database import MetadataInDoubt
+from region_broker.controller.metadata_commands import apply
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts
+from tests.fixtures.cluster_images import after, leader_epoch
+from tests.fixtures.node_logs import ManualClock
+from tests.fixtures.spread_images import A, B, able_to_spread, left_with, spread, spreading
+
+
+@dataclass
+class Region:
+    """The metadata, as one node has them."""
+
+    image: MetadataImage
+    me: Member = A
+    trouble: str | None = None
+    clock: ManualClock = field(default_factory=ManualClock)
+    asked: list[KeeperCommand] = field(default_factory=list)
+    fails: bool = False
+
+    def keeper(self) -> SpreadKeeper:
+        return SpreadKeeper(
+            SpreadParts(
+                me=self.me, image=lambda: self.image, apply=self._apply, acts=lambda: self.me == A,
+                trouble=lambda: self.trouble, clock=self.clock,
+            )
+        )  # fmt: skip
+
+    async def _apply(self, command: KeeperCommand) -> None:
+        self.asked.append(command)
+        await asyncio.sleep(0)
+        if self.fails:
+            raise MetadataInDoubt("no majority")
+        self.image = apply(self.image, command)
+
+
+async def test_INV_SPD1_it_spreads_when_that_is_due_and_gathers_when_it_is_asked_to() -> None:
+    region = Region(after(able_to_spread(), PreferSpread(wanted=True)))
+    keeper = region.keeper()
+    await keeper.look()
+    assert region.asked == []
+    region.clock.now_ms += 10_000
+    await keeper.look()
+    assert region.asked == [spreading()]
+    assert await keeper.gather("a switch")
+    assert region.asked[1:] == [GatherLeaders(3)]
+    assert await keeper.gather("a switch"), "they are gathered"
+    assert len(region.asked) == 2
+
+
+async def test_INV_SPD1_what_is_refused_or_in_doubt_is_decided_anew() -> None:
+    region = Region(after(spread(), PreferSpread(wanted=False)), fails=True)
+    keeper = region.keeper()
+    await keeper.look()
+    assert not await keeper.gather("a switch")
+    region.fails = False
+    region.clock.now_ms += 1_000
+    await keeper.look()
+    assert region.asked == [GatherLeaders(3)] * 3
+    assert region.image.spread is None
+
+
+async def test_INV_SPD2_a_data_leader_in_trouble_asks_for_gathering() -> None:
+    region = Region(after(spread(), PreferSpread(wanted=True)), B)
+    keeper = region.keeper()
+    await keeper.look()
+    assert region.asked == []
+    region.trouble = "orders-1 has stopped"
+    await keeper.look()
+    assert region.asked == [GatherLeaders(3)]
+    await keeper.look()
+    assert len(region.asked) == 1, "it leads none any more"
+
+
+async def test_INV_SPD2_where_the_main_leader_lacks_something_another_one_is_elected() -> None:
+    image = spread()
+    region = Region(left_with(image, 1, B), B, trouble="x")
+    await region.keeper().look()
+    assert region.asked == [ElectLeader(B, leader_epoch(4), 3)]
+
+
+async def test_where_no_leader_epoch_is_left_a_look_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    image = spread()
+    image = left_with(image, 1, B)
+    used_up = structs.replace(image, last_leader_epoch=leader_epoch(LEADER_COUNTER_MAX))
+    region = Region(used_up, B, trouble="x")
+    await region.keeper().look()
+    assert region.asked == []
+    assert "not gathered" in caplog.text
