@@ -247,26 +247,26 @@ async def test_KIP584_the_level_of_the_region_is_raised_and_never_lowered(
     async with wire_fixture(tmp_path) as fixture:
         client = await fixture.connect()
         levels, before = await finalized(client)
-        assert levels == (1, 2, 1)
+        assert levels == (1, 3, 1)
         if version:
             dry = await features(client, version, (FEATURE, 2, UPGRADE), dry=True)
             assert said(dry) == (NONE, None)
-            assert (await finalized(client))[0] == (1, 2, 1)
+            assert (await finalized(client))[0] == (1, 3, 1)
         bad = await features(client, version, (FEATURE, 2, UPGRADE), ("no.such", 1, UPGRADE))
         assert bad.error_code.value == INVALID_UPDATE
-        assert (await finalized(client))[0] == (1, 2, 1), "one bad feature fails all"
+        assert (await finalized(client))[0] == (1, 3, 1), "one bad feature fails all"
         answer = await features(client, version, (FEATURE, 2, UPGRADE))
         assert said(answer) == (NONE, None)
         levels, epoch = await finalized(client)
-        assert levels == (1, 2, 2)
+        assert levels == (1, 3, 2)
         assert epoch > before, "clients look at newer features only"
         assert said(await features(client, version, (FEATURE, 2, UPGRADE))) == (NONE, None)
         lowered = await features(client, version, (FEATURE, 1, SAFE))
         assert lowered.error_code.value == UPDATE_FAILED
         assert "is not lowered" in lowered.error_message
-        unknown = await features(client, version, (FEATURE, 3, UPGRADE))
+        unknown = await features(client, version, (FEATURE, 4, UPGRADE))
         assert unknown.error_code.value == INVALID_UPDATE
-        assert "Local controller 1 only supports versions 1-2" in unknown.error_message
+        assert "Local controller 1 only supports versions 1-3" in unknown.error_message
 
 
 # --- brokers and voters --------------------------------------------------------------------------
