@@ -123,7 +123,8 @@ class ClusterView:
             ]
             return f"not in sync with this node, which leads: nodes {', '.join(out)}" if out else ""
         if self.parts.me not in leadership.in_sync:
-            return "this node is not in sync: it catches up, and cannot be elected before it has"
+            still = ", and leads data groups meanwhile" if self.parts.groups.any_open else ""
+            return f"this node is not in sync: it catches up{still}, and cannot be elected before it has"
         return ""
 
     # -- what is told ----------------------------------------------------------------------------
@@ -209,24 +210,24 @@ class ClusterView:
     def partitions(self, topic: str | None) -> list[dict[str, Any]]:
         """Return the logs of this node, of `topic` alone where one is given, with who leads them and who is in sync."""
         image = self.parts.metadata.image
-        groups = 0 if image.spread is None else len(image.spread.preferred)
-        rows = [_leadership_row(image.leadership_in(number)) for number in range(max(groups, 1))]
         nodes = [node.node_id for node in self._nodes()]
         logs = sorted(self.parts.partitions, key=lambda log: (log.tp.topic, log.tp.partition))
+        shown = [log for log in logs if topic is None or log.tp.topic == topic]
         return [
             {
                 "topic": log.tp.topic,
                 "partition": log.tp.partition,
-                "leader": rows[image.group_of(log.key)]["leader"],
+                "leader": row["leader"],
                 "replicas": nodes,
-                "in_sync": rows[image.group_of(log.key)]["in_sync"],
+                "in_sync": row["in_sync"],
                 "log_start_offset": log.log_start_offset,
                 "high_watermark": log.high_watermark,
                 "log_end_offset": log.log_end_offset,
                 "failed": log.failed,
             }
-            for log in logs
-            if topic is None or log.tp.topic == topic
+            for log, row in (
+                (each, _leadership_row(image.leadership_of(each.key))) for each in shown
+            )
         ]
 
 

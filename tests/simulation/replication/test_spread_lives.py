@@ -8,7 +8,7 @@ from tests.simulation.replication.spread_lives import play
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
-SEEDS = 24
+SEEDS = 16
 WANTED = (
     "write data", "write main", "acknowledged", "unknown outcome", "group elected", "gathered", "kill", "cut", "hold", "fence", "doubt",
 )  # fmt: skip
