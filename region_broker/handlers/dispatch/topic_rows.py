@@ -8,8 +8,8 @@ field by field.
 Not here: which topics (`metadata`).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from idempotency.identity import NO_LEADER_EPOCH
@@ -27,6 +27,7 @@ VERSIONS_MAX: Final = 6
 class _Kept:
     topic: TopicImage
     nodes: NodeFacts
+    around: Sequence[NodeFacts]
     leader_epochs: tuple[int, ...]
     row: EncodedRow
 
@@ -46,21 +47,24 @@ class RowsOfVersion:
         describe: Callable[[], Mapping[str, Any]],
     ) -> EncodedRow | None:
         """Return a topic's row, written by what `describe` returns if need be; None if it holds an error."""
-        if nodes.leader is None:
+        found = self.kept.get(topic.name)
+        if found is not None and found.topic is not topic:
+            found = None
+        same = found is not None and found.nodes is nodes
+        around = found.around if same and found is not None else nodes.around(topic.topic_id)
+        if any(group.leader is None for group in around):
             return None
-        leader_epochs = _leader_epochs(topic, partitions, leads=nodes.leads)
+        leader_epochs = _leader_epochs(topic, partitions, [group.leads for group in around])
         if leader_epochs is None:
             return None
-        found = self.kept.get(topic.name)
-        if (
-            found is not None
-            and found.topic is topic
-            and found.leader_epochs == leader_epochs
-            and (found.nodes is nodes or found.nodes == nodes)
-        ):
-            return found.row
+        if found is not None and found.leader_epochs == leader_epochs:
+            if same:
+                return found.row
+            if found.nodes == nodes and found.around == around:
+                self.kept[topic.name] = replace(found, nodes=nodes, around=around)
+                return found.row
         row = encode_row(self.path, describe())
-        self.kept[topic.name] = _Kept(topic, nodes, leader_epochs, row)
+        self.kept[topic.name] = _Kept(topic, nodes, around, leader_epochs, row)
         return row
 
 
@@ -86,13 +90,16 @@ class TopicRows:
 
 
 def _leader_epochs(
-    topic: TopicImage, partitions: PartitionTable, *, leads: bool
+    topic: TopicImage, partitions: PartitionTable, leads: Sequence[bool]
 ) -> tuple[int, ...] | None:
-    """Return the leader epoch of each partition as it is known here; None if one of them cannot be used, and is led here."""
+    """Return the leader epoch of each partition as it is known here; None if one of them cannot be used, and is led here.
+
+    `leads`: whether this node leads the groups that the partitions go round.
+    """
     found = []
     for number in range(topic.partition_count):
         partition = partitions.get(topic.name, number)
-        if leads and (partition is None or partition.log.failed is not None):
+        if leads[number % len(leads)] and (partition is None or partition.log.failed is not None):
             return None
         found.append(NO_LEADER_EPOCH if partition is None else partition.sight.leader_epoch)
     return tuple(found)
