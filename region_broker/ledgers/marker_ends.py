@@ -1,0 +1,28 @@
+"""Up to where markers were confirmed by nodes that lead logs apart from the main group: a cut of such a log lies there or above (ADR 53).
+
+INV-MKE1 a confirmed marker lies below the end that is noted of its log; an end that is noted never goes back within a term
+Not here: who confirms (`region.cluster.marker_sending`), what is cut (`region.tidemarks`).
+"""
+
+from idempotency.identity import LogKey
+
+
+class MarkerEnds:
+    """Of the term of the main leader that this node is; belongs to the event loop."""
+
+    def __init__(self) -> None:
+        """Nothing was confirmed yet."""
+        self._ends: dict[LogKey, int] = {}
+
+    def note(self, key: LogKey, end: int) -> None:
+        """Note that a marker below the offset `end` was confirmed."""
+        if end > self._ends.get(key, 0):
+            self._ends[key] = end
+
+    def end_of(self, key: LogKey) -> int:
+        """Return the offset below which all confirmed markers of a log lie; 0 where there are none."""
+        return self._ends.get(key, 0)
+
+    def clear(self) -> None:
+        """Forget all, where a term begins: this node leads all logs then, or none."""
+        self._ends.clear()
