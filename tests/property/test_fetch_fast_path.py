@@ -13,7 +13,8 @@ from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.bounded import DecodeRefused
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch
-from region_broker.wire.codec.fast_paths.fetch import Endpoint, FetchAnswer, FetchedRow
+from region_broker.wire.codec.fast_paths.fetch import FetchAnswer, FetchedRow
+from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.cooperative_yield import drained
 from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.fixtures.kafka_port import answer_body_of, body_of
