@@ -218,7 +218,12 @@ async def test_INV_AVT3_what_was_asked_in_one_turn_is_one_message_in_order() -> 
         await some.joined(pair, some.at_two)
         sent: list[object] = []
         begin = some.two.lines.begin
-        some.two.lines.begin = lambda *args: (sent.append(args[1]), begin(*args))[1]  # type: ignore[method-assign, assignment, misc]
+
+        def noted(*args: object) -> None:
+            sent.append(args[1])
+            begin(*args)  # type: ignore[arg-type]
+
+        some.two.lines.begin = noted  # type: ignore[method-assign, assignment]
         waiting = [
             some.two.asked.verify(some.question(whose, adds=False))
             for whose in (pair, (ProducerId(77), ProducerEpoch(0)), pair)
@@ -296,7 +301,8 @@ async def settled(some: Region, *nodes: Node) -> None:
         for node in (some.one, *nodes):
             node.some.sync()
         some.one.some.clock.pass_ms(1_000)
-        return not some.one.txn.clients._shards.of("t").view.record_of("t").partitions  # type: ignore[union-attr]
+        record = some.one.txn.clients._shards.of("t").view.record_of("t")
+        return record is not None and not record.partitions
 
     await until(done, "the transaction is complete")
 
@@ -471,7 +477,7 @@ async def test_a_partition_that_has_stopped_is_said_to_have_and_one_without_a_le
         some.see(elected(some.one.image, 2, None, 1))
         await ended(some, pair)
         shard = some.one.txn.clients._shards.of("t")
-        await until(lambda: bool(shard.owed), "it is owed")  # type: ignore[union-attr]
+        await until(lambda: bool(shard.owed), "it is owed")
         some.see(elected(some.one.image, 2, 3, 2))
 
         def marked() -> bool:
@@ -506,7 +512,7 @@ async def test_INV_OT3_an_abort_waits_for_the_copy_and_ends_no_later_transaction
         copy.writer.append_mirrored(marker)
         some.one.some.sync()
         await waiting
-        record = some.one.txn.clients._shards.of("t").view.record_of("t")  # type: ignore[union-attr]
+        record = some.one.txn.clients._shards.of("t").view.record_of("t")
         assert record is not None
         assert record.partitions == (some.tp(some.at_one),), "it goes on"
 
