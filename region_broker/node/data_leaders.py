@@ -1,12 +1,10 @@
 """What leaders of replica groups have to do with each other at one node while leaders are spread, joined together (ADR 53).
 
-INV-NDL1 what was confirmed to this node as the leader of the main group is forgotten in the step in which another election is there
 Not here: what each part does (`region.cluster`), who leads what (`replication`).
 """
 
 from dataclasses import dataclass
 
-from region_broker.controller.metadata_image import MetadataImage
 from region_broker.handlers.dispatch.led_apart import DataGroups
 from region_broker.handlers.dispatch.services import Services
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
@@ -41,7 +39,6 @@ class DataLeaders:
         """Join them; nothing of it does anything while one node leads all logs."""
         metadata, services = storage.metadata, parts.services
         self.lines = LeaderLines(cluster.line)
-        self._ends = parts.marker_ends
         asked = TransactionsAsked(lambda: metadata.image, self.lines, parts.listener_origin)
         sending = MarkerSending(
             SendingParts(
@@ -71,13 +68,6 @@ class DataLeaders:
         ).serve_on(handlers)
         parts.markers.apart = sending
         services.apart, services.txn_elsewhere = parts.groups, asked
-        self._election = metadata.image.leadership and metadata.image.leadership.leader_epoch
-        metadata.follow(self._take_image)
+        metadata.follow(parts.marker_ends.take_image)
         metadata.follow(asked.take_image)
         metadata.follow(sending.take_image)
-
-    def _take_image(self, image: MetadataImage) -> None:
-        election = image.leadership and image.leadership.leader_epoch
-        if election != self._election:
-            self._election = election
-            self._ends.clear()

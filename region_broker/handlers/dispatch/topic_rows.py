@@ -9,7 +9,7 @@ Not here: which topics (`metadata`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from idempotency.identity import NO_LEADER_EPOCH
@@ -23,11 +23,12 @@ VERSIONS_MAX: Final = 6
 """For how many versions of the protocol rows are kept: those of the clients seen last."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     topic: TopicImage
     nodes: NodeFacts
     around: Sequence[NodeFacts]
+    leads: tuple[bool, ...]
     leader_epochs: tuple[int, ...]
     row: EncodedRow
 
@@ -48,23 +49,30 @@ class RowsOfVersion:
     ) -> EncodedRow | None:
         """Return a topic's row, written by what `describe` returns if need be; None if it holds an error."""
         found = self.kept.get(topic.name)
-        if found is not None and found.topic is not topic:
-            found = None
-        same = found is not None and found.nodes is nodes
-        around = found.around if same and found is not None else nodes.around(topic.topic_id)
+        if (
+            found is not None
+            and found.topic is topic
+            and found.nodes is nodes
+            and found.leader_epochs == _leader_epochs(topic, partitions, found.leads)
+        ):
+            return found.row
+        around = nodes.around(topic.topic_id)
         if any(group.leader is None for group in around):
             return None
-        leader_epochs = _leader_epochs(topic, partitions, [group.leads for group in around])
+        leads = tuple(group.leads for group in around)
+        leader_epochs = _leader_epochs(topic, partitions, leads)
         if leader_epochs is None:
             return None
-        if found is not None and found.leader_epochs == leader_epochs:
-            if same:
-                return found.row
-            if found.nodes == nodes and found.around == around:
-                self.kept[topic.name] = replace(found, nodes=nodes, around=around)
-                return found.row
+        if (
+            found is not None
+            and found.topic is topic
+            and found.leader_epochs == leader_epochs
+            and found.around == around  # mostly the same objects
+        ):
+            found.nodes, found.around = nodes, around
+            return found.row
         row = encode_row(self.path, describe())
-        self.kept[topic.name] = _Kept(topic, nodes, around, leader_epochs, row)
+        self.kept[topic.name] = _Kept(topic, nodes, around, leads, leader_epochs, row)
         return row
 
 
@@ -97,9 +105,10 @@ def _leader_epochs(
     `leads`: whether this node leads the groups that the partitions go round.
     """
     found = []
+    groups = len(leads)
     for number in range(topic.partition_count):
         partition = partitions.get(topic.name, number)
-        if leads[number % len(leads)] and (partition is None or partition.log.failed is not None):
+        if leads[number % groups] and (partition is None or partition.log.failed is not None):
             return None
         found.append(NO_LEADER_EPOCH if partition is None else partition.sight.leader_epoch)
     return tuple(found)

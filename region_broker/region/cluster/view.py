@@ -42,6 +42,8 @@ class RegionNodes:
         self._several = several
         self._of: MetadataImage | None = None
         self._facts: NodeFacts | None = None
+        self._kept: dict[int, NodeFacts] = {}
+        """The facts of each group as they were told last: equal ones stay the same object, which is what rows are compared by."""
 
     @property
     def facts(self) -> NodeFacts:
@@ -58,12 +60,19 @@ class RegionNodes:
         if not self._several and image.leadership is None and not image.nodes:
             return alone(own)
         if spread is None:
-            return self._of_group(image, image.leadership, None)
+            return self._same(MAIN_GROUP, self._of_group(image, image.leadership, None))
         groups = tuple(
-            self._of_group(image, image.leadership_in(number), first)
+            self._same(number, self._of_group(image, image.leadership_in(number), first))
             for number, first in enumerate(spread.preferred)
         )
         return replace(groups[MAIN_GROUP], groups=groups, spread=spread)
+
+    def _same(self, group: int, facts: NodeFacts) -> NodeFacts:
+        kept = self._kept.get(group)
+        if kept == facts:
+            return kept
+        self._kept[group] = facts
+        return facts
 
     def _of_group(
         self, image: MetadataImage, leadership: Leadership | None, first: int | None

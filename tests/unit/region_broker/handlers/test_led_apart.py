@@ -319,6 +319,7 @@ async def test_C28_what_the_coordinator_says_is_answered_as_if_it_were_here(
         assert fixture.partition("t", some.led).log_end_offset == 0
 
 
+# Holds INV-HPA2, INV-H12.
 @pytest.mark.parametrize("version", [11, 12])
 async def test_C7_what_comes_behind_a_batch_that_waits_for_its_verdict_is_appended_behind_it(
     tmp_path: Path, version: int
@@ -355,6 +356,7 @@ async def test_P4_a_marker_that_comes_before_the_verdict_ends_the_batch(tmp_path
         assert fixture.partition("t", some.led).log_end_offset == 1, "the marker"
 
 
+# Holds INV-HPA3, INV-HLA4.
 @pytest.mark.parametrize("back", [False, True])
 async def test_INV_HLA3_a_verdict_that_comes_over_an_election_of_the_group_counts_no_more(
     tmp_path: Path, back: bool

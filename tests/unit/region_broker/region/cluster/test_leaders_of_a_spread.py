@@ -255,6 +255,7 @@ async def test_INV_TO4_a_late_batch_behind_an_abort_is_refused_once_by_the_order
         assert await some.two.asked.verify(newer) == [OK], "made after the abort"
 
 
+# Holds INV-ALM1.
 async def test_INV_ATA1_only_the_leader_of_the_group_is_answered_and_only_by_who_acts() -> None:
     async with spread() as some:
         pair = await some.begun()
@@ -329,6 +330,7 @@ async def test_INV_AM4_each_marker_is_written_by_who_leads_its_partition() -> No
         assert some.one.ends.end_of(LogKey(TOPIC_ID, some.at_one)) == 0, "it is led here"
 
 
+# Holds INV-AMT3, INV-AMK3.
 async def test_INV_AMT2_a_marker_is_confirmed_only_below_the_high_watermark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -352,6 +354,7 @@ async def test_INV_AMT2_a_marker_is_confirmed_only_below_the_high_watermark(
         assert some.one.ends.end_of(led.key) == 2
 
 
+# Holds INV-AMK2.
 async def test_INV_AMK1_a_leader_that_is_deposed_as_it_confirms_is_not_believed_and_the_next_one_is_asked() -> (
     None
 ):
@@ -517,6 +520,7 @@ async def test_INV_OT3_an_abort_waits_for_the_copy_and_ends_no_later_transaction
         assert record.partitions == (some.tp(some.at_one),), "it goes on"
 
 
+# Holds INV-ATA3.
 async def test_B13_an_abort_ordered_at_a_data_leader_is_decided_by_the_coordinator() -> None:
     async with spread() as some:
         pair = await some.begun()
