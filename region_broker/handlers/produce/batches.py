@@ -302,6 +302,8 @@ def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) 
         elif outcome.verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE and not ctx.services.is_sure():
             text = "another node may lead by now: this one has heard none of those in sync"
             _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, text)  # INV-HRD5
+        elif outcome.verdict is AppendVerdict.NOT_LEADER:  # it may lead again before the next one
+            _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, outcome.detail)
         else:
             item.refuse(
                 ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None, outcome.bad_records

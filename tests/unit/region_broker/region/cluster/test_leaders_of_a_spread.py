@@ -532,7 +532,6 @@ async def test_B13_an_abort_ordered_at_a_data_leader_is_decided_by_the_coordinat
 
         def done() -> bool:
             some.two.some.sync()
-            some.one.some.clock.pass_ms(1_000)
             return waiting.done()
 
         await until(done, "it is answered")
