@@ -15,7 +15,8 @@ INV-TO3  connections are compared only with connections that came in the same wa
          different regions say nothing about each other
 INV-TO4  after an abort, data on a connection that existed before it is executed when it comes a second time:
          the first time it is refused with an error that clients retry at once. A late request is never
-         repeated by anybody; a live client repeats. A connection that has repeated is believed
+         repeated by anybody; a live client repeats. A connection that has repeated is believed. Where the abort came in another
+         way than the data does, any connection there may have existed before it, when the first data comes
 INV-TO5  what one transactional id makes this remember is bounded
 INV-TO6  of a pair that a region before gave out, what comes over a connection that existed when the first request of its
          origin came is executed when it comes a second time, as after an abort (INV-TO4): data and coordinator requests
@@ -61,12 +62,13 @@ class Arrival(NamedTuple):
 class ConnectionOrder:
     """What is known of the connections of one transactional id, for the pair in force."""
 
-    __slots__ = ("_challenged", "_floors", "_inherited", "_pair", "_proven", "_suspect")
+    __slots__ = ("_aborted", "_challenged", "_floors", "_inherited", "_pair", "_proven", "_suspect")
 
     def __init__(self) -> None:
         """Know nothing."""
         self._pair: ProducerPair = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         self._inherited = False
+        self._aborted = False
         self._floors: dict[int, int] = {}
         self._suspect: dict[int, int] = {}
         """By origin: connections up to this number existed when the last abort was asked for, or at an origin's first."""
@@ -108,6 +110,7 @@ class ConnectionOrder:
         """Note that an abort was asked for: data on its way up to now belongs to what is aborted."""
         assert sender.number <= sender.newest, f"INV-TO3: {sender}"
         self._forget_abort()
+        self._aborted = True
         self._suspect[sender.origin] = sender.newest
         # What comes behind the abort on its own connection was sent behind it.
         self._proven.add((sender.origin, sender.number))
@@ -125,7 +128,7 @@ class ConnectionOrder:
         return not self._inherited or self._believes(sender, kind)
 
     def _believes(self, sender: Sender, what: Hashable) -> bool:
-        if self._inherited and sender.origin not in self._suspect:
+        if (self._inherited or self._aborted) and sender.origin not in self._suspect:
             self._suspect[sender.origin] = sender.newest
             if len(self._suspect) > _ORIGINS_MAX:
                 del self._suspect[next(iter(self._suspect))]
@@ -150,6 +153,7 @@ class ConnectionOrder:
         return True
 
     def _forget_abort(self) -> None:
+        self._aborted = False
         self._suspect.clear()
         self._proven.clear()
         self._challenged.clear()

@@ -1,17 +1,21 @@
-"""Writes transaction markers to the partitions of this node: `txn_coordinator.ports.MarkerChannel`.
+"""Writes transaction markers to the partitions of this node, and hands on those of others: `txn_coordinator.ports.MarkerChannel`.
 
 INV-AM1  DONE means below the high watermark, and for `__consumer_offsets` applied to group state (C35, P14)
 INV-AM2  group state hears of a marker once, in the step that appended it, so that it sees markers and offsets
          in log order; a repeat is not told: the next transaction's offsets may be staged by then (T6, B5)
 INV-AM3  all markers that one call brings for a partition are one write, and wait together
+INV-AM4  where leaders are spread, a marker is written by the node that leads its partition, by the same code: what another one leads is
+         not written here, whatever this node's copy says
 Not here: retrying (`txn_coordinator.serving.shard_driver`).
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from idempotency.identity import ProducerId, TopicPartition
+from msgspec.structs import replace
+
+from idempotency.identity import LogKey, ProducerId, TopicPartition
 from idempotency.ports import Clock
 from idempotency.record_batch import ControlType, MarkerFacts
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, MetadataImage
@@ -36,6 +40,26 @@ class _Marker(NamedTuple):
 
     order: MarkerOrder
     batch: MarkerBatch
+
+
+class LogMarkers(NamedTuple):
+    """Markers for one partition that another node leads."""
+
+    tp: TopicPartition
+    key: LogKey
+    orders: Sequence[MarkerOrder]
+
+
+class MarkersApart(Protocol):
+    """The way to partitions that other nodes lead (`region.cluster.marker_sending.MarkerSending`)."""
+
+    def is_apart(self, key: LogKey) -> bool:
+        """Return whether a log is in a data group now, whoever leads it."""
+        ...
+
+    def write(self, found: Sequence[LogMarkers]) -> None:
+        """Have markers written, in order; each listener is told later."""
+        ...
 
 
 class _Written:
@@ -80,9 +104,36 @@ class PartitionMarkerChannel:
         self._clock = clock
         self._image = image
         self._on_offsets_marker = on_offsets_marker
+        self.apart: MarkersApart | None = None
+        """Set where this region has several nodes."""
 
     def write(self, orders: Sequence[MarkerOrder]) -> None:
-        """Write the markers of all orders; repeats of a decision are confirmed without writing (T6)."""
+        """Write the markers of all orders, or have them written (INV-AM4); repeats of a decision are confirmed without writing (T6)."""
+        apart = self.apart
+        if apart is None or self._image().spread is None:
+            self.write_here(orders)
+            return
+        here: list[MarkerOrder] = []
+        elsewhere: dict[TopicPartition, LogMarkers] = {}
+        for order in orders:
+            own: list[TopicPartition] = []
+            for tp in order.partitions:
+                partition = self._partitions.get(tp.topic, tp.partition)
+                if partition is None or not apart.is_apart(partition.key):
+                    own.append(tp)
+                    continue
+                found = elsewhere.setdefault(tp, LogMarkers(tp, partition.key, []))
+                elsewhere[tp] = found._replace(orders=(*found.orders, order))
+            if len(own) == len(order.partitions):
+                here.append(order)
+            elif own:
+                here.append(replace(order, partitions=tuple(own)))
+        if elsewhere:
+            apart.write(tuple(elsewhere.values()))
+        self.write_here(here)
+
+    def write_here(self, orders: Sequence[MarkerOrder]) -> None:
+        """Write the markers of all orders to partitions that this node leads."""
         wall_ms = self._clock.wall_ms()
         of_partition: dict[TopicPartition, list[_Marker]] = {}
         for order in orders:

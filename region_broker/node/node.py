@@ -37,6 +37,7 @@ from region_broker.http_api.routes_transactions import add_abort_routes, add_tra
 from region_broker.ledgers.id_blocks import DrawnIdBlocks
 from region_broker.ledgers.images import LedgerImages
 from region_broker.ledgers.marker_channel import PartitionMarkerChannel
+from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
@@ -44,6 +45,7 @@ from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
+from region_broker.node.data_leaders import DataLeaders, LedApart
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
@@ -120,6 +122,8 @@ class Node:
         self._cluster = cluster
         self._replication: Replication | None = None
         self._holding: Holding | None = None
+        self.data_leaders: DataLeaders | None = None
+        """What leaders of replica groups ask each other; None in a region of one node."""
         self.operating: ClusterService | None = None
         """How operators see and order a region of several nodes; None in one of one."""
         self._addresses: Final = RegionAddresses(
@@ -150,6 +154,14 @@ class Node:
             self.scrubber.make_way = self._replication.stepping_down.make_way
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
             self._replication.groups.is_damaged = self.scrubber.has_damage
+            self.data_leaders = DataLeaders(
+                cluster,
+                storage,
+                LedApart(
+                    services=self._services, groups=self._replication.groups, markers=self._markers,
+                    marker_ends=self.marker_ends, desk=self._desk, listener_origin=self._origin ^ 1,
+                ),
+            )  # fmt: skip
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -185,16 +197,18 @@ class Node:
             shard_count=self.config.shard_count,
             settings=self._group_settings,
         )
+        self.marker_ends = MarkerEnds()
+        self._markers = PartitionMarkerChannel(
+            partitions,
+            clock,
+            image=lambda: self.storage.metadata.image,
+            on_offsets_marker=self.groups.on_marker_applied,
+        )
         self.transactions = TransactionCoordinator(
             ledger=PartitionTransactionLog(
                 partitions, clock, self.config.shard_count, self.ledger_images
             ),
-            markers=PartitionMarkerChannel(
-                partitions,
-                clock,
-                image=lambda: self.storage.metadata.image,
-                on_offsets_marker=self.groups.on_marker_applied,
-            ),
+            markers=self._markers,
             id_blocks=DrawnIdBlocks(self._ports.chance, self.config.own.ordinal),
             clock=clock,
         )
@@ -336,7 +350,7 @@ class Node:
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         route = self._leader_route()
-        origin = ports.chance.uuid().int >> 65
+        self._origin = origin = ports.chance.uuid().int >> 65
         self._forwarder = self._forwarder_to(
             route.route if route is not None else this_node_leads, origin
         )
@@ -525,9 +539,10 @@ class Node:
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
         add_feature_routes(app, self.features)
         add_transaction_routes(app, verdicts, self.transactions, self._ports.clock.wall_ms)
-        add_abort_routes(
-            app, verdicts, TransactionDesk(storage.partitions, self.transactions.admin, verdicts)
+        self._desk = TransactionDesk(
+            storage.partitions, self.transactions.admin, verdicts, self.marker_ends.end_of
         )
+        add_abort_routes(app, verdicts, self._desk)
         self.http = HttpServer(app)
 
     def _cluster_checks(self) -> dict[str, Check]:
@@ -711,6 +726,8 @@ class Node:
             assert self.operating is not None
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.operating.view.run(), name="cluster-view")
+                assert self.data_leaders is not None
+                tasks.create_task(self.data_leaders.lines.run(), name="leader-lines")
                 await self._replication.run()
 
     async def _watch_disk(self) -> None:

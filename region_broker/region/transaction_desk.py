@@ -3,23 +3,49 @@
 INV-OT1  only the primary region answers: its coordinator is the one that decides
 INV-OT2  an abort names what it ends: a transactional id, or the offset at which a transaction begins in a partition,
          so that a later transaction is not ended in its place
+INV-OT3  what is open in a log that another node leads, is said by the copy here only once that holds every marker that was confirmed there: an
+         older one may show as open what has ended, and the abort would end the producer's next transaction
 
 Not here: how an abort is decided (`txn_coordinator.serving.administration`), HTTP (`http_api.routes_transactions`).
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import LogKey, ProducerEpoch, ProducerId, TopicPartition
 from idempotency.ledger_records import TransactionRecord, TxnStatus
 from idempotency.partition_state import OpenTxn
+from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.verdict_service import VerdictRefused
 from txn_coordinator.serving.administration import TransactionAdministration
 from txn_coordinator.verdicts import TxnVerdict
 
 _OPEN: Final = (TxnStatus.ONGOING, TxnStatus.PREPARE_COMMIT, TxnStatus.PREPARE_ABORT)
+
+
+COPIED_WITHIN_S: Final = 2.0
+"""How long an order waits for what it speaks of to be copied here."""
+
+
+class OpenAt(NamedTuple):
+    """A transaction that is open in a partition, from `first_offset` on; `log_end`: to where the log reached for whoever said so."""
+
+    tp: TopicPartition
+    first_offset: int
+    log_end: int
+
+
+class _CopyBehind(Exception):
+    """A copy here does not hold all that was confirmed where its log is led (INV-OT3)."""
+
+
+def led_here(_key: LogKey) -> int:
+    """Return 0: no marker was confirmed by another node."""
+    return 0
 
 
 class ActingCheck(Protocol):
@@ -43,9 +69,14 @@ class TransactionDesk:
     """Serves operators at the primary region."""
 
     def __init__(
-        self, partitions: PartitionTable, admin: TransactionAdministration, region: ActingCheck
-    ) -> None:
-        """Look into `partitions`, end through `admin`, while `region` acts."""
+        self, partitions: PartitionTable, admin: TransactionAdministration, region: ActingCheck,
+        marker_end: Callable[[LogKey], int] = led_here,
+    ) -> None:  # fmt: skip
+        """Look into `partitions`, end through `admin`, while `region` acts.
+
+        `marker_end`: up to where another node that leads a log has confirmed markers.
+        """
+        self._marker_end = marker_end
         self._partitions = partitions
         self._admin = admin
         self._region = region
@@ -83,19 +114,58 @@ class TransactionDesk:
                 404, "not-open", f"no open transaction begins at {topic}-{partition}@{start_offset}"
             )
         (txn,) = opened
-        still_open = self._still_open(found.tp, txn)
-        verdict = await self._admin.abort_producer(txn.producer_id, txn.producer_epoch, still_open)
+        at = OpenAt(found.tp, txn.first_offset, found.log_end_offset)
+        verdict = await self.abort_open(txn.producer_id, txn.producer_epoch, [at])
         if verdict is not TxnVerdict.OK:
             raise _refusal(verdict, f"the transaction at {topic}-{partition}@{start_offset}")
 
-    def _still_open(self, tp: TopicPartition, txn: OpenTxn) -> Callable[[], list[TopicPartition]]:
-        def still_open() -> list[TopicPartition]:
-            partition = self._partitions.get(tp.topic, tp.partition)
-            known = None if partition is None else partition.state.producer(txn.producer_id)
-            is_open = known is not None and known.txn_first_offset == txn.first_offset
-            return [tp] if is_open else []
+    async def abort_open(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, found: Sequence[OpenAt]
+    ) -> TxnVerdict:
+        """Abort what a producer has open in partitions, as far as it is still open (INV-OT3).
 
-        return still_open
+        CONCURRENT, too, where a copy here was not there in time.
+        """
+        still_open = partial(self._still_open, producer_id, found)
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + COPIED_WITHIN_S
+        while True:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._copied(found)
+            except TimeoutError:
+                return TxnVerdict.CONCURRENT
+            except PartitionFailed:
+                return TxnVerdict.UNAVAILABLE
+            try:
+                return await self._admin.abort_producer(producer_id, producer_epoch, still_open)
+            except _CopyBehind:  # markers were confirmed while the abort waited for its turn
+                continue
+
+    async def _copied(self, found: Sequence[OpenAt]) -> None:
+        for each in found:
+            while (partition := self._partitions.get(each.tp.topic, each.tp.partition)) is not None:
+                end = max(each.log_end, self._marker_end(partition.key))
+                if partition.log_end_offset >= end:
+                    break
+                try:
+                    await partition.commits.wait_durable(end)
+                except NotLeader:  # it was cut, and is copied on
+                    await asyncio.sleep(0)
+
+    def _still_open(self, producer_id: ProducerId, found: Sequence[OpenAt]) -> list[TopicPartition]:
+        """Return where it is still open; raises `_CopyBehind`."""
+        still: list[TopicPartition] = []
+        for each in found:
+            partition = self._partitions.get(each.tp.topic, each.tp.partition)
+            if partition is None:
+                continue
+            if partition.log_end_offset < self._marker_end(partition.key):
+                raise _CopyBehind
+            known = partition.state.producer(producer_id)
+            if known is not None and known.txn_first_offset == each.first_offset:
+                still.append(each.tp)
+        return still
 
     def _all_open(self) -> Iterator[tuple[TopicPartition, OpenTxn]]:
         for partition in self._partitions:

@@ -39,8 +39,9 @@ class ConnectionState:
     """Produce requests that are under way to the primary region (the dispatcher)."""
     produce_executed: int = 0
     """Produce requests that are under way here (the dispatcher)."""
-    appending: list[asyncio.Future[None]] = field(default_factory=list)
-    """A future for each Produce request that has not appended yet, oldest first (INV-H12: Produce)."""
+    appending: list[asyncio.Future[bool]] = field(default_factory=list)
+    """A future for each Produce request that has not appended yet, oldest first (INV-H12: Produce); its result: what came behind it is not
+    to be executed."""
     _closers: list[Callable[[], None]] = field(default_factory=list)
 
     def on_end(self, closer: Callable[[], None]) -> None:

@@ -13,7 +13,8 @@ from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.bounded import DecodeRefused
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch
-from region_broker.wire.codec.fast_paths.fetch import Endpoint, FetchAnswer, FetchedRow
+from region_broker.wire.codec.fast_paths.fetch import FetchAnswer, FetchedRow
+from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.cooperative_yield import drained
 from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.fixtures.kafka_port import answer_body_of, body_of
@@ -177,15 +178,18 @@ def fields_of(version: int, row: FetchedRow) -> dict[str, Any]:
 
 
 @given(
-    st.data(), VERSIONS, INT32, st.none() | st.builds(Endpoint, INT32, TEXT, st.integers(0, 65535))
+    st.data(),
+    VERSIONS,
+    INT32,
+    st.lists(st.builds(Endpoint, INT32, TEXT, st.integers(0, 65535)), max_size=3),
 )
 def test_INV_BFE2_an_answer_has_kios_bytes(
-    data: st.DataObject, version: int, correlation_id: int, endpoint: Endpoint | None
+    data: st.DataObject, version: int, correlation_id: int, endpoints: list[Endpoint]
 ) -> None:
     topics = data.draw(st.lists(st.tuples(keys(version), rows), max_size=3))
     if version < 16:
-        endpoint = None
-    answer = FetchAnswer(data.draw(st.sampled_from([0, 70])), data.draw(INT32), topics, endpoint)
+        endpoints = []
+    answer = FetchAnswer(data.draw(st.sampled_from([0, 70])), data.draw(INT32), topics, endpoints)
     found = fetch.answer(version, correlation_id, answer)
     key = "topic_id" if version in _BY_ID else "topic"
     fields: dict[str, Any] = {
@@ -196,8 +200,8 @@ def test_INV_BFE2_an_answer_has_kios_bytes(
         "session_id": answer.session_id,
         "error_code": ErrorCode(answer.error_code),
     }
-    if endpoint is not None:
-        fields["node_endpoints"] = [endpoint._asdict()]
+    if endpoints:
+        fields["node_endpoints"] = [endpoint._asdict() for endpoint in endpoints]
     assert found == encode_response(1, version, correlation_id, fields)
     header = 5 if version >= 12 else 4
     assert found[header:] == answer_body_of(1, version, fields | {"throttle_time": 0})

@@ -16,6 +16,7 @@ from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements, write_uvarint
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import produce
+from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.codec.fast_paths.produce import ProducedRow, ProduceRequest
 from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.fixtures.kafka_port import answer_body_of, body_of
@@ -137,14 +138,18 @@ produced_rows = st.lists(
         log_start_offset=INT64,
         text=st.none() | TEXT,
         bad_records=st.lists(INT32, max_size=3).map(tuple),
+        leader=st.none() | st.tuples(st.integers(0, 9), INT32),
     ),
     max_size=3,
 )
 
 
-def fields_of(row: ProducedRow) -> dict[str, Any]:
+def fields_of(row: ProducedRow, version: int) -> dict[str, Any]:
     """Return a row as the general writer takes it."""
-    return {
+    leader = {}
+    if row.leader is not None and version >= 10:
+        leader["current_leader"] = {"leader_id": row.leader[0], "leader_epoch": row.leader[1]}
+    return leader | {
         "index": row.partition, "error_code": ErrorCode(row.error_code), "base_offset": row.base_offset,
         "log_append_time": row.log_append_time_ms, "log_start_offset": row.log_start_offset,
         "error_message": row.text,
@@ -162,24 +167,32 @@ def kio_row(row: Mapping[str, Any], version: int) -> dict[str, Any]:
     return {**row, "log_append_time": time}
 
 
-@given(st.data(), PRODUCE_VERSIONS, INT32)
+@given(
+    st.data(), PRODUCE_VERSIONS, INT32,
+    st.lists(st.builds(Endpoint, INT32, TEXT, st.integers(0, 65535)), max_size=2),
+)  # fmt: skip
 def test_INV_BP1_a_produce_answer_has_kios_bytes(
-    data: st.DataObject, version: int, correlation_id: int
+    data: st.DataObject, version: int, correlation_id: int, endpoints: list[Endpoint]
 ) -> None:
     keys: Any = TEXT if version < 13 else st.none() | st.uuids()
     topics = data.draw(st.lists(st.tuples(keys, produced_rows), max_size=3))
+    if version < 10:  # who leads is told since then
+        endpoints = []
+        topics = [(key, [row._replace(leader=None) for row in rows]) for key, rows in topics]
     name = "name" if version < 13 else "topic_id"
     responses = [
-        {name: key, "partition_responses": [fields_of(row) for row in rows]} for key, rows in topics
+        {name: key, "partition_responses": [fields_of(row, version) for row in rows]}
+        for key, rows in topics
     ]
-    found = produce.answer(version, correlation_id, topics)
-    assert found == encode_response(0, version, correlation_id, {"responses": responses})
+    named = {"node_endpoints": [each._asdict() for each in endpoints]} if endpoints else {}
+    found = produce.answer(version, correlation_id, topics, endpoints)
+    assert found == encode_response(0, version, correlation_id, {"responses": responses} | named)
     for topic in responses:
         rows = [kio_row(row, version) for row in topic["partition_responses"]]
         topic["partition_responses"] = rows
     header = 5 if version >= 9 else 4
     assert found[header:] == answer_body_of(
-        0, version, {"responses": responses, "throttle_time": 0}
+        0, version, {"responses": responses, "throttle_time": 0} | named
     )
 
 

@@ -28,7 +28,13 @@ from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
 from region_broker.handlers.dispatch.error_log import ErrorLog
-from region_broker.handlers.dispatch.not_led_here import RULES, Elsewhere, Rule, rule_of
+from region_broker.handlers.dispatch.not_led_here import (
+    OF_PARTITIONS,
+    RULES,
+    Elsewhere,
+    Rule,
+    rule_of,
+)
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Begin, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import (
     ForwardingFailed,
@@ -122,9 +128,11 @@ class Dispatcher:
         api = self._without_task.get(incoming.api_key)
         if api is None or incoming.version not in api.versions:
             return False
-        if api.forward and not self._services.region.acting:
-            return False
         is_of_leader = not self._services.leads and RULES[api.key].what is not Elsewhere.HERE
+        if is_of_leader and self._is_led_apart(api):
+            is_of_leader = False  # by partition (INV-HLA1)
+        elif api.forward and not self._services.region.acting:
+            return False
         if is_of_leader and api.at_followers is None:
             return False
         if incoming.peer.state.starts is not None:
@@ -272,11 +280,16 @@ class Dispatcher:
         services = self._services
         return not services.region.acting and services.leads and services.begins_to_act()
 
+    def _is_led_apart(self, api: Api) -> bool:
+        """Return whether an API is executed here by partition, as this node leads data groups: its gate is theirs (INV-HLA1)."""
+        return self._services.leads_apart and api.key in OF_PARTITIONS
+
     def _judged(
         self, api: Api, request: Any, held: asyncio.Lock | None, waits_until_s: float | None = None
     ) -> "_Begun":
         """Say whose a request is that is sound: the primary region's, where this is another one, or the leading node's."""
         is_own = api.is_own is not None and api.is_own(request)
+        is_own = is_own or self._is_led_apart(api)
         forwards = api.forward and not is_own and not self._services.region.acting
         rule = None
         if not (self._services.leads or is_own or self._serves_as_follower(api, request)):

@@ -1,13 +1,18 @@
 """The nodes of this region as clients are told of them, and which of them leads: facts of one moment.
 
 INV-HNV1 a region of one node that registers nowhere is told as its only node says of itself, and that one leads
+INV-HNV2 while leaders are spread, who leads a partition, under which leader epoch, and who is in sync, is told of its own group; where
+         changes are sent, and who coordinates, is told of the main group
 Not here: where the facts come from (`region.cluster.view`), what a node answers that does not lead (`not_led_here`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+from uuid import UUID
 
-from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey
+from region_broker.controller.cluster_image import Spread
 
 NO_NODE: Final = -1
 """Kafka's id of a leader, or controller, that there is none of."""
@@ -31,13 +36,14 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What holds at one moment. Node ids are sorted, but for `replicas`: who leads is the first.
+    """What holds at one moment. Node ids are sorted, but for `replicas`: who leads is the first, or who is to lead where leaders are spread.
 
     `registered`: all nodes that clients may know, fenced ones too; this node is always among them. `leads`: whether this node
     leads the logs of its region. `leader`: who does, None while nobody does. `leader_epoch`: of the leadership, None where each
     log says under which it is written: in a region of one node, and in one that mirrors another. `replicas` have each log;
     `in_sync` of them hold all that was committed. `is_alone`: the region has one node, which registers nowhere.
-    `is_primary`: this region is the one that acts, as far as is known here.
+    `is_primary`: this region is the one that acts, as far as is known here. `groups`: while leaders are spread, the same of each replica
+    group, by number; the first one is the main group, whose facts these are, too.
     """
 
     registered: tuple[KnownNode, ...]
@@ -48,6 +54,22 @@ class NodeFacts:
     in_sync: tuple[int, ...]
     is_alone: bool = False
     is_primary: bool = True
+    groups: tuple["NodeFacts", ...] = ()
+    spread: Spread | None = field(default=None, compare=False)
+    """Tells the group of a log."""
+
+    def of(self, key: LogKey) -> "NodeFacts":
+        """Return the facts of the group that a log belongs to (INV-HNV2)."""
+        return self if self.spread is None else self.groups[self.spread.group_of(key)]
+
+    def around(self, topic_id: UUID) -> Sequence["NodeFacts"]:
+        """Return the facts of the groups that the partitions of a topic go round, beginning with partition 0."""
+        if self.spread is None:
+            return (self,)
+        first, second = (self.spread.group_of(LogKey(topic_id, number)) for number in (0, 1))
+        if first == second:  # it is not spread
+            return (self.groups[first],)
+        return (*self.groups[first:], *self.groups[:first])
 
     @property
     def told(self) -> tuple[KnownNode, ...]:

@@ -2,7 +2,8 @@
 
 INV-HNL1 each API has a row: nothing is executed on a node that does not lead only because nobody thought of it
 INV-HNL2 what is answered makes a client look for the leader and ask again; nothing has been done, so no answer is an end
-One node leads all logs and coordinates everything, so "not here" is a matter of the API, never of what a request names.
+One node leads all logs and coordinates everything, so "not here" is a matter of the API, never of what a request names. Where leaders
+are spread, it is a matter of the API for nodes that lead nothing, and of the partition for the others (`led_apart`).
 Why these errors: clients treat the same number differently, by API.
 - 6 NOT_LEADER_OR_FOLLOWER of a partition: every client fetches its metadata and asks again, Produce of any version included (C28).
 - 16 NOT_COORDINATOR: every client asks FindCoordinator anew. Not for InitProducerId without a transactional id: the Java client
@@ -109,6 +110,8 @@ RULES: Final[Mapping[int, Rule]] = {
     80: _HERE,  # AddRaftVoter: the quorum's leader carries it out, whoever leads the logs
     81: _HERE,  # RemoveRaftVoter
 }
+OF_PARTITIONS: Final = frozenset(key for key, rule in RULES.items() if rule is _OF_A_PARTITION)
+"""What the leader of a data group executes, by partition (INV-HLA1)."""
 _INIT_PRODUCER_ID: Final = 22
 
 

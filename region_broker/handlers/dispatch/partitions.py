@@ -10,9 +10,9 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.handlers.dispatch.nodes import NO_NODE
+from region_broker.handlers.dispatch.nodes import NO_NODE, NodeFacts
 from region_broker.handlers.dispatch.services import Services
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
@@ -36,6 +36,23 @@ def find_partition(
     if found.failed is not None:
         return ErrorCode.kafka_storage_error
     return found
+
+
+def find_led(services: Services, topic: str | UUID | None, partition: int) -> Partition | ErrorCode:
+    """Return the partition of a topic named by name or id, if this node is to serve it (INV-HLA1), or the error that says why not."""
+    found = find_partition(services, topic, partition)
+    if services.apart is None or isinstance(found, ErrorCode) or services.is_served_here(found):
+        return found
+    return ErrorCode.not_leader_or_follower
+
+
+def nodes_of(services: Services, topic: str | UUID | None, partition: int) -> NodeFacts:
+    """Return who leads a partition of a topic named by name or id: those of the main group where nobody knows it."""
+    nodes, image = services.nodes, services.metadata.image
+    if nodes.spread is None or topic is None:
+        return nodes
+    known = image.topic_by_id(topic) if isinstance(topic, UUID) else image.topics.get(topic)
+    return nodes if known is None else nodes.of(LogKey(known.topic_id, partition))
 
 
 def assignment_problem(services: Services, replicas: Iterable[tuple[int, ...]]) -> str:
@@ -92,13 +109,13 @@ def isolation_of(isolation_level: int) -> Isolation | None:
 
 
 def leader_row(services: Services, topic: TopicImage, index: int) -> dict[str, Any]:
-    """Return who leads a partition, as Metadata and DescribeTopicPartitions tell it: who leads the region's logs.
+    """Return who leads a partition, as Metadata and DescribeTopicPartitions tell it: who leads the region's logs, or its group (INV-HNV2).
 
     Of a log that has stopped, or is not there, only the node itself knows: where that leads, nobody can lead the partition.
     """
     partition, nodes, own = (
         services.partitions.get(topic.name, index),
-        services.nodes,
+        services.nodes.of(LogKey(topic.topic_id, index)),
         services.region.node_id,
     )
     stopped = nodes.leads and (partition is None or partition.failed is not None)

@@ -6,7 +6,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -16,10 +16,12 @@ import msgspec
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
+from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
+from region_broker.handlers.dispatch.led_apart import DataGroups, TransactionsElsewhere
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
 from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
@@ -352,6 +354,10 @@ class Services:
     """Who serves readers in this region; None where this node is the only one."""
     begins_to_act: Callable[[], bool] = lambda: False
     """Tells whether this node, elected, loads what it needs before it takes writes."""
+    apart: DataGroups | None = None
+    """What this node leads where leaders are spread; None where this node is the only one."""
+    txn_elsewhere: TransactionsElsewhere | None = None
+    """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -364,16 +370,44 @@ class Services:
         """Return the nodes that a reader in `rack` is to ask instead of this one (INV-HRD1)."""
         if not rack or self.readers is None or self.config.replica_selector == SELECTS_LEADER:
             return ()
+        if self.metadata.image.spread is not None:  # INV-HLA1
+            return ()
         return self.readers.nearer(rack) if self.leads and self.region.acting else ()
 
     def serves_copies(self, rack: str) -> bool:
         """Return whether this node, which does not lead, serves a reader in `rack` (INV-HRD2)."""
-        return rack != "" and self.readers is not None and self.readers.serves(rack)
+        if rack == "" or self.readers is None or self.metadata.image.spread is not None:
+            return False
+        return self.readers.serves(rack)
 
     @property
     def leads(self) -> bool:
         """Return whether this node leads the region's logs, as far as is known here."""
         return self.region_nodes is None or self.region_nodes.facts.leads
+
+    @property
+    def leads_apart(self) -> bool:
+        """Return whether this node leads data groups that take reads and writes, and not the main group."""
+        return self.apart is not None and self.apart.any_open and not self.leads
+
+    def is_served_here(self, partition: Partition) -> bool:
+        """Return whether a partition is this node's to serve, as far as its group says (INV-HLA1)."""
+        spread = None if self.apart is None else self.metadata.image.spread
+        if spread is None:
+            return True
+        if self.leads:
+            return spread.group_of(partition.key) == MAIN_GROUP
+        return self.apart is not None and self.apart.is_open(partition)
+
+    def change_of(self, partition: Partition) -> AbstractContextManager[None]:
+        """Change where a log starts, within; raises `CommandRefused` (`NOT_ACTING`).
+
+        The leader of a data group begins only while it is open. Who acts next is elected first, and takes what is done here from a log
+        that it leads itself (ADR 53): nobody waits for these changes.
+        """
+        if self.apart is not None and self.apart.is_open(partition):
+            return nullcontext()
+        return self.region.change()
 
 
 class RequestContext(msgspec.Struct):

@@ -8,7 +8,7 @@ field by field.
 Not here: which topics (`metadata`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,10 +23,12 @@ VERSIONS_MAX: Final = 6
 """For how many versions of the protocol rows are kept: those of the clients seen last."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     topic: TopicImage
     nodes: NodeFacts
+    around: Sequence[NodeFacts]
+    leads: tuple[bool, ...]
     leader_epochs: tuple[int, ...]
     row: EncodedRow
 
@@ -46,21 +48,31 @@ class RowsOfVersion:
         describe: Callable[[], Mapping[str, Any]],
     ) -> EncodedRow | None:
         """Return a topic's row, written by what `describe` returns if need be; None if it holds an error."""
-        if nodes.leader is None:
-            return None
-        leader_epochs = _leader_epochs(topic, partitions, leads=nodes.leads)
-        if leader_epochs is None:
-            return None
         found = self.kept.get(topic.name)
         if (
             found is not None
             and found.topic is topic
-            and found.leader_epochs == leader_epochs
-            and (found.nodes is nodes or found.nodes == nodes)
+            and found.nodes is nodes
+            and found.leader_epochs == _leader_epochs(topic, partitions, found.leads)
         ):
             return found.row
+        around = nodes.around(topic.topic_id)
+        if any(group.leader is None for group in around):
+            return None
+        leads = tuple(group.leads for group in around)
+        leader_epochs = _leader_epochs(topic, partitions, leads)
+        if leader_epochs is None:
+            return None
+        if (
+            found is not None
+            and found.topic is topic
+            and found.leader_epochs == leader_epochs
+            and found.around == around  # mostly the same objects
+        ):
+            found.nodes, found.around = nodes, around
+            return found.row
         row = encode_row(self.path, describe())
-        self.kept[topic.name] = _Kept(topic, nodes, leader_epochs, row)
+        self.kept[topic.name] = _Kept(topic, nodes, around, leads, leader_epochs, row)
         return row
 
 
@@ -86,13 +98,17 @@ class TopicRows:
 
 
 def _leader_epochs(
-    topic: TopicImage, partitions: PartitionTable, *, leads: bool
+    topic: TopicImage, partitions: PartitionTable, leads: Sequence[bool]
 ) -> tuple[int, ...] | None:
-    """Return the leader epoch of each partition as it is known here; None if one of them cannot be used, and is led here."""
+    """Return the leader epoch of each partition as it is known here; None if one of them cannot be used, and is led here.
+
+    `leads`: whether this node leads the groups that the partitions go round.
+    """
     found = []
+    groups = len(leads)
     for number in range(topic.partition_count):
         partition = partitions.get(topic.name, number)
-        if leads and (partition is None or partition.log.failed is not None):
+        if leads[number % groups] and (partition is None or partition.log.failed is not None):
             return None
         found.append(NO_LEADER_EPOCH if partition is None else partition.sight.leader_epoch)
     return tuple(found)

@@ -20,7 +20,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
-from region_broker.handlers.dispatch.partitions import find_partition, isolation_of
+from region_broker.handlers.dispatch.nodes import KnownNode
+from region_broker.handlers.dispatch.partitions import find_partition, isolation_of, nodes_of
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.fetch.reading import Read, Reading
@@ -48,13 +49,13 @@ from region_broker.wire.codec.fast_paths.fetch import (
     NO_REPLICA,
     NO_SESSION,
     VERSIONS,
-    Endpoint,
     FetchAnswer,
     FetchedRow,
     FetchRequest,
     TopicKey,
     pieces_of_answer,
 )
+from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.cooperative_yield import Pieces, drained, run_yielding
 
 _ERROR_OF: Final = {
@@ -291,21 +292,21 @@ def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Wr
     """
     if request.session_id != NO_SESSION and request.session_epoch > 0:
         return _refused(ctx, request, ErrorCode.fetch_session_id_not_found)
-    nodes = ctx.services.nodes
-    leader, endpoint = None, None
-    if (
-        nodes.leader is not None
-        and nodes.leader_epoch is not None
-        and ctx.version >= _NAMES_LEADERS
-    ):
-        node = nodes.leader
-        leader = node.node_id, nodes.leader_epoch
-        endpoint = Endpoint(node.node_id, node.kafka_host, node.kafka_port)
+    endpoints: dict[int, Endpoint] = {}
+
+    def row(key: TopicKey, index: int) -> FetchedRow:
+        nodes = nodes_of(ctx.services, key, index)
+        if ctx.version < _NAMES_LEADERS or nodes.leader is None or nodes.leader_epoch is None:
+            return FetchedRow(index, error_code)
+        leader = _endpoint(nodes.leader)
+        endpoints[leader.node_id] = leader
+        return FetchedRow(index, error_code, leader=(leader.node_id, nodes.leader_epoch))
+
     topics = [
-        (key, [FetchedRow(item.partition, error_code, leader=leader) for item in partitions])
+        (key, [row(key, item.partition) for item in partitions])
         for key, partitions in request.topics
     ]
-    answer = FetchAnswer(0, NO_SESSION, topics, endpoint)
+    answer = FetchAnswer(0, NO_SESSION, topics, tuple(endpoints.values()))
     return _written(ctx, answer, (ErrorCode(error_code).name,))
 
 
@@ -320,32 +321,35 @@ def _written(ctx: RequestContext, answer: FetchAnswer, names: Sequence[str]) -> 
 
 def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> FetchAnswer:
     topics: list[tuple[TopicKey, list[FetchedRow]]] = []
-    endpoint = None
+    endpoints: dict[int, Endpoint] = {}
     for item, row in found:
         if not topics or topics[-1][0] != item.topic:
             topics.append((item.topic, []))
         told = row
         if row.error_code in _NAMING and ctx.version >= _NAMES_LEADERS:
             told, named = _with_leader(ctx, item, row)
-            endpoint = named or endpoint
+            if named is not None:
+                endpoints[named.node_id] = named
         topics[-1][1].append(told)
-    return FetchAnswer(0, session_id, topics, endpoint)
+    return FetchAnswer(0, session_id, topics, tuple(endpoints.values()))
+
+
+def _endpoint(node: KnownNode) -> Endpoint:
+    return Endpoint(node.node_id, node.kafka_host, node.kafka_port)
 
 
 def _with_leader(
     ctx: RequestContext, item: Wanted, row: FetchedRow
 ) -> tuple[FetchedRow, Endpoint | None]:
     """Return a row with who leads, and where that one is, as far as this node knows (INV-FCH1)."""
-    services = ctx.services
-    nodes = services.nodes
+    nodes = nodes_of(ctx.services, item.topic, item.index)
     if nodes.leads and row.error_code != _FENCED:
         return row, None  # what this node leads, and shows nobody yet
     if nodes.leader is None:
         return row, None
     leader_epoch = nodes.epoch_to_tell(_leader_epoch(ctx, item))
-    leader = nodes.leader
-    named = Endpoint(leader.node_id, leader.kafka_host, leader.kafka_port)
-    return row._replace(leader=(leader.node_id, leader_epoch)), named
+    named = _endpoint(nodes.leader)
+    return row._replace(leader=(named.node_id, leader_epoch)), named
 
 
 def _leader_epoch(ctx: RequestContext, item: Wanted) -> LeaderEpoch:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import LeaderEpoch
 from region_broker.handlers.dispatch.partitions import (
-    find_partition,
+    find_led,
     isolation_of,
     leader_epoch_error,
 )
@@ -82,7 +82,7 @@ async def _asked(request: Any, yielding: CooperativeYield) -> dict[tuple[str, in
 def _found(
     ctx: RequestContext, topic: str, item: Any, isolation: Isolation
 ) -> Partition | ErrorCode:
-    partition = find_partition(ctx.services, topic, item.partition_index)
+    partition = find_led(ctx.services, topic, item.partition_index)
     if isinstance(partition, ErrorCode):
         return partition
     error = leader_epoch_error(partition, LeaderEpoch(getattr(item, "current_leader_epoch", -1)))

@@ -6,7 +6,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
-from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
+from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
@@ -25,7 +25,7 @@ async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> F
 
 
 def _partition(ctx: RequestContext, topic: str, item: Any) -> Fields:
-    partition = find_partition(ctx.services, topic, item.partition)
+    partition = find_led(ctx.services, topic, item.partition)
     if isinstance(partition, ErrorCode):
         return {"error_code": partition, "partition": item.partition}
     error = leader_epoch_error(partition, item.current_leader_epoch)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.partitions import find_partition, leader_epoch_error
+from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
 from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
@@ -266,7 +266,7 @@ class Reading:
 
 def find(services: Services, item: Wanted) -> Partition | ErrorCode:
     """Return the partition that a reader wants, or the error that says why not."""
-    partition = find_partition(services, item.topic, item.index)
+    partition = find_led(services, item.topic, item.index)
     if isinstance(partition, ErrorCode):
         return partition
     return leader_epoch_error(partition, item.leader_epoch) or partition

@@ -4,7 +4,8 @@ INV-H12 batches of one connection are appended in the order they arrived (C7): t
         appends, and a request that must first wait for the coordinator holds back those behind it
 INV-H14 no transactional batch is appended unless its partition is in the producer's open transaction at that
         very step: TV1 was verified (KIP-890 part 1), TV2 is added first (part 2) and verified again (P4); a
-        batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1)
+        batch that waited holds a guard since before the coordinator was asked, and a marker ends it (INV-G1).
+        Where leaders are spread, the coordinator may be at another node (`asking`)
 INV-H16 transactional batches need acks=-1 (T8) and one producer id per request (C12)
 Not here: what is done when (`produce.pipeline`), waiting (`produce.wait`), error numbers (`produce.errors`).
 """
@@ -17,20 +18,28 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.identity import SequenceNumber, TopicPartition
+from idempotency.identity import TopicPartition
 from idempotency.record_batch import HEADER_BYTES
 from idempotency.verification import VerificationGuard, Verifications
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
-from region_broker.handlers.dispatch.partitions import find_partition
+from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.services import RequestContext, never_short
+from region_broker.handlers.produce.asking import (
+    TV2_SINCE,
+    answered,
+    base_sequence,
+    is_led_still,
+    is_open_already,
+    note_led,
+)
 from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification_error
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
+from region_broker.wire.server import CloseConnection
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
 
-_TV2_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
 _ZSTD: Final = 4
 _ACKS: Final = (-1, 0, 1)
@@ -38,8 +47,6 @@ _ACKS: Final = (-1, 0, 1)
 _PRODUCER: Final = struct.Struct(">qh")
 _ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
 _PRODUCER_AT: Final = 43
-_SEQUENCE: Final = struct.Struct(">i")
-_SEQUENCE_AT: Final = 53
 
 
 def items_of(request: ProduceRequest) -> Iterator[Item]:
@@ -77,7 +84,7 @@ def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item])
     return transactional
 
 
-def _refuse_for_now(ctx: RequestContext, item: Item, error: ErrorCode, reason: str) -> None:
+def _refuse_for_now(ctx: RequestContext, item: Item, error: ErrorCode, reason: str | None) -> None:
     """Refuse a batch that may be taken the next moment, and what an idempotent producer sent behind it (INV-HD4).
 
     1. The first of its batches is refused. 2. There is room again, or enough nodes are in sync. 3. The next one is judged: out of order, and
@@ -86,6 +93,7 @@ def _refuse_for_now(ctx: RequestContext, item: Item, error: ErrorCode, reason: s
     item.refuse(error, reason)
     if len(item.data) >= HEADER_BYTES and _PRODUCER.unpack_from(item.data, _PRODUCER_AT)[0] >= 0:
         ctx.connection_state.produce_broken = True
+        item.breaks = True
 
 
 def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[Item]:
@@ -105,8 +113,10 @@ def refuse_mixed(items: Sequence[Item], transactional: Sequence[Item]) -> list[I
 
 
 def _find(ctx: RequestContext, item: Item) -> None:
-    found = find_partition(ctx.services, item.topic, item.index)
-    if isinstance(found, ErrorCode):
+    found = find_led(ctx.services, item.topic, item.index)
+    if found is ErrorCode.not_leader_or_follower:
+        _refuse_for_now(ctx, item, found, None)
+    elif isinstance(found, ErrorCode):
         item.refuse(found)
     elif found.tp.topic in INTERNAL_TOPICS:
         item.refuse(
@@ -114,6 +124,8 @@ def _find(ctx: RequestContext, item: Item) -> None:
         )
     else:
         item.partition = found
+        if ctx.services.leads_apart:
+            note_led(ctx, item)
 
 
 def heavy_of(items: Sequence[Item]) -> list[Item]:
@@ -135,7 +147,7 @@ def guarded(ctx: RequestContext, transactional: Iterable[Item]) -> Iterator[None
     1. A batch waits: for its turn, a thread or the coordinator. 2. Its transaction is aborted, and the marker written.
     3. The same producer's next transaction takes the partition. 4. Verified now, the batch would be taken into it.
     """
-    tv2 = ctx.version >= _TV2_SINCE
+    tv2 = ctx.version >= TV2_SINCE
     waiting: list[tuple[Verifications, VerificationGuard]] = []
     try:
         for item in transactional:
@@ -143,7 +155,7 @@ def guarded(ctx: RequestContext, transactional: Iterable[Item]) -> Iterator[None
                 assert item.partition is not None
                 attempts = item.partition.state.verifications
                 item.guard = attempts.begin(
-                    item.producer_id, item.producer_epoch, _base_sequence(item), tv2=tv2
+                    item.producer_id, item.producer_epoch, base_sequence(item), tv2=tv2
                 )
                 waiting.append((attempts, item.guard))
         yield
@@ -152,16 +164,11 @@ def guarded(ctx: RequestContext, transactional: Iterable[Item]) -> Iterator[None
             attempts.leave(guard)
 
 
-def _base_sequence(item: Item) -> SequenceNumber:
-    (base_sequence,) = _SEQUENCE.unpack_from(item.data, _SEQUENCE_AT)
-    return SequenceNumber(base_sequence)
-
-
 def _verify(ctx: RequestContext, request: ProduceRequest, item: Item) -> TxnVerdict:
     assert item.partition is not None
     arrival = None
-    if ctx.version < _TV2_SINCE:
-        arrival = Arrival(ctx.sender, _base_sequence(item))
+    if ctx.version < TV2_SINCE:
+        arrival = Arrival(ctx.sender, base_sequence(item))
     return ctx.services.txn.verify(
         request.transactional_id, item.producer_id, item.producer_epoch, item.partition.tp, arrival
     )
@@ -171,12 +178,12 @@ def missing_of(
     ctx: RequestContext, request: ProduceRequest, transactional: Iterable[Item]
 ) -> list[Item]:
     """Return the batches whose partitions must first be added to the transaction (TV2)."""
-    if not _adds(ctx, request):
+    if not adds(ctx, request):
         return []
     return [
         item
         for item in transactional
-        if item.open and _verify(ctx, request, item) is not TxnVerdict.OK
+        if item.open and item.led_under is None and _verify(ctx, request, item) is not TxnVerdict.OK
     ]
 
 
@@ -186,11 +193,16 @@ def judged(
     """Refuse what is in no open transaction, or in another one than it was sent in; nothing is awaited from here to
     the append (P4). False where partitions must first be added (TV2), which was done for what `waited`.
     """
-    may_add = not waited and _adds(ctx, request)
+    may_add = not waited and adds(ctx, request)
     for item in transactional:
         if item.error:
             continue
-        verdict = _verify(ctx, request, item)
+        if item.led_under is None:
+            verdict = _verify(ctx, request, item)
+        elif waited or is_open_already(ctx, item):
+            verdict = answered(item)
+        else:
+            return False
         if verdict is not TxnVerdict.OK:
             if may_add:
                 return False
@@ -204,8 +216,9 @@ def judged(
     return True
 
 
-def _adds(ctx: RequestContext, request: ProduceRequest) -> bool:
-    return ctx.version >= _TV2_SINCE and request.transactional_id is not None
+def adds(ctx: RequestContext, request: ProduceRequest) -> bool:
+    """Return whether partitions are added to the transaction by the request (TV2)."""
+    return ctx.version >= TV2_SINCE and request.transactional_id is not None
 
 
 def _is_late(item: Item) -> bool:
@@ -235,23 +248,29 @@ def _tp(item: Item) -> TopicPartition:
 
 
 @contextmanager
-def place(ctx: RequestContext) -> Iterator[Callable[[], Awaitable[None]]]:
-    """Take the next place of the connection, and let the one behind go after; what it yields waits until every earlier
-    request has appended. Batches are looked at, and guarded, before that wait (P4).
+def place(ctx: RequestContext, items: Sequence[Item]) -> Iterator[Callable[[], Awaitable[None]]]:
+    """Take the next place of the connection for `items`, and let the one behind go after; what it yields waits until every earlier
+    request has appended. Batches are looked at, and guarded, before that wait (P4). It raises `CloseConnection` where one of those was
+    refused for now: what came behind it is not executed, though it had begun by then (INV-HD4).
     """
     appending = ctx.connection_state.appending
-    mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     before = appending[-1] if appending else None
     appending.append(mine)
 
     async def turn() -> None:
-        if before is not None and not before.done():
-            await asyncio.wait((before,))
+        if before is not None:
+            if not before.done():
+                await asyncio.wait((before,))
+            if before.result():
+                raise CloseConnection("a produce request ahead of this one was refused: reconnect")
 
+    broke = True
     try:
         yield turn
+        broke = any(item.breaks for item in items)
     finally:
-        mine.set_result(None)
+        mine.set_result(broke)
         appending.remove(mine)
 
 
@@ -264,11 +283,15 @@ async def prepare(item: Item) -> None:
 def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> None:
     """Append what is not refused; with acks=all nothing while too few nodes are in sync (R1)."""
     is_short = ctx.services.is_short if request.acks == -1 else never_short
-    tv2 = ctx.version >= _TV2_SINCE
+    tv2 = ctx.version >= TV2_SINCE
     for item in items:
         if not item.open:
             continue
         assert item.partition is not None
+        if item.led_under is not None and not is_led_still(ctx, item):
+            text = "another node leads this partition by now, or will"
+            _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, text)  # INV-HLA3
+            continue
         if is_short(item.partition):
             text = "fewer nodes are in sync than the topic's min.insync.replicas"
             _refuse_for_now(ctx, item, ErrorCode.not_enough_replicas, text)
@@ -279,6 +302,8 @@ def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) 
         elif outcome.verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE and not ctx.services.is_sure():
             text = "another node may lead by now: this one has heard none of those in sync"
             _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, text)  # INV-HRD5
+        elif outcome.verdict is AppendVerdict.NOT_LEADER:  # it may lead again before the next one
+            _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, outcome.detail)
         else:
             item.refuse(
                 ERROR_OF_VERDICT[outcome.verdict], outcome.detail or None, outcome.bad_records

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.produce.asking import Asking
 from region_broker.handlers.produce.batches import (
     add,
     append,
@@ -43,10 +44,15 @@ def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
     items = list(islice(items_of(request), YIELD_ROWS + 1))
     if len(items) > YIELD_ROWS:
         return False
+    state = ctx.connection_state
+    was_broken = state.produce_broken
     transactional = refuse_mixed(items, checked(ctx, request, items))
-    if ctx.connection_state.appending or heavy_of(items):
-        return False
-    if transactional and not judged(ctx, request, transactional, waited=False):
+    if (
+        state.appending
+        or heavy_of(items)
+        or (transactional and not judged(ctx, request, transactional, waited=False))
+    ):
+        state.produce_broken = was_broken  # nothing was done: `in_pieces` refuses it again
         return False
     wait = ProduceWait(ctx, request, items, on_end)
     append(ctx, request, items)
@@ -61,7 +67,7 @@ async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd)
     items: list[Item] = []
     transactional: list[Item] = []
     heavy: list[Item] = []
-    with place(ctx) as turn:
+    with place(ctx, items) as turn:
         coming = items_of(request)
         while piece := list(islice(coming, YIELD_ROWS)):
             items += piece
@@ -70,6 +76,8 @@ async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd)
             await yielding.row(len(piece))
         transactional = refuse_mixed(items, transactional)
         with guarded(ctx, transactional):
+            asking = Asking(ctx, request)
+            asking.at_once(transactional)
             await turn()
             for item in heavy:
                 await prepare(item)
@@ -79,6 +87,7 @@ async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd)
                 await yielding.row(len(part))
             if missing:
                 await add(ctx, request, missing)
+            await asking.settle(transactional)
             wait = ProduceWait(ctx, request, items, on_end)
             for part in _pieces(items):
                 judged(ctx, request, [item for item in part if item.transactional], waited=True)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from region_broker.handlers.dispatch.partitions import nodes_of
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.pipeline import in_pieces, is_many, whole
@@ -65,11 +66,15 @@ def error_answer(ctx: RequestContext, request: ProduceRequest, error_code: int) 
 
 def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> Fields:
     """Return the same, and who leads (KIP-951)."""
-    nodes, answer = ctx.services.nodes, error_answer(ctx, request, error_code)
+    answer = error_answer(ctx, request, error_code)
+    endpoints: dict[int, Fields] = {}
     for topic in answer["responses"]:
+        key = topic["topic_id"] if "topic_id" in topic else topic["name"]
         for row in topic["partition_responses"]:
+            nodes = nodes_of(ctx.services, key, row["index"])
             row["current_leader"] = nodes.current_leader
-    return {**answer, "node_endpoints": nodes.endpoints}
+            endpoints.update({each["node_id"]: each for each in nodes.endpoints})
+    return {**answer, "node_endpoints": list(endpoints.values())}
 
 
 API: Final = Api(

@@ -11,8 +11,15 @@ from typing import Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from idempotency.identity import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    ProducerEpoch,
+    ProducerId,
+)
 from idempotency.verification import VerificationGuard
+from region_broker.handlers.dispatch.partitions import nodes_of
 from region_broker.handlers.dispatch.registry import Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import PIECE_ELEMENTS, RECORD_ERRORS_MAX
@@ -20,6 +27,7 @@ from region_broker.partitions.admission import AppendOutcome
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.record_rules import Prepared
 from region_broker.ports.network import Buffer
+from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.codec.fast_paths.produce import (
     ProducedRow,
     ProduceRequest,
@@ -29,16 +37,19 @@ from region_broker.wire.codec.fast_paths.produce import (
 )
 from region_broker.wire.cooperative_yield import Pieces
 from region_broker.wire.server import CloseConnection
+from txn_coordinator.verdicts import TxnVerdict
 
 _TIMED_OUT: Final = int(ErrorCode.request_timed_out)
+_NOT_LEADER: Final = int(ErrorCode.not_leader_or_follower)
+_NAMES_LEADERS: Final = 10
 
 
 class Item:
     """One batch of a request, on its way: what it is, where it goes, what became of it."""
 
     __slots__ = (
-        "ahead", "attributes", "bad_records", "data", "error", "guard", "index", "outcome", "partition",
-        "producer_epoch", "producer_id", "text", "topic", "wait",
+        "ahead", "attributes", "bad_records", "breaks", "data", "error", "guard", "index", "leader", "led_under", "outcome", "partition",
+        "producer_epoch", "producer_id", "text", "topic", "verdict", "wait",
     )  # fmt: skip
 
     def __init__(self, topic: TopicKey, index: int, data: Buffer) -> None:
@@ -57,6 +68,14 @@ class Item:
         self.ahead: Prepared | None = None
         self.guard: VerificationGuard | None = None
         """Of a transactional batch that waits before it is appended: the attempt that its verification belongs to."""
+        self.breaks = False
+        """Whether what the connection brings behind it is not to be executed, as it was refused for now (INV-HD4)."""
+        self.led_under: LeaderEpoch | None = None
+        """Under which leader epoch this node led it in a data group when it came; None where it is of the main group (INV-HLA3)."""
+        self.verdict: TxnVerdict | None = None
+        """What the coordinator said of it at another node (INV-HLA4)."""
+        self.leader: tuple[int, int] | None = None
+        """Who leads the partition, and under which leader epoch, of a batch that was refused because this node does not."""
         self.wait: ProduceWait | None = None
 
     @property
@@ -106,7 +125,13 @@ class Item:
         """Return what the answer says."""
         outcome = self.outcome
         if outcome is None or self.error:
-            return ProducedRow(self.index, self.error, text=self.text, bad_records=self.bad_records)
+            return ProducedRow(
+                self.index,
+                self.error,
+                text=self.text,
+                bad_records=self.bad_records,
+                leader=self.leader,
+            )
         assert self.partition is not None
         return ProducedRow(
             self.index,
@@ -207,11 +232,13 @@ def _check_silent(items: Sequence[Item]) -> None:
 def written(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> Written:
     """Return the answer, once every batch is refused, durable or given up."""
     errors = [ErrorCode(item.error).name for item in items if item.error]
+    endpoints: Sequence[Endpoint] = ()
     if errors:
         _name_so_many(items)
+        endpoints = _name_leaders(ctx, items)
     rows = iter(items)
     topics = [(topic.key, [next(rows).row() for _ in topic.batches]) for topic in request.topics]
-    return Written(answer(ctx.version, ctx.correlation_id, topics), errors)
+    return Written(answer(ctx.version, ctx.correlation_id, topics, endpoints), errors)
 
 
 def written_pieces(
@@ -224,14 +251,16 @@ def written_pieces(
         piece = items[start : start + PIECE_ELEMENTS]
         errors += [ErrorCode(item.error).name for item in piece if item.error]
         yield
+    endpoints: Sequence[Endpoint] = ()
     if errors:
         _name_so_many(items)
+        endpoints = _name_leaders(ctx, items)
     for start in range(0, len(items), PIECE_ELEMENTS):
         rows += [item.row() for item in items[start : start + PIECE_ELEMENTS]]
         yield
     each = iter(rows)
     topics = [(topic.key, list(islice(each, len(topic.batches)))) for topic in request.topics]
-    encoded = yield from answer_pieces(ctx.version, ctx.correlation_id, topics)
+    encoded = yield from answer_pieces(ctx.version, ctx.correlation_id, topics, endpoints)
     return Written(encoded, errors)
 
 
@@ -242,3 +271,24 @@ def _name_so_many(items: Sequence[Item]) -> None:
         if item.bad_records:
             item.bad_records = item.bad_records[:left]
             left -= len(item.bad_records)
+
+
+def _name_leaders(ctx: RequestContext, items: Sequence[Item]) -> Sequence[Endpoint]:
+    """Let batches that were refused for it say who leads, where leaders are spread; return where these are met (KIP-951)."""
+    services = ctx.services
+    if ctx.version < _NAMES_LEADERS or services.apart is None or services.nodes.spread is None:
+        return ()
+    endpoints: dict[int, Endpoint] = {}
+    for item in items:
+        nodes = nodes_of(services, item.topic, item.index)
+        if (
+            item.error == _NOT_LEADER
+            and nodes.leader is not None
+            and nodes.leader_epoch is not None
+        ):
+            leader = nodes.leader
+            item.leader = leader.node_id, nodes.leader_epoch
+            endpoints[leader.node_id] = Endpoint(
+                leader.node_id, leader.kafka_host, leader.kafka_port
+            )
+    return tuple(endpoints.values())

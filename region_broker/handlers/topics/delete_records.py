@@ -20,7 +20,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import CommandRefused
-from region_broker.handlers.dispatch.partitions import find_partition
+from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
@@ -89,14 +89,14 @@ async def _begin(ctx: RequestContext, name: str, index: int, offset: int) -> _Or
         return _Order(index, ErrorCode.invalid_topic_exception)
     if topic is not None and "delete" not in topic.configs.get("cleanup.policy", "delete"):
         return _Order(index, ErrorCode.policy_violation)
-    partition = find_partition(ctx.services, name, index)
+    partition = find_led(ctx.services, name, index)
     if isinstance(partition, ErrorCode):
         return _Order(index, partition)
     if offset == _HIGH_WATERMARK:
         offset = partition.high_watermark
     order = _Order(index)
     try:
-        with ctx.services.region.change():
+        with ctx.services.change_of(partition):
             await partition.retention.delete_records(offset)
             order.begun(partition, offset)
     except OffsetOutOfRange:

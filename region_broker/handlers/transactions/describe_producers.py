@@ -17,7 +17,7 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
-from region_broker.handlers.dispatch.partitions import find_partition
+from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
@@ -44,7 +44,7 @@ async def _row(ctx: RequestContext, topic: str, index: int, yielding: Cooperativ
     problem = name_problem(topic)
     if problem is not None:
         return _refused(index, ErrorCode.invalid_topic_exception, problem)
-    found = find_partition(ctx.services, topic, index)
+    found = find_led(ctx.services, topic, index)
     if isinstance(found, ErrorCode):
         return _refused(index, found)
     return {

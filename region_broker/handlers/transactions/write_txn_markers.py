@@ -9,12 +9,14 @@ Source: KafkaApis.scala `handleWriteTxnMarkersRequest`, ProducerAppendInfo.java 
 AbortTransactionHandler.java (what the sender retries).
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.handlers.dispatch.partitions import find_partition
+from region_broker.handlers.dispatch.led_apart import OpenHere
+from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.partitions.partition import Partition
@@ -64,16 +66,40 @@ async def _result(ctx: RequestContext, marker: Any) -> Fields:
         return [tp for tp, partition in open_in.items() if _is_open(partition, marker)]
 
     if open_in:
-        verdict = await ctx.services.txn_admin.abort_producer(
-            marker.producer_id, marker.producer_epoch, still_open
-        )
+        if ctx.services.leads_apart:
+            verdict = await _abort_elsewhere(ctx, marker, open_in)
+        else:
+            verdict = await ctx.services.txn_admin.abort_producer(
+                marker.producer_id, marker.producer_epoch, still_open
+            )
         errors |= dict.fromkeys(open_in, _ERROR_OF[verdict])
     return _row(marker, errors)
 
 
+async def _abort_elsewhere(
+    ctx: RequestContext, marker: Any, open_in: Mapping[TopicPartition, Partition]
+) -> TxnVerdict:
+    """Have the coordinator decide it, which is at another node where leaders are spread."""
+    services = ctx.services
+    assert services.apart is not None
+    assert services.txn_elsewhere is not None, "INV-HLA4: data groups have a coordinator"
+    found: list[OpenHere] = []
+    for partition in open_in.values():
+        known = partition.state.producer(marker.producer_id)
+        led_under = services.apart.leads_under(partition.key)
+        if led_under is None:
+            return TxnVerdict.NOT_COORDINATOR
+        if known is not None and known.txn_first_offset >= 0:
+            end = partition.log_end_offset
+            found.append(OpenHere(partition.key, led_under, known.txn_first_offset, end))
+    return await services.txn_elsewhere.abort_producer(
+        marker.producer_id, marker.producer_epoch, found
+    )
+
+
 def _judge(ctx: RequestContext, marker: Any, tp: TopicPartition) -> Partition | int:
     """Return the partition that needs the abort, or the answer where none is needed or allowed."""
-    found = find_partition(ctx.services, tp.topic, tp.partition)
+    found = find_led(ctx.services, tp.topic, tp.partition)
     if isinstance(found, ErrorCode):
         return found
     if marker.transaction_result:

@@ -4,13 +4,15 @@ INV-CLV1  this node is always told, whatever the image says of it: a client that
 INV-CLV2  this node leads only where the image names its own folder: another one under its id is another node
 INV-CLV3  who leads is heard; a fenced node is told as a replica that is offline only
 INV-CLV4  who leads is told as the first replica, which Kafka calls the preferred leader: here it is whoever leads, and tools
-          that compare the two would otherwise ask, without end, for elections that nothing needs
+          that compare the two would otherwise ask, without end, for elections that nothing needs. While leaders are spread, it is
+          the node that is to lead the group, whoever leads it meanwhile
 Not here: the answers themselves (`handlers`), who leads (`controller.cluster`).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, NodeImage
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, alone
@@ -40,6 +42,8 @@ class RegionNodes:
         self._several = several
         self._of: MetadataImage | None = None
         self._facts: NodeFacts | None = None
+        self._kept: dict[int, NodeFacts] = {}
+        """The facts of each group as they were told last: equal ones stay the same object, which is what rows are compared by."""
 
     @property
     def facts(self) -> NodeFacts:
@@ -52,9 +56,29 @@ class RegionNodes:
         return facts
 
     def _made(self, image: MetadataImage) -> NodeFacts:
-        leadership, own = image.leadership, self._own
-        if not self._several and leadership is None and not image.nodes:
+        own, spread = self._own, image.spread
+        if not self._several and image.leadership is None and not image.nodes:
             return alone(own)
+        if spread is None:
+            return self._same(MAIN_GROUP, self._of_group(image, image.leadership, None))
+        groups = tuple(
+            self._same(number, self._of_group(image, image.leadership_in(number), first))
+            for number, first in enumerate(spread.preferred)
+        )
+        return replace(groups[MAIN_GROUP], groups=groups, spread=spread)
+
+    def _same(self, group: int, facts: NodeFacts) -> NodeFacts:
+        kept = self._kept.get(group)
+        if kept == facts:
+            return kept
+        self._kept[group] = facts
+        return facts
+
+    def _of_group(
+        self, image: MetadataImage, leadership: Leadership | None, first: int | None
+    ) -> NodeFacts:
+        """Return the facts of one replica group; `first`: the node that is to lead it, None where that is who leads."""
+        own = self._own
         known = {node.node_id: _known(node) for node in image.nodes.values()}
         known[own.node_id] = own  # INV-CLV1
         leading = None if leadership is None else leadership.leader
@@ -73,16 +97,18 @@ class RegionNodes:
             leader=leader,
             leads=leader is not None and leading == self._me,  # INV-CLV2
             leader_epoch=epoch,
-            replicas=_replicas(image, leader) or (own.node_id,),
+            replicas=_replicas(
+                image, leader.node_id if first is None and leader is not None else first
+            )
+            or (own.node_id,),
             in_sync=tuple(each.node_id for each in in_sync),
             is_primary=is_primary,
         )
 
 
-def _replicas(image: MetadataImage, leader: KnownNode | None) -> tuple[int, ...]:
-    """Return the nodes by their ids, but for who leads, which is the first (INV-CLV4)."""
-    leader_id = None if leader is None else leader.node_id
-    return tuple(sorted(image.nodes, key=lambda node_id: (node_id != leader_id, node_id)))
+def _replicas(image: MetadataImage, first: int | None) -> tuple[int, ...]:
+    """Return the nodes by their ids, but for one, which is the first (INV-CLV4)."""
+    return tuple(sorted(image.nodes, key=lambda node_id: (node_id != first, node_id)))
 
 
 def _known(node: NodeImage) -> KnownNode:

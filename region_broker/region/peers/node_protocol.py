@@ -25,7 +25,7 @@ NEWER_LEVEL: Final = "newer-feature-level"
 FOR_GOOD: Final = frozenset({REMOVED_MEMBER, OUTDATED_FOLDER, NEWER_LEVEL})
 """Refusals that no time mends: `ShutOut`."""
 
-Purpose: TypeAlias = Literal["raft", "replica", "forward", "statements"]
+Purpose: TypeAlias = Literal["raft", "replica", "forward", "statements", "leading"]
 RAFT: Final = "raft"
 """Messages of the quorum: the connection of a member's transport, of which it has one."""
 REPLICA: Final = "replica"
@@ -34,7 +34,11 @@ FORWARD: Final = "forward"
 """Requests of one client connection of the other node, which are to be executed here."""
 STATEMENTS: Final = "statements"
 """Loss statements that the other node lacks."""
-PURPOSES: Final[tuple[Purpose, ...]] = (RAFT, REPLICA, FORWARD, STATEMENTS)
+LEADING: Final = "leading"
+"""Leaders of replica groups ask each other while leaders are spread; an older version closes the connection."""
+WAITING: Final = frozenset({FORWARD, LEADING})
+"""Purposes whose connections do not probe: one that is silent may wait for an answer."""
+PURPOSES: Final[tuple[Purpose, ...]] = (RAFT, REPLICA, FORWARD, STATEMENTS, LEADING)
 
 
 class NodeHello(PeerMessage, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ INV-PS6  what all connections hold, requests, parts of them and answers that are
          after a while, and so does a peer that does not say Hello
 INV-PS8  a connection that comes while the listener closes is ended, too: its peer would else keep the node from ending
 INV-PS9  a node's session ends when nothing came on it for `node_silence_ms`: its node probes, if it has nothing else to say.
-         One that forwards requests does not probe: it ends so only where no request of it is under way
+         One that forwards requests, or leads, does not probe: it ends so only where no request of it is under way
 Nothing but Hello is served before a Hello of the same cluster and history and no lower region epoch; a folder without
 history may ask (T32). Requests of one connection start in arrival order; answers leave as they are ready. A connection
 holds at most `IN_FLIGHT_MAX` unanswered requests; beyond it is not read. A handler runs to its end even when its peer
@@ -33,7 +33,7 @@ import msgspec
 from geo_replicator.folder_life import BirthVerdict, judge_births
 from region_broker import limits
 from region_broker.ports.network import ByteStream, Listener, Network
-from region_broker.region.peers.node_protocol import FORWARD, NodeHello
+from region_broker.region.peers.node_protocol import WAITING, NodeHello
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     OTHER_CLUSTER,
@@ -286,7 +286,7 @@ class _Connection:
             except TimeoutError:
                 session = self._session
                 assert isinstance(session, NodeSession), "a region may be silent"
-                if session.purpose != FORWARD or not self._busy_bytes:
+                if session.purpose not in WAITING or not self._busy_bytes:
                     raise
 
     def _note_held(self) -> None:

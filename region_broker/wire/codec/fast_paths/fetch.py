@@ -30,6 +30,7 @@ from region_broker.wire.codec.bounded import (
     write_uvarint,
 )
 from region_broker.wire.codec.entities import entity_pieces, read_entity
+from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
 from region_broker.wire.cooperative_yield import Pieces, drained
 
 KEY: Final = 1
@@ -291,27 +292,18 @@ class FetchedRow(NamedTuple):
     """The node that the reader is to ask instead (KIP-392, v11 on)."""
 
 
-class Endpoint(NamedTuple):
-    """Where a node is found."""
-
-    node_id: int
-    host: str
-    port: int
-
-
 class FetchAnswer(NamedTuple):
-    """A whole answer; `endpoint` where a row names a leader."""
+    """A whole answer; `endpoints` of the leaders that its rows name."""
 
     error_code: int
     session_id: int
     topics: Sequence[tuple[TopicKey, Sequence[FetchedRow]]] = ()
-    endpoint: Endpoint | None = None
+    endpoints: Sequence[Endpoint] = ()
 
 
 _ROW: Final = struct.Struct(">ihqqq")
 _ROW_WITHOUT_START: Final = struct.Struct(">ihqq")
 _ABORTED: Final = struct.Struct(">qq")
-_LEADER: Final = struct.Struct(">iiB")
 _EPOCH_END: Final = struct.Struct(">iqB")
 _FRONT_OF_ANSWER: Final = struct.Struct(">ihi")
 _I16: Final = struct.Struct(">h")
@@ -347,7 +339,7 @@ def pieces_of_answer(version: int, correlation_id: int, fetched: FetchAnswer) ->
         if flexible:
             parts.append(b"\0")
     if flexible:
-        parts.append(b"\0" if fetched.endpoint is None else _endpoint_tag(fetched.endpoint))
+        parts.append(endpoints_tags(fetched.endpoints))
     return b"".join(parts)
 
 
@@ -371,7 +363,7 @@ def _flexible_row(parts: list[Buffer], _version: int, row: FetchedRow) -> None:
     if row.diverging is not None:
         parts += (b"\0\x0d", _EPOCH_END.pack(*row.diverging, 0))
     if row.leader is not None:
-        parts += (b"\1\x09", _LEADER.pack(*row.leader, 0))
+        parts += (b"\1", leader_value(row.leader))
 
 
 def _legacy_row(parts: list[Buffer], version: int, row: FetchedRow) -> None:
@@ -402,12 +394,3 @@ def _topic(version: int, key: TopicKey) -> bytes:
 
 def _count(flexible: bool, count: int) -> bytes:
     return write_uvarint(count + 1) if flexible else _I32.pack(count)
-
-
-def _endpoint_tag(endpoint: Endpoint) -> bytes:
-    host = endpoint.host.encode()
-    nodes = b"".join((
-        b"\2", _I32.pack(endpoint.node_id), write_uvarint(len(host) + 1), host, _I32.pack(endpoint.port),
-        b"\0\0",  # no rack, no tags
-    ))  # fmt: skip
-    return b"\1\0" + write_uvarint(len(nodes)) + nodes

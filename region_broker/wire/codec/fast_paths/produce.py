@@ -3,7 +3,7 @@
 INV-BP1  what is accepted, and as what, is what the general reader accepts; what is written is what the general writer
          (`codec.answers`) writes, byte for byte, in every version
 Batches are not copied: they are slices of the frame, which must not be changed.
-v5: log start.  v8: error texts.  v9: flexible.  v13: topic ids.
+v5: log start.  v8: error texts.  v9: flexible.  v10: who leads now.  v13: topic ids.
 Source: ProduceRequest.json, ProduceResponse.json.
 Not here: what the fields mean (`handlers.produce.produce`).
 """
@@ -29,6 +29,7 @@ from region_broker.wire.codec.bounded import (
     text,
     write_uvarint,
 )
+from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
 from region_broker.wire.codec.guard import pass_tags
 from region_broker.wire.cooperative_yield import Pieces, drained
 
@@ -83,6 +84,8 @@ class ProducedRow(NamedTuple):
     text: str | None = None
     bad_records: Sequence[int] = ()
     """For which records the batch was refused, counted from 0 (v8 on); `text` says why."""
+    leader: tuple[int, int] | None = None
+    """The node and the epoch that lead now (v10 on)."""
 
 
 ProducedTopic: TypeAlias = tuple[TopicKey, Sequence[ProducedRow]]
@@ -239,22 +242,31 @@ _BACK_OF_ONE: Final = bytes((1, 0, 0, 0, 0, 0, 0, 0, 0))
 TOPICS_REMEMBERED: Final = 1_024
 
 
-def answer(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
-    """Return header and body of the answer."""
+def answer(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[ProducedTopic],
+    endpoints: Sequence[Endpoint] = (),
+) -> bytes:
+    """Return header and body of the answer; `endpoints`: of the leaders that its rows name."""
     if version >= _FLEXIBLE_SINCE and len(topics) == 1 and len(topics[0][1]) == 1:
         row = topics[0][1][0]
-        if row.text is None and not row.bad_records:
+        if row.text is None and not row.bad_records and row.leader is None:
             front = _front_of_one(version, topics[0][0])
             return _I32.pack(correlation_id) + front + _ROW.pack(*row[:5]) + _BACK_OF_ONE
-    return drained(answer_pieces(version, correlation_id, topics))
+    return drained(answer_pieces(version, correlation_id, topics, endpoints))
 
 
 def answer_pieces(
-    version: int, correlation_id: int, topics: Sequence[ProducedTopic]
+    version: int,
+    correlation_id: int,
+    topics: Sequence[ProducedTopic],
+    endpoints: Sequence[Endpoint] = (),
 ) -> Pieces[bytes]:
     """Write what `answer` returns, with a pause after each PIECE_ELEMENTS rows."""
-    write = _write_flexible if version >= _FLEXIBLE_SINCE else _write_legacy
-    return write(version, correlation_id, topics)
+    if version >= _FLEXIBLE_SINCE:
+        return _write_flexible(version, correlation_id, topics, endpoints)
+    return _write_legacy(version, correlation_id, topics)
 
 
 @lru_cache(TOPICS_REMEMBERED)
@@ -268,7 +280,10 @@ def _front_of_one(version: int, key: TopicKey) -> bytes:
 
 
 def _write_flexible(
-    version: int, correlation_id: int, topics: Sequence[ProducedTopic]
+    version: int,
+    correlation_id: int,
+    topics: Sequence[ProducedTopic],
+    endpoints: Sequence[Endpoint],
 ) -> Pieces[bytes]:
     done = 0
     parts = [_I32.pack(correlation_id), b"\0", _compact_count(len(topics))]
@@ -284,12 +299,12 @@ def _write_flexible(
             parts.append(_ROW.pack(*row[:5]))
             parts.append(_compact_errors(row.bad_records))
             parts += _compact_text(row.text)
-            parts.append(b"\0")  # no tags: who leads now is never told
+            parts.append(b"\0" if row.leader is None else b"\1\0" + leader_value(row.leader))
             done += 1
             if done % PIECE_ELEMENTS == 0:
                 yield
         parts.append(b"\0")
-    parts.append(b"\0\0\0\0\0")  # not throttled, no tags
+    parts += (b"\0\0\0\0", endpoints_tags(endpoints))  # not throttled
     return b"".join(parts)
 
 

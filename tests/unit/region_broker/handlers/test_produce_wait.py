@@ -23,6 +23,7 @@ class Services:
     """What waiting asks of a node."""
 
     deadlines: Deadlines = field(default_factory=Deadlines)
+    apart: None = None
 
 
 def context() -> RequestContext:
