@@ -16,7 +16,6 @@ from idempotency.ports import Clock
 from region_broker.controller import metadata_image
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
-from region_broker.handlers.dispatch.led_apart import DataGroups, NoDataGroups
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.lost_logs import LostLogs
 from region_broker.node.stepping_down import SteppingDown
@@ -78,7 +77,6 @@ class Replication:
         region_work: RegionWork, tidemarks: TidemarkService,
     ) -> None:  # fmt: skip
         """Join them."""
-        self.groups: DataGroups = NoDataGroups()
         self._cluster = cluster
         self._storage = storage
         self._clock = clock

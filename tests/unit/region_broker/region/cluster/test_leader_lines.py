@@ -12,8 +12,8 @@ from region_broker.region.cluster.leader_messages import AbortedOpen, AbortOpen
 from region_broker.region.peers.node_protocol import LEADING
 from region_broker.region.peers.protocol import PeerRefused, PeerUnreachable
 from region_broker.region.peers.sessions import NodeSession
-from tests.fixtures.region_nodes import Addresses, NodeSide, member, real_node, running, standing_of
 from tests.fixtures.played_spread import MAIN_EPOCH
+from tests.fixtures.region_nodes import Addresses, NodeSide, member, real_node, running, standing_of
 from tests.fixtures.waiting import until
 
 ASK = AbortOpen(main_epoch=MAIN_EPOCH, producer_id=1, producer_epoch=0, still_open=())  # type: ignore[arg-type]

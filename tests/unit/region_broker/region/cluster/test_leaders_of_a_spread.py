@@ -35,7 +35,6 @@ from region_broker.region.transaction_desk import TransactionDesk
 from tests.fixtures.cluster_images import leader_epoch, member
 from tests.fixtures.coordinator import REGION_EPOCH, MemoryIds, MemoryLedger
 from tests.fixtures.node_logs import TOPIC_ID, Fixture, all_bytes, batch, fixture
-from tests.fixtures.region_nodes import Addresses, NodeSide, real_node, running, standing_of
 from tests.fixtures.played_spread import (
     MAIN_EPOCH,
     PlayedGroups,
@@ -45,6 +44,7 @@ from tests.fixtures.played_spread import (
     partitions_of,
     spread_region,
 )
+from tests.fixtures.region_nodes import Addresses, NodeSide, real_node, running, standing_of
 from tests.fixtures.waiting import until
 from txn_coordinator.connection_order import Sender
 from txn_coordinator.driver import TransactionCoordinator
