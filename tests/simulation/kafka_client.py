@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from idempotency.identity import ProducerEpoch, ProducerId, ProducerPair, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers, read_marker
@@ -48,9 +48,21 @@ class Connection:
         self._buffer = b""
 
     @classmethod
-    async def open(cls, network: Network, port: int) -> "Connection":
-        """Connect; raises OSError."""
-        return cls(await network.connect("127.0.0.1", port))
+    async def open(
+        cls, network: Network, port: int, place: tuple[str, int] | None = None
+    ) -> "Connection":
+        """Connect; raises OSError. Where leaders are spread, to that of each partition, or of the one (`place`) that all is about."""
+        leader_port = getattr(network, "leader_port", None)
+        if leader_port is None:
+            return cls(await network.connect("127.0.0.1", port))
+        if place is not None:
+            return cls(await network.connect("127.0.0.1", leader_port(*place) or port))
+        # Imported here: it is made of this one.
+        from tests.simulation.routed_connection import RoutedConnection  # noqa: PLC0415
+
+        return RoutedConnection(
+            await network.connect("127.0.0.1", port), cast("Any", network), port
+        )
 
     async def call(self, key: int, version: int, values: Mapping[str, Any]) -> Any:
         """Return the answer; raises OSError when the connection ends first."""
@@ -161,8 +173,12 @@ class Connection:
         return {each.topic: each.partitions for each in answer.responses}
 
     async def ends(self, topic: str, partitions: int) -> dict[int, int]:
-        """Return the last stable offset of all partitions, asked in one request; raises `Refused`."""
-        self._write(_ends_frame(topic, partitions))
+        """Return the last stable offset of all partitions, asked in one request of each leader; raises `Refused`."""
+        return await self.ends_of(topic, range(partitions))
+
+    async def ends_of(self, topic: str, numbers: Sequence[int]) -> dict[int, int]:
+        """Return the last stable offset of these partitions, asked in one request; raises `Refused`."""
+        self._write(_ends_frame(topic, tuple(numbers)))
         await self._stream.drain()
         answer = await self.receive(LIST_OFFSETS, 5)
         ends = {}
@@ -181,10 +197,10 @@ def _parsed(key: int, version: int, frame: bytes) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _ends_frame(topic: str, partitions: int) -> bytes:
+def _ends_frame(topic: str, numbers: tuple[int, ...]) -> bytes:
     rows = [
         {"partition_index": number, "current_leader_epoch": -1, "timestamp": -1}
-        for number in range(partitions)
+        for number in numbers
     ]
     return frame_of(
         LIST_OFFSETS, 5,

@@ -233,6 +233,8 @@ class Fabric:
         """Let bytes travel for up to `delay_ms_max` each way."""
         self._chance = chance
         self.delay_ms_max = delay_ms_max
+        self.leader_of: Callable[[str, int], int | None] | None = None
+        """Tells clients the port of the node that leads a partition, where leaders are spread."""
         self.late_share = 0.0
         self.late_sites: frozenset[str] = frozenset()
         """Of what is sent to these, how much takes seconds (INV-SN5)."""
@@ -386,6 +388,11 @@ class SiteNetwork:
         """See `Network`."""
         self._check()
         return self._fabric.listen(self._site, (host, port), on_connection)
+
+    @property
+    def leader_port(self) -> Callable[[str, int], int | None] | None:
+        """Return what tells the port of a partition's leader, None where one node leads all."""
+        return self._fabric.leader_of
 
     async def connect(self, host: str, port: int) -> ByteStream:
         """See `Network`."""

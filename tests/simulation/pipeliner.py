@@ -71,7 +71,8 @@ class Pipeliner:
             region = self._chance.choice(list(self._pair.regions.values()))
             connection: Connection | None = None
             try:
-                connection = await Connection.open(self._network, region.kafka_port)
+                place = (self._topic, self._number)
+                connection = await Connection.open(self._network, region.kafka_port, place)
                 if self._producer is None:
                     self._producer = await connection.init_producer_id(None)
                 await self._write(connection)

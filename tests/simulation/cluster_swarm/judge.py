@@ -45,10 +45,21 @@ class Judge:
     topics: dict[str, int]
 
     def _leading(self) -> list[Partition]:
+        """Return the logs of all topics, each at the node that leads it."""
         acting = self.stage.acting()
         if len(acting) != 1:
             return []
-        return [p for p in acting[0].node.storage.partitions if p.tp.topic in self.topics]
+        logs = [p for p in acting[0].node.storage.partitions if p.tp.topic in self.topics]
+        by_port = {member.kafka_port: member.node for member in self.stage.serving()}
+        found = []
+        for log in logs:
+            port = self.stage.leader_port(str(log.tp.topic), log.tp.partition)
+            leader = acting[0].node if port is None else by_port.get(port)
+            led = None if leader is None else leader.storage.partitions.by_id(*log.key)
+            if led is None:
+                return []
+            found.append(led)
+        return found
 
     def undecided(self) -> list[str]:
         """Return the logs that hold an open transaction, or records that are not committed."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from idempotency.identity import LogKey
 from region_broker.controller.cluster_commands import PreferSpread
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
@@ -39,7 +40,18 @@ class Stage(NodesStage[Member]):
         }  # fmt: skip
         for member in nodes.values():
             member.settings = self.settings
+        if plan.spreads:
+            fabric.leader_of = self.leader_port
         super().__init__(nodes, fabric, trace, say, chance)
+
+    def leader_port(self, topic: str, partition: int) -> int | None:
+        """Return where the leader of a partition is met, as who leads the main group tells in Metadata; None where that one leads all."""
+        image = self.image()
+        found = None if image is None else image.topics.get(topic)
+        if image is None or found is None or image.spread is None:
+            return None
+        row = image.leadership_of(LogKey(found.topic_id, partition))
+        return None if row is None or row.leader is None else 10_000 + row.leader.node_id - 1
 
     # -- who runs ----------------------------------------------------------------------------------
 

@@ -63,12 +63,18 @@ class Watch:
             node = member.node
             here = (member.name, member.member._life)
             self._look_at_topics(here, node.storage.metadata.image)
-            if node.role.acting:
-                first = self._led.setdefault(node.role.leader_epoch, here)
+            epochs = {node.role.leader_epoch} if node.role.acting else set()
+            groups = member.node._replication.groups if member.node._replication else None
+            if groups is not None and groups.any_open:
+                epochs |= {
+                    each
+                    for p in node.storage.partitions
+                    if (each := groups.leads_under(p.key)) is not None
+                }
+            for epoch in sorted(epochs):
+                first = self._led.setdefault(epoch, here)
                 if first != here:
-                    stage.blame(
-                        f"leader epoch {node.role.leader_epoch} is led by {first} and {here}"
-                    )
+                    stage.blame(f"leader epoch {epoch} is led by {first} and {here}")
             for partition in node.storage.partitions:
                 if partition.failed is not None or partition.log.content.closed:
                     continue
