@@ -1,7 +1,17 @@
 """What an image says of leaders that are spread over the nodes of a region (ADR 53)."""
 
+from typing import Final
+
 from idempotency.identity import Member
+from region_broker.controller.cluster.spreading import SpreadKeeping, SpreadSettings
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.node import Node
+
+HASTY: Final = SpreadSettings(
+    steady_ms=800, common_ms=1_000, count_ms=2_000, differ_ms=4_000, preferred_ms=1_000, pause_ms=500, pause_max_ms=3_000,
+    forgiven_ms=5_000,
+)  # fmt: skip
+"""Times of the keeper in lives, where a fault follows the other within seconds."""
 
 
 def in_sync_everywhere(image: MetadataImage) -> frozenset[Member]:
@@ -19,3 +29,9 @@ def is_spread_as_wanted(image: MetadataImage) -> bool:
         return not image.spread_wanted
     led = {number: row.leader and row.leader.node_id for number, row in spread.groups.items()}
     return image.spread_wanted and all(spread.preferred[number] == by for number, by in led.items())
+
+
+def hasten_spread(node: Node) -> None:
+    """Let a node spread leaders as soon as a life leaves it in peace for a moment."""
+    assert node._replication is not None
+    node._replication.spread_keeper._core = SpreadKeeping(HASTY)

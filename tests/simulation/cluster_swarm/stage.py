@@ -18,7 +18,11 @@ from tests.simulation.cluster_swarm.plan import Plan
 from tests.simulation.network import Fabric
 from tests.simulation.node_faults.stage import NodesStage
 from tests.simulation.region_cluster import NAMES, Member
-from tests.simulation.spread_facts import in_sync_everywhere, is_spread_as_wanted
+from tests.simulation.spread_facts import (
+    hasten_spread,
+    in_sync_everywhere,
+    is_spread_as_wanted,
+)
 from tests.simulation.trace import Trace
 
 
@@ -40,6 +44,8 @@ class Stage(NodesStage[Member]):
         }  # fmt: skip
         for member in nodes.values():
             member.settings = self.settings
+            if plan.spreads:
+                member.on_open = hasten_spread
         if plan.spreads:
             fabric.leader_of = self.leader_port
         super().__init__(nodes, fabric, trace, say, chance)
