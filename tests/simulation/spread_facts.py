@@ -6,6 +6,7 @@ from idempotency.identity import Member
 from region_broker.controller.cluster.spreading import SpreadKeeping, SpreadSettings
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.node import Node
+from tests.simulation.region_pair import Region
 
 HASTY: Final = SpreadSettings(
     steady_ms=800, common_ms=1_000, count_ms=2_000, differ_ms=4_000, preferred_ms=1_000, pause_ms=500, pause_max_ms=3_000,
@@ -31,7 +32,14 @@ def is_spread_as_wanted(image: MetadataImage) -> bool:
     return image.spread_wanted and all(spread.preferred[number] == by for number, by in led.items())
 
 
-def hasten_spread(node: Node) -> None:
-    """Let a node spread leaders as soon as a life leaves it in peace for a moment."""
-    assert node._replication is not None
-    node._replication.spread_keeper._core = SpreadKeeping(HASTY)
+def hasten_spread(region: Region) -> None:
+    """Let each life of a node spread leaders as soon as there is peace for a moment; called before it is opened."""
+    first = region.on_open
+
+    def opened(node: Node) -> None:
+        if first is not None:
+            first(node)
+        assert node._replication is not None
+        node._replication.spread_keeper._core = SpreadKeeping(HASTY)
+
+    region.on_open = opened

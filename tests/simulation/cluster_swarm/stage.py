@@ -44,11 +44,12 @@ class Stage(NodesStage[Member]):
         }  # fmt: skip
         for member in nodes.values():
             member.settings = self.settings
-            if plan.spreads:
-                member.on_open = hasten_spread
         if plan.spreads:
             fabric.leader_of = self.leader_port
         super().__init__(nodes, fabric, trace, say, chance)
+        if plan.spreads:
+            for member in nodes.values():
+                hasten_spread(member)
 
     def leader_port(self, topic: str, partition: int) -> int | None:
         """Return where the leader of a partition is met, as who leads the main group tells in Metadata; None where that one leads all."""
