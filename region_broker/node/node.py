@@ -162,6 +162,7 @@ class Node:
                     marker_ends=self.marker_ends, desk=self._desk, listener_origin=self._origin ^ 1,
                 ),
             )  # fmt: skip
+            self._forward_target.on_change_of_logs = self._replication.spread_keeper.note_forwarded
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -408,6 +409,7 @@ class Node:
             self._dispatcher, self.role, route.leads_under if route is not None else under_none
         )
         target.register(self.peers)
+        self._forward_target = target
         if self._cluster is not None:
             target.register_for_nodes(self._cluster.door)
         self.scrubber = compose_scrubber(
@@ -571,6 +573,7 @@ class Node:
                 readers=replication.readers.counts,
                 damage=self.scrubber.problem,
                 waiting=lambda: replication.copying_anew.waiting,
+                spread_waits=replication.spread_keeper.waits_for,
             )
         )
         service = ClusterService(view, cluster.controller)

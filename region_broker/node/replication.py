@@ -168,7 +168,7 @@ class Replication:
                 image=lambda: metadata.image,
                 apply=metadata.apply,
                 acts=lambda: role.acting and self.leadership.leads is not None,
-                trouble=self._trouble,
+                trouble=self.trouble,
                 clock=clock,
             )
         )
@@ -221,16 +221,6 @@ class Replication:
     def _serving(self) -> frozenset[Member]:
         return self.leading.serving()
 
-    def _trouble(self) -> str | None:
-        """Return what is wrong with a log that this node leads; the main leader's copies are mended only where it leads them, too."""
-        image = self._storage.metadata.image
-        for partition in self._storage.partitions:
-            row = image.leadership_of(partition.key)
-            leads = row is not None and row.leader == self._cluster.member
-            if partition.failed is not None and (leads or self.leadership.leads is not None):
-                return f"log {partition.key.encode()} has stopped"
-        return None
-
     def _cut_below(self) -> CutBelow | None:
         """Return how a log is cut below HW, while another region acts (INV-RFN5)."""
         domain = self._mirrored()
@@ -269,7 +259,7 @@ class Replication:
         return self.leadership.leads is not None and self._mirrored() is None
 
     def trouble(self) -> str | None:
-        """Return why leaders are to be gathered, as far as this node knows; None where nothing is wrong, or none are spread."""
+        """Return why leaders are not to be spread, as far as this node knows; None where nothing is wrong."""
         return self.groups.trouble() or self.stepping_down.waits
 
     def _copied_anew(self) -> None:

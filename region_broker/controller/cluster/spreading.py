@@ -177,17 +177,7 @@ class SpreadKeeping:
         self, image: MetadataImage, main: Leadership, facts: SpreadFacts, held: set[object], now_ms: int
     ) -> SpreadLeaders | None:  # fmt: skip
         nodes = _eligible(image)
-        may = (
-            image.spread_wanted
-            and image.feature_level >= since_type(SpreadLeaders)
-            and facts.acts
-            and facts.trouble is None
-            and len(nodes) >= LEAST
-            and facts.me in {node.member for node in nodes}
-            and all(node.member in main.in_sync for node in nodes)
-            and not is_kept_for_main(LeaderEpoch(image.last_leader_epoch + len(nodes)))
-        )
-        if not may:
+        if not image.spread_wanted or self._in_the_way(image, main, facts):
             return None
         # Who was in sync for a while goes on being it: a set that changes begins the time anew (INV-SPK1).
         situation = "steady", main.leader_epoch, main.in_sync, tuple(node.member for node in nodes)
@@ -206,6 +196,34 @@ class SpreadKeeping:
             expected_version=main.version,
             failover_number=failover_number_of(image),
         )
+
+    def waits_for(self, image: MetadataImage, facts: SpreadFacts) -> str:
+        """Return why leaders are not spread though they are to be, empty where they are, or are not to be."""
+        main = image.leadership
+        if image.spread is not None or not image.spread_wanted or main is None:
+            return ""
+        steady_s = self._settings.steady_ms // 1000
+        return self._in_the_way(image, main, facts) or (
+            f"the region is to act steadily for {steady_s} s, and longer where a spread has ended soon"
+        )
+
+    def _in_the_way(self, image: MetadataImage, main: Leadership, facts: SpreadFacts) -> str:
+        """Return what keeps leaders from being spread now, whatever was before (INV-SPK1); empty where nothing does."""
+        nodes = _eligible(image)
+        behind = [node.node_id for node in nodes if node.member not in main.in_sync]
+        if image.feature_level < since_type(SpreadLeaders):
+            return f"feature level {since_type(SpreadLeaders)} is not finalized: tidemark cluster upgrade --finalize"
+        if not facts.acts:
+            return "the region takes no writes, or another node leads it"
+        if facts.trouble is not None:
+            return facts.trouble
+        if len(nodes) < LEAST:
+            return "fewer than two nodes run"
+        if behind or facts.me not in {node.member for node in nodes}:
+            return f"not in sync: nodes {behind or [facts.me.node_id]}"
+        if is_kept_for_main(LeaderEpoch(image.last_leader_epoch + len(nodes))):
+            return "few leader epochs are left in this region epoch: they are kept for elections; a planned switch begins another one"
+        return ""
 
     # --- while leaders are spread ---
 

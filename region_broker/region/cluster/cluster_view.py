@@ -6,6 +6,7 @@ INV-CVW2  a follower is ready while it follows somebody: it serves reads and pas
 Not here: orders (`cluster_orders`), routes (`http_api`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +14,6 @@ from typing import Any, Final
 from idempotency.identity import Member
 from idempotency.ports import Clock
 from region_broker.controller.cluster_image import Leadership, NodeImage
-from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.dispatch.readers import ReaderCounts
 from region_broker.partitions.table import PartitionTable
@@ -42,6 +42,8 @@ class ViewParts:
     readers: ReaderCounts
     damage: Callable[[], str | None] = lambda: None
     waiting: Callable[[], Mapping[str, str]] = dict
+    spread_waits: Callable[[], str] = str
+    """Why leaders are not spread though they are to be (`spread_keeper`)."""
 
 
 class ClusterView:
@@ -147,7 +149,7 @@ class ClusterView:
             "node_id": parts.me.node_id,
             "nodes": [_node_row(node, leadership, followers, serving) for node in self._nodes()],
             "leadership": _leadership_row(leadership),
-            "spread": _spread_row(parts.metadata.image),
+            "spread": {**self._spread(), "waiting": parts.spread_waits()},
             "quorum": self._quorum(),
             "here": {
                 "leads": leadership is not None and leadership.leader == parts.me,
@@ -163,6 +165,19 @@ class ClusterView:
                 "stopped": self.stopped(),
             },
         }
+
+    def _spread(self) -> dict[str, Any]:
+        """Return how leaders are spread, and whether they are to be; `groups`: the data groups, none while one node leads all logs."""
+        image, counts = self.parts.metadata.image, Counter[int]()
+        spread = image.spread
+        if spread is None:
+            return {"wanted": image.spread_wanted, "groups": []}
+        counts.update(spread.group_of(log.key) for log in self.parts.partitions)
+        rows = [
+            {"group": number, "preferred": spread.preferred[number], "partitions": counts[number], **_leadership_row(row)}
+            for number, row in sorted(spread.groups.items())
+        ]  # fmt: skip
+        return {"wanted": image.spread_wanted, "groups": rows}
 
     def stopped(self) -> dict[str, str]:
         """Return the logs that do not run here, each with why, and why it is not copied again yet."""
@@ -254,20 +269,6 @@ def _node_row(
         "behind_ms": known.get("behind_ms"),
         "serves_readers": node.member in serving if known else None,
         "logs_stopped": known.get("logs_stopped"),
-    }
-
-
-def _spread_row(image: MetadataImage) -> dict[str, Any]:
-    """Return how leaders are spread, and whether they are to be; `groups`: the data groups, none while one node leads all logs."""
-    spread = image.spread
-    groups = {} if spread is None else spread.groups
-    return {
-        "wanted": image.spread_wanted,
-        "preferred": [] if spread is None else list(spread.preferred),
-        "topics": 0 if spread is None else len(spread.topics),
-        "groups": [
-            {"group": number, **_leadership_row(row)} for number, row in sorted(groups.items())
-        ],
     }
 
 

@@ -10,6 +10,8 @@ INV-LSH4  a node cuts its own logs by the lineage in its image before it follows
 INV-LSH6  what the region knows of itself stands in the metadata before a second node may be in sync: the first one's folder knows it
          1. The only node of a region has promised another region that it may act. 2. It is given two nodes more. 3. One of them is
          in sync, and is elected before the first one has written down what was promised: it would know nothing of it (T24).
+INV-LSH7  who is elected anew while it leads ends all that it did for the region before it leads again: coordinators are loaded, and logs are
+         led, under the new leader epoch
 INV-LSH5  who is deposed follows without waiting for the quorum: what it had begun to change is carried out as a follower's
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
@@ -159,6 +161,10 @@ class LeadershipDriver:
             image = self._parts.image()
             leadership = image.leadership
             if leadership is not None and self._is_named(image):
+                if self._led != NO_LEADER_EPOCH and not self.follows:  # INV-LSH7
+                    await self._parts.role.follow(
+                        "this node is elected anew, and begins to lead again"
+                    )
                 await self._lead(leadership.leader_epoch)
             else:
                 await self._follow(leadership)

@@ -360,24 +360,25 @@ class RegionGroups:
         return found
 
     def trouble(self) -> str | None:
-        """Return why leaders had better be gathered, as far as this node knows as a leader; None where nothing is wrong, or none are spread.
+        """Return why leaders had better be gathered, or not be spread, as far as this node knows as a leader; None where nothing is wrong.
 
-        What is mended, is mended with one leader: a log that has stopped, is damaged, or lacks at a member.
+        What is mended, is mended with one leader: a log that has stopped, is damaged, or lacks at a member. The main leader's copies count,
+        too: mirrors copy from them.
         """
-        spread = self._spread
-        if spread is None or self._image.spread is None:
-            return None
-        for group in self._data.values():
-            row = spread.groups.get(group.number)
+        spread = None if self._image.spread is None else self._spread
+        for group in self._data.values() if spread is not None else ():
+            row = spread.groups.get(group.number) if spread is not None else None
             is_off = group.leads is None and self._on is not None
             if is_off and is_named(self._image, row, self._parts.me, self._parts.life):
                 return f"node {self._parts.me} is named to lead data group {group.number}, and cannot: it has lost a log, or has led in that leader epoch before"
         for partition in self._parts.partitions:
-            if self._led(partition.key) or (self._leads_main and self.is_main(partition.key)):
+            if self._leads_main or self._led(partition.key):
                 if partition.failed is not None:
-                    return f"{partition.tp} has stopped at node {self._parts.me}, which leads it: {partition.failed}"
+                    return (
+                        f"{partition.tp} has stopped at node {self._parts.me}: {partition.failed}"
+                    )
                 if self.is_damaged(partition.key):
-                    return f"{partition.tp} is damaged at node {self._parts.me}, which leads it"
+                    return f"{partition.tp} is damaged at node {self._parts.me}"
         for member, each in self.standings().items():
             if each["logs_stopped"]:
                 return f"{each['logs_stopped']} logs have stopped at node {member}"

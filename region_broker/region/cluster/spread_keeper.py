@@ -4,6 +4,9 @@ INV-SPD1  a command is proposed by the node that leads the main group, one at a 
           next image
 INV-SPD2  a node that leads a data group and has trouble with its logs asks for gathering, whoever leads the main group: what is mended,
           is mended with one leader
+INV-SPD3  while clients of another region change logs here, one node leads all of them: what they send is carried to one node, whole
+          1. A client writes at a mirror, which carries its request to the main leader. 2. A partition in it is led by another node. 3. It
+          would be refused, and the client, which knows the mirror's nodes only, would send it there again for ever.
 
 Runs on each node, so that one that begins to lead knows how long spreads have lasted. Not here: when that is due.
 """
@@ -30,6 +33,8 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 
+FORWARDED_MS: Final = 600_000
+"""So long leaders are gathered behind a write that another region has forwarded."""
 AGAIN_MS: Final = 1_000
 """So long a data leader waits until it asks for gathering again."""
 
@@ -61,12 +66,30 @@ class SpreadKeeper:
         self._core = SpreadKeeping(settings or SpreadSettings())
         self._asking = asyncio.Lock()
         self._asks_again_ms = 0
+        self._forwarded_ms: int | None = None
+
+    def note_forwarded(self) -> None:
+        """Hear that another region's client changes a log here (INV-SPD3)."""
+        self._forwarded_ms = self._parts.clock.monotonic_ms()
+
+    def _trouble(self) -> str | None:
+        now_ms, forwarded_ms = self._parts.clock.monotonic_ms(), self._forwarded_ms
+        if forwarded_ms is not None and now_ms - forwarded_ms < FORWARDED_MS:
+            left_s = (FORWARDED_MS - now_ms + forwarded_ms) // 1000
+            return f"clients of another region write here, through its nodes; leaders are spread when none has for {left_s} s more"
+        return self._parts.trouble()
+
+    def waits_for(self) -> str:
+        """Return why leaders are not spread though they are to be, as people read it; empty where they are, or are not to be."""
+        parts = self._parts
+        facts = SpreadFacts(parts.me, parts.acts(), self._trouble())
+        return self._core.waits_for(parts.image(), facts)
 
     async def look(self) -> None:
         """Propose what is due, if anything is; to be called now and then."""
         parts, image = self._parts, self._parts.image()
         concerns = image.spread is not None or image.spread_wanted
-        facts = SpreadFacts(parts.me, parts.acts(), parts.trouble() if concerns else None)
+        facts = SpreadFacts(parts.me, parts.acts(), self._trouble() if concerns else None)
         command = self._core.step(image, facts, parts.clock.monotonic_ms())
         if command is not None:
             await self._propose(command, self._core.reason)

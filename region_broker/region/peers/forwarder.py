@@ -70,6 +70,8 @@ _GROUP_WAITS: Final = frozenset({11, 14})
 RETRY_PAUSE_MS: Final = 100
 IDLE_MS_MAX: Final = NODE_SILENCE_MS // 2
 """A connection to a node on which nothing was said for so long is made anew."""
+_OF_PARTITIONS: Final = frozenset({0, 21, 27, 61})
+"""Produce, DeleteRecords, WriteTxnMarkers, DescribeProducers: carried to the primary region, to one node of it."""
 _PRODUCE_KEY: Final = 0
 _OF_THE_QUORUM: Final = frozenset({55})
 """DescribeQuorum: asked of who leads the quorum, whoever leads the logs."""
@@ -428,6 +430,8 @@ class ForwardTarget:
         self._leads_under = leads_under
         self._numberings: dict[int, Numbering] = {}
         self._clients: WeakKeyDictionary[Session, Peer] = WeakKeyDictionary()
+        self.on_change_of_logs: Callable[[], None] = _nobody_hears
+        """Told of each request of another region's client that only the leader of a partition serves."""
 
     def register(self, server: PeerServer) -> None:
         """Answer `Forward` on `server`."""
@@ -456,6 +460,8 @@ class ForwardTarget:
         # And no await before the dispatcher starts (INV-FW3).
         refusal = self._refusal_to(session, message, incoming.api_key)
         _admit(peer, refusal, is_produce=incoming.api_key == _PRODUCE_KEY)
+        if incoming.api_key in _OF_PARTITIONS and not isinstance(session, NodeSession):
+            self.on_change_of_logs()
         try:
             answer = await self._dispatcher.answer(incoming)
         except CloseConnection as closing:
@@ -511,6 +517,10 @@ class ForwardTarget:
             NOT_LEADING,
             f"the request was forwarded under leader epoch {leader_epoch}, this node {leads}",
         )
+
+
+def _nobody_hears() -> None:
+    """Leaders are never spread."""
 
 
 def _admit(peer: Peer, refusal: PeerRefused | None, *, is_produce: bool) -> None:

@@ -10,7 +10,6 @@ from msgspec import structs
 
 from idempotency.identity import RegionEpoch
 from region_broker.controller.cluster_commands import ChangeGroupInSync, FenceNode
-from region_broker.controller.metadata_commands import RecordLineage
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
@@ -392,7 +391,15 @@ def test_INV_RGR2_another_lineage_ends_all_data_groups_in_that_step() -> None:
             base_region_epoch=RegionEpoch(8),
             base_number=1,
         )
-        region.change(RecordLineage(domain=DEFAULT_DOMAIN, entry=entry))
+        domain = structs.replace(
+            region.image.domains[DEFAULT_DOMAIN], lineage=(entry,), region_epoch=entry.region_epoch
+        )
+        # No command does that while leaders are spread (INV-SPR8).
+        region.becomes(
+            structs.replace(
+                region.image, version=region.image.version + 1, domains={DEFAULT_DOMAIN: domain}
+            )
+        )
         assert not any(node.groups.any_open for node in region.running)
         assert not any(each.leads for node in region.running for each in node.groups._data.values())
 
