@@ -28,6 +28,7 @@ _PLAIN: Final = ",".join(each.name.lower() for each in PLAIN_FAULTS)
 _EPILOG = """\b
 Examples:
   python -m chaos.nodes --seed 7 --rounds 20
+  python -m chaos.nodes --seed 7 --rounds 9 --spread
   python -m chaos.nodes --faults cut,full,eio --rounds 18
   python -m chaos.nodes --faults kill --victims leader --clients java --rounds 10
 """
@@ -61,10 +62,11 @@ Examples:
     help="Of which clients there is a transactional writer and a reader, with commas.",
 )
 @click.option("--set", "settings", multiple=True, help="librdkafka's key=value for all clients.")
+@click.option("--spread", "spreads", is_flag=True, help="Have partitions led by all nodes before each fault.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
 def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, count: int, faults: str, victims: str, tellers: int, producers: int, workers: int,
-    rows: int, clients: str, settings: tuple[str, ...], keep: bool,
+    rows: int, clients: str, settings: tuple[str, ...], spreads: bool, keep: bool,
 ) -> None:  # fmt: skip
     """Play a drill of nodes, and print what each kind of fault cost its clients."""
     wanted = [Fault[each.upper()] for each in faults.split(",")]
@@ -76,7 +78,9 @@ def main(  # noqa: PLR0913 -- one for each option
     stage = NodesStage(seed, folder / "cluster", wanted)
     load = Load(tellers, producers, workers, rows, [each for each in clients.split(",") if each])
     config = dict(each.split("=", 1) for each in settings)
-    drill = NodesDrill(stage, NodesClients(stage.bootstrap, seed, folder, load, config))
+    drill = NodesDrill(
+        stage, NodesClients(stage.bootstrap, seed, folder, load, config), spreads=spreads
+    )
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
     planned = rounds(seed, count, wanted, [Victim[each.upper()] for each in victims.split(",")])
     try:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from chaos.nodes.quorum import Quorum, quorum
 from region_broker.workbench.cluster_plan import RegionPlace
 
+INTERNAL_TOPICS: Final = frozenset({"__transaction_state", "__consumer_offsets", "__tidemarks"})
 _BEHIND_MAX: Final = 2
 _CALL_S: Final = 2.0
 
@@ -43,18 +44,23 @@ class RegionLook:
         )
 
     def _leads(self, *, everybody: bool) -> int | None:
-        """Return who leads all partitions; with `everybody`, only where all replicas are in sync."""
+        """Return who leads the ledgers, while each partition has a leader; with `everybody`, only where all replicas are in sync."""
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self._place.bootstrap, "log_level": 0})
         try:
             told = self._admin.list_topics(timeout=_CALL_S)
         except KafkaException:
             return None
+        ledgers = [
+            p.leader
+            for topic in told.topics.values()
+            if topic.topic in INTERNAL_TOPICS
+            for p in topic.partitions.values()
+        ]
         partitions = [p for topic in told.topics.values() for p in topic.partitions.values()]
-        leaders = {partition.leader for partition in partitions}
-        if len(leaders) != 1 or min(leaders) < 0:
+        if len(set(ledgers)) != 1 or min(partition.leader for partition in partitions) < 0:
             return None
         count = len(self._place.nodes)
         if everybody and any(len(partition.isrs) != count for partition in partitions):
             return None
-        return int(leaders.pop())
+        return int(ledgers[0])

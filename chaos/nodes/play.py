@@ -55,9 +55,10 @@ class Stall(threading.Thread):
 class NodesDrill:
     """The stage, its clients, and what was played."""
 
-    def __init__(self, stage_: NodesStage, clients: NodesClients) -> None:
-        """Nothing is started."""
+    def __init__(self, stage_: NodesStage, clients: NodesClients, *, spreads: bool = False) -> None:
+        """Nothing is started. `spreads`: partitions are led by all nodes when a fault comes (ADR 53)."""
         self.stage = stage_
+        self._spreads = spreads
         self.clients = clients
         self.played: list[Played] = []
         self._stall = Stall()
@@ -77,6 +78,8 @@ class NodesDrill:
     def play(self, rounds: Iterable[Round]) -> None:
         """Play each round; end early where something is wrong."""
         for each in rounds:
+            if self._spreads and not self.stage.spread():
+                return
             self._quiet(each)
             self._play(each)
             self.stage.check_ends()
