@@ -11,10 +11,16 @@ INV-WC3  it is the greatest such vector: no log waits for a transaction that it 
          under transactions v1 epochs do not tell a producer's transactions apart, so one that is open in a log
          may be taken for a part of the last committed one, until it ends
 INV-WC4  what was forgotten counts as one transaction over all logs: it is shown whole, or not at all
+INV-WC5  what is open in a log is no part of a transaction that an older tidemark holds, if it began where that one ends the log, or
+         behind it (T8, T9). So where nothing is forgotten, the ends at a tidemark are not below those at an older one, whoever looks
 
 1. A region that acts forgets which transactions it completed. 2. Another one takes over, and this one returns as a
 mirror. 3. A log with an open transaction ends before it, and what it forgot behind that has other halves in logs with
 nothing open: these may not be shown either, though nobody can name them any more.
+
+INV-WC5: 1. Under transactions v1 a mirror shows a transaction over logs A and B. 2. The producer's next one begins in log C, and is
+open there at the next tidemarks. What was shown stays, as its end is remembered. 3. Another node leads the mirror, and remembers
+nothing: what is open in C has the producer's epoch, and would be taken for a part of what was shown before.
 
 Two logs are tied only by transactions that wrote to both, so a long transaction holds back what it overlaps, and
 what that overlaps, and nothing else. Rules T8 and T9 make it enough to look below D: all data of a decision of
@@ -22,13 +28,19 @@ the cut lies there.
 Not here: when to ask and what to remember (`region_broker.region.mirror.mirror_view`).
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from geo_replicator.lineage import LogKey
-from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Round
 from idempotency.partition_state import CompletedTxn, UnendedTxn
+
+RoundBefore: TypeAlias = Callable[[LogKey, int], Round]
+"""The round of a tidemark that ends a log at or below an offset, the newest such one that is known; `NO_ROUND` without one."""
+
+NO_ROUND: Final = Round(0)
+"""Below the round of every decision."""
 
 
 class Forgotten(NamedTuple):
@@ -61,16 +73,26 @@ class LogTransactions:
         ]
 
 
-def whole_cut(logs: Mapping[LogKey, LogTransactions]) -> dict[LogKey, int]:
-    """Return the end of each log for read-committed readers (INV-WC1..3); O(n log n) in transactions."""
-    return _Search(logs).run()
+def _no_tidemark(_key: LogKey, _offset: int) -> Round:
+    return NO_ROUND
+
+
+def whole_cut(
+    logs: Mapping[LogKey, LogTransactions], round_before: RoundBefore = _no_tidemark
+) -> dict[LogKey, int]:
+    """Return the end of each log for read-committed readers (INV-WC1..3, 5); O(n log n) in transactions.
+
+    `round_before` is asked only for what is open and may be a part of a committed transaction.
+    """
+    return _Search(logs, round_before).run()
 
 
 class _Search:
     """Lowers the ends until nothing is cut in two: each transaction is hidden at most once."""
 
-    def __init__(self, logs: Mapping[LogKey, LogTransactions]) -> None:
+    def __init__(self, logs: Mapping[LogKey, LogTransactions], round_before: RoundBefore) -> None:
         self._logs = logs
+        self._round_before = round_before
         self._ends = {key: log.stable_offset for key, log in logs.items()}
         self._parts: dict[Hashable, list[tuple[LogKey, CompletedTxn]]] = {}
         self._by_last = {
@@ -110,14 +132,26 @@ class _Search:
 
     def _without_all_markers(self) -> Iterator[Hashable]:
         """Yield the transactions that are committed in one log and without a marker in another."""
-        unended: dict[int, list[UnendedTxn]] = {}
-        for log in self._logs.values():
+        unended: dict[int, list[tuple[LogKey, UnendedTxn]]] = {}
+        for key, log in self._logs.items():
             for open_txn in log.unended:
-                unended.setdefault(open_txn.producer_id, []).append(open_txn)
+                unended.setdefault(open_txn.producer_id, []).append((key, open_txn))
         for identity, parts in self._parts.items():
             txn = parts[0][1]
-            if _is_among(txn, unended.get(txn.producer_id, ())):
+            others = unended.get(txn.producer_id, ())
+            if any(self._is_part(txn, key, other) for key, other in others):
                 yield identity
+
+    def _is_part(self, txn: CompletedTxn, key: LogKey, other: UnendedTxn) -> bool:
+        """Return whether `other`, in the log `key`, may be a part of `txn`, which is committed elsewhere."""
+        if other.decision is not None:
+            return other.decision == txn.decision
+        return (
+            other.producer_epoch == txn.producer_epoch
+            and txn.decision is not None
+            and txn.decision.is_newer_than(other.decided_before)
+            and txn.decision.stamp >= self._round_before(key, other.first_offset)
+        )
 
 
 def _identity(key: LogKey, txn: CompletedTxn) -> Hashable:
@@ -125,17 +159,3 @@ def _identity(key: LogKey, txn: CompletedTxn) -> Hashable:
         return NO_PRODUCER_ID
     # A marker that an administrator wrote by hand names no decision: it stands for its own log only.
     return (key, txn.marker_offset) if txn.decision is None else txn.decision
-
-
-def _is_among(txn: CompletedTxn, unended: Iterable[UnendedTxn]) -> bool:
-    for other in unended:
-        if other.decision is not None:
-            if other.decision == txn.decision:
-                return True
-        elif (
-            other.producer_epoch == txn.producer_epoch
-            and txn.decision is not None
-            and txn.decision.is_newer_than(other.decided_before)
-        ):
-            return True
-    return False

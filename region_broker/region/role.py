@@ -332,8 +332,13 @@ class RegionRole:
         self._spawn(self._link.run(), "link")
 
     async def final_round(self) -> TidemarkPoint:
-        """Wait until all that was begun is durable, then publish it; raises `RoundFailed`."""
-        if self._cut_leader is None:
+        """Wait until all that was begun is durable, then publish it; raises `RoundFailed`, also where the term ends meanwhile.
+
+        1. A candidate asks for a promise. 2. The last records wait for followers. 3. This node is deposed, and its term ends: what waits in a
+        peer's question is not cancelled with it.
+        """
+        cut_leader = self._cut_leader
+        if cut_leader is None:
             raise RoundFailed("this region publishes no tidemarks now")
         if (
             not self._services.is_gathered()
@@ -348,7 +353,9 @@ class RegionRole:
                     await log.wait_committed(log.log_end_offset)
         except LogError as error:
             raise RoundFailed(f"not everything that was appended is durable: {error}") from error
-        return await self._cut_leader.final_round()
+        if self._cut_leader is not cut_leader:
+            raise RoundFailed("this node leads its region no more: ask again")
+        return await cut_leader.final_round()
 
     def _spawn(self, work: Coroutine[object, None, None], name: str) -> None:
         assert self._tasks is not None, "run is not running"

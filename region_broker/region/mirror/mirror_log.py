@@ -15,9 +15,10 @@ from uuid import UUID
 from geo_replicator.events import MirrorLogEnd
 from geo_replicator.history import ShownLog
 from geo_replicator.lineage import Cut, LogKey
-from geo_replicator.ports import LinkFailed, LogHalted
+from geo_replicator.ports import LinkFailed, LogHalted, ReachedStore
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
+from geo_replicator.whole_cut import RoundBefore
 from geo_replicator.whole_ends import View, WholeEnds
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.record_batch import BatchError, iter_headers
@@ -26,6 +27,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.records.batches import RecordsError, iter_records
 from region_broker.region.mirror.mirror_view import MirrorView
+from region_broker.region.mirror.rounds_before import RoundsBefore
 from region_broker.region.mirror.shown_history import ShownHistory
 
 READ_BYTES: Final = 1024 * 1024
@@ -43,7 +45,12 @@ class TidemarkLog:
     def __init__(self, partitions: PartitionTable, ledgers: LedgerTopics) -> None:
         """Read the log of `ledgers` in `partitions`."""
         self._partitions = partitions
+        self._ledgers = ledgers
         self._key = ledgers.tidemark_key
+
+    def rounds_before(self, reached: ReachedStore) -> RoundBefore:
+        """Return who knows which tidemark was reached before a transaction began in a log (INV-WC5)."""
+        return RoundsBefore(self, self._ledgers, reached).round_before
 
     def durable_end(self, key: LogKey) -> int | None:
         """Return below which offset the log is durable; None where it has stopped, or there is no such topic."""

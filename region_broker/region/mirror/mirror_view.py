@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
+from geo_replicator.whole_cut import Forgotten, LogTransactions, RoundBefore, whole_cut
 from geo_replicator.whole_ends import Unlisted, View, WholeEnds
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
@@ -41,9 +41,16 @@ _log: Final = logging.getLogger("tidemark.mirror")
 class MirrorView:
     """Shows the logs of one mirror; remembers which of them hold something back."""
 
-    def __init__(self, partitions: PartitionTable, clock: Clock, whole_wait_ms: int) -> None:
-        """Nothing is shown yet."""
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        clock: Clock,
+        whole_wait_ms: int,
+        round_before: RoundBefore,
+    ) -> None:
+        """Nothing is shown yet; `round_before` knows the tidemarks that were reached (INV-WC5)."""
         self._partitions = partitions
+        self._round_before = round_before
         self._clock = clock
         self.whole_wait_ms = whole_wait_ms
         """May be changed at any time: what is held is looked at again by the new one."""
@@ -153,7 +160,7 @@ class MirrorView:
             logs[key] = _transactions(partition, bounds[key])
         if self._has_forgotten:
             logs = self._with_forgotten(logs, bounds)
-        ends = whole_cut(logs)
+        ends = whole_cut(logs, self._round_before)
         count = sum(len(log.committed) + len(log.unended) for log in logs.values())
         self._rest_until_ms = now_ms + count // _TRANSACTIONS_PER_REST_MS
         for key, end in ends.items():

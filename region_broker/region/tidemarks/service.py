@@ -147,7 +147,8 @@ class TidemarkService:
         """Return the link that follows `term`; what was reached before is shown at once (T16)."""
         parts = self._parts
         ledgers = ledgers_of(parts.metadata.image)
-        self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms)
+        rounds_before = TidemarkLog(parts.partitions, ledgers).rounds_before(parts.reached)
+        self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms, rounds_before)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
         primary = primary_of(parts.network, parts.addresses, term, parts.identity, logs)
         ports = LinkPorts(

@@ -19,6 +19,7 @@ from tests.simulation.cluster_swarm.rack_reader import RackReader
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cut_judge import whole
 from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.node_faults.refusals import of_no_clock
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
 from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
@@ -137,7 +138,9 @@ class Judge:
             for each in aborted_and_shown(attempts, found.story.sightings)[:5]
         ]
         found.wrong += [
-            f"a producer is refused for good: {each}" for w in clients.writers for each in w.refused
+            f"a producer is refused for good: {each}"
+            for writer in clients.writers
+            for each in of_no_clock(writer.refused, was_behind=self.stage.was_clock_behind)
         ]
         for reader in self.rack_readers():
             found.wrong += reader.judged(found.story.final[REGION])

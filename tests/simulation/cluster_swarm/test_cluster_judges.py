@@ -13,12 +13,39 @@ from chaos.story import Place
 from region_broker.controller.metadata_image import TopicImage
 from tests.simulation.cluster_swarm.logs import ClusterTrims
 from tests.simulation.cluster_swarm.topics import Made, records_wrong, topics_wrong
+from tests.simulation.node_faults.refusals import of_no_clock
 from tests.simulation.region_cluster import Member
 from tests.simulation.swarm.workloads.trims import TOPIC
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 NAME = "maker-0-0"
 HERE = Place(NAME, 0, 0, "maker-0 0 1")
+
+
+@pytest.mark.parametrize(
+    ("refused", "was_behind", "wrong"),
+    [
+        ("", True, ""),
+        ("1/70 early, 1/71 order, 1/72 order, 1/73 order, 1/74 order", True, ""),
+        ("1/70 early, 1/71 early, 1/72 order, 1/9 early, 1/10 order", True, ""),
+        ("1/70 early, 1/71 order", False, "1/70 early, 1/71 order"),
+        ("1/71 order", True, "1/71 order"),
+        ("1/70 order, 1/70 early", True, "1/70 order"),
+        ("1/70 early, 1/75 order", True, "1/75 order"),
+        ("1/70 early, 1/70 order", True, "1/70 order"),
+        ("1/70 early, 0/71 order", True, "0/71 order"),
+        ("1/70 early, 1/71 fenced", True, "1/71 fenced"),
+    ],
+)
+def test_INV_NFR1_what_a_clock_that_is_behind_accounts_for(
+    refused: str, was_behind: bool, wrong: str
+) -> None:
+    def told(texts: str) -> list[str]:
+        names = {"early": "invalid_timestamp", "order": "out_of_order_sequence_number"}
+        words = [each.split() for each in texts.split(", ") if each]
+        return [f"{place}: {names.get(error, error)}" for place, error in words]
+
+    assert list(of_no_clock(told(refused), was_behind=was_behind)) == told(wrong)
 
 
 def made(**values: Any) -> Made:

@@ -133,7 +133,7 @@ MUTANTS: Final = (
         "torn in the view of mirror",
         (
             "region_broker.region.mirror.mirror_view:MirrorView._whole_ends",
-            "ends = whole_cut(logs)",
+            "ends = whole_cut(logs, self._round_before)",
             "ends = {key: log.stable_offset for key, log in logs.items()}",
         ),
     ),

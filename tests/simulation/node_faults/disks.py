@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import Any, Final
 
+from region_broker.log.log_config import TIMESTAMP_AFTER_MS_DEFAULT
 from tests.simulation.disk import GROWING
 from tests.simulation.node_faults.stage import NodesStage
 
@@ -75,6 +76,7 @@ async def clock_off(stage: NodesStage[Any], name: str, for_s: float, chance: Ran
     """Let the clock of the machine jump, and jump back."""
     wall = stage.nodes[name].wall
     wall.off_ms = chance.choice(OFF_MS)
+    stage.was_clock_behind |= -wall.off_ms > TIMESTAMP_AFTER_MS_DEFAULT
     stage.tell(f"  the clock of {name} is off by {wall.off_ms} ms")
     await asyncio.sleep(for_s)
     wall.off_ms = 0

@@ -49,6 +49,8 @@ class NodesStage(Generic[AnyRegion]):
         self.disk_failed: set[str] = set()
         self.damaged: set[str] = set()
         """Nodes in whose folders a bit has flipped."""
+        self.was_clock_behind = False
+        """Whether the clock of a node was behind by more than `message.timestamp.after.max.ms`."""
         self.paused: set[str] = set()
         self.disturbed: set[str] = set()
         self.doubted: dict[str, tuple[str, ...]] = {}

@@ -19,6 +19,7 @@ from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.cluster_regions import ClusterRegion
 from tests.simulation.cluster_swarm.judge import _difference
 from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.node_faults.refusals import of_no_clock
 from tests.simulation.regions_swarm.stage import Stage, service_of
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
@@ -100,7 +101,8 @@ class RegionsJudge:
             self.wrong.append("the regions have other topics")
         if not story.words:
             for writer in self.clients.writers:
-                self.wrong += [f"without a word a producer is refused: {e}" for e in writer.refused]
+                refused = of_no_clock(writer.refused, was_behind=stage.was_clock_behind)
+                self.wrong += [f"without a word a producer is refused: {e}" for e in refused]
 
     async def _losses(self) -> list[Mapping[str, Any]]:
         """Return what the leaders list: each of them has cut its own logs."""

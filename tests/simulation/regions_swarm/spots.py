@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from typing_extensions import override
 
 from region_broker.node import Node
-from tests.simulation.cluster_regions import AnyNode, ClusterRegion
+from tests.simulation.cluster_regions import AnyNode, ClusterRegion, leader_epoch_of
 from tests.simulation.kafka_client import Connection
 from tests.simulation.region_pair import Region
 from tests.simulation.regions_swarm.stage import Stage
@@ -75,11 +75,16 @@ class _AuditedStage:
 
 
 class RegionAuditor(Auditor):
-    """Looks at the view of a mirror at the node that leads it, whichever that is: the view goes on with the next one (INV-TKO1)."""
+    """Looks at the view of a mirror at the node that leads it, whichever that is: the view goes on with the next one (INV-TKO1).
+
+    Not at one that was deposed and is cut off from those who know: it shows what it had reached, as a deposed leader does in Kafka,
+    whose clients take no leader of an older leader epoch than they have heard of, either (KIP-320).
+    """
 
     def __init__(self, stage: Stage, name: str) -> None:
         """Nothing is asked before `run`."""
         self._spots = spots(stage, f"auditor {name}")
+        self._leader_epoch = 0
         super().__init__(cast("OtherStage", _AuditedStage(stage, self._spots)), name)
 
     @override
@@ -87,6 +92,10 @@ class RegionAuditor(Auditor):
         spot = cast("Spot", self._spots[self.name])
         if spot.leader is not spot.met:
             raise ConnectionAbortedError("another node leads")
+        leader_epoch = leader_epoch_of(spot.leader) if spot.leader is not None else 0
+        if leader_epoch < self._leader_epoch:
+            raise ConnectionAbortedError("this one was deposed")
+        self._leader_epoch = leader_epoch
         await super()._look(connection)
 
 

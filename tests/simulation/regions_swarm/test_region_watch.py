@@ -62,6 +62,34 @@ def test_INV_RGW3_a_high_watermark_that_goes_back_more_often_than_by_a_cut_is_se
     assert "goes back from 8 to 6" in found[0]
 
 
+def test_INV_RGW3_a_node_that_follows_is_cut_by_each_takeover_once(
+    found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its metadata name the takeover, before the next leader epoch is begun; its role says nothing of it."""
+    monkeypatch.undo()
+    here, one, epoch = watching(found), log(9), {"now": 17}
+    follower = node(one)
+    role = SimpleNamespace(region_epoch=0)
+    monkeypatch.setattr(watch, "leadership_of", lambda _node: SimpleNamespace(leader_epoch=HERE[0]))
+
+    def seen(high_watermark: int) -> None:
+        domain = SimpleNamespace(region_epoch=epoch["now"])
+        metadata = SimpleNamespace(image=SimpleNamespace(main_domain=domain))
+        storage = SimpleNamespace(partitions=(one,), metadata=metadata)
+        follower.node = SimpleNamespace(role=role, storage=storage)
+        one.high_watermark = high_watermark
+        here._look_at_high_watermarks(follower)
+
+    seen(9)
+    seen(7)
+    epoch["now"] = 24
+    seen(7)
+    seen(6)
+    assert not found
+    seen(5)
+    assert "goes back from 6 to 5" in found[0]
+
+
 def test_INV_RGW3_a_log_that_starts_anew_does_not_go_back(found: list[str]) -> None:
     here, one = watching(found), log(9)
     for high_watermark in (9, 7):

@@ -2,8 +2,8 @@
 
 INV-RGW1  in a region a leader epoch is led by one life of one node
 INV-RGW2  a region epoch is acted under by one region
-INV-RGW3  the high watermark of a log never goes back under one leader epoch and region epoch, in one life of a node, but where its log
-          starts anew, and once as it is cut by a takeover, before the next leader epoch is begun (T20)
+INV-RGW3  the high watermark of a log never goes back under one leader epoch and region epoch, by the node's metadata and in one life of
+          it, but where its log starts anew, and once as it is cut by a takeover, before the next leader epoch is begun (T20)
 INV-RGW4  nodes in sync with the newest leader of their region have the same bytes below the lower high watermark of two
 """
 
@@ -140,8 +140,9 @@ class Watch:
 
 
 def _under(node: AnyNode) -> _Under:
-    leadership = leadership_of(node)
-    return 0 if leadership is None else leadership.leader_epoch, int(node.node.role.region_epoch)
+    """Return the epochs that its metadata name: the role of a node that follows says nothing of takeovers."""
+    leadership, domain = leadership_of(node), node.node.storage.metadata.image.main_domain
+    return 0 if leadership is None else leadership.leader_epoch, int(domain.region_epoch)
 
 
 def _sound_logs(node: AnyNode) -> Iterator[Partition]:

@@ -5,7 +5,13 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.lineage import LogKey
-from geo_replicator.whole_cut import Forgotten, LogTransactions, whole_cut
+from geo_replicator.whole_cut import (
+    NO_ROUND,
+    Forgotten,
+    LogTransactions,
+    RoundBefore,
+    whole_cut,
+)
 from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round
 from idempotency.partition_state import UnendedTxn
@@ -18,13 +24,17 @@ OLDER, DECISION, NEWER = (
 )
 
 
-def shown_here(unended: UnendedTxn) -> int:
+def never(_key: LogKey, _offset: int) -> Round:
+    return NO_ROUND
+
+
+def shown_here(unended: UnendedTxn, rounds: RoundBefore = never) -> int:
     """Return the end of a log with one transaction at 5, committed by DECISION, beside one that is `unended` at 3."""
     committed = CompletedTxn(
         ProducerId(PRODUCER), 5, 6, 5, ProducerEpoch(EPOCH), committed=True, decision=DECISION
     )
     logs = {HERE: LogTransactions(7, [committed], []), THERE: LogTransactions(3, [], [unended])}
-    ends = whole_cut(logs)
+    ends = whole_cut(logs, rounds)
     assert ends[THERE] == 3
     return ends[HERE]
 
@@ -52,6 +62,18 @@ def test_INV_WC3_without_a_marker_its_epoch_and_the_decision_before_tell(
         )
         == end
     )
+
+
+@pytest.mark.parametrize(("round_before", "end"), [(0, 5), (20, 5), (21, 7)])
+def test_INV_WC5_what_began_behind_a_tidemark_is_no_part_of_what_that_holds(
+    round_before: int, end: int
+) -> None:
+    def rounds(key: LogKey, offset: int) -> Round:
+        assert (key, offset) == (THERE, 3)
+        return Round(round_before)
+
+    unended = UnendedTxn(ProducerId(PRODUCER), ProducerEpoch(EPOCH), 3, None, OLDER)
+    assert shown_here(unended, rounds) == end
 
 
 def test_INV_WC3_another_producer_holds_nothing_back() -> None:

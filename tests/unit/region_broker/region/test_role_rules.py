@@ -9,7 +9,7 @@ import pytest
 
 from idempotency.identity import RegionEpoch
 from region_broker.log.failures import NotLeader
-from region_broker.region.ports import RegionLog, RoleServices, Term
+from region_broker.region.ports import RegionLog, RoleServices, RoundFailed, Term
 from region_broker.region.role import NodeIdentity, RegionRole
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
 
@@ -140,6 +140,24 @@ async def test_INV_LSH5_a_node_follows_before_changes_under_way_have_ended() -> 
             assert services.role.serving is None
         with pytest.raises(NotLeader):
             waiting.result()
+
+
+async def test_INV_RR4_a_last_tidemark_that_waits_is_refused_where_the_term_ends_meanwhile() -> (
+    None
+):
+    """1. A candidate asks for a promise. 2. A change under way is waited for. 3. This node is deposed. 4. The change ends.
+
+    Found by `tests.simulation.regions_swarm --seed 5417 --minutes 0.2`: the node ended.
+    """
+    async with played() as services:
+        await services.act()
+        services.role.open_gate()
+        with services.role.change():
+            waiting = asyncio.get_running_loop().create_task(services.role.final_round())
+            await asyncio.sleep(0)
+            await services.role.follow("node 2 leads")
+        with pytest.raises(RoundFailed, match="ask again"):
+            await waiting
 
 
 async def test_INV_LSH1_the_gate_is_closed_before_a_follower_waits_for_anything() -> None:

@@ -10,6 +10,7 @@ from geo_replicator.events import MirrorLogEnd
 from geo_replicator.lineage import LogKey
 from geo_replicator.link.comparing import agrees
 from geo_replicator.ports import LinkFailed
+from geo_replicator.whole_cut import NO_ROUND
 from region_broker.region.mirror.donor import NEVER_DUE, DonorPrimary
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.mirror.mirror_view import MirrorView
@@ -22,7 +23,7 @@ from tests.fixtures.waiting import until
 
 def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorPartitions]:
     """Return the donor that listens there, as the candidate sees it, and the candidate's own logs."""
-    view = MirrorView(candidate.partitions, candidate.clock, 0)
+    view = MirrorView(candidate.partitions, candidate.clock, 0, lambda *_: NO_ROUND)
     logs = MirrorPartitions(candidate.partitions, ledgers_of(candidate.metadata.image), view)
     addresses = RegionAddresses({"donor": [("127.0.0.1", donor_port)]})
     primary = PeerPrimary(candidate.network, addresses, "donor", candidate.identity, REGION_EPOCH)

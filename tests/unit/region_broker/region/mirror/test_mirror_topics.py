@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from geo_replicator.ports import LinkFailed
 from geo_replicator.topology import LedgerTopics
+from geo_replicator.whole_cut import NO_ROUND
 from idempotency.identity import LeaderEpoch
 from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
@@ -41,7 +42,7 @@ async def mirror(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 def topics_of(site: Site) -> MirrorTopicStore:
-    view = MirrorView(site.partitions, site.clock, 0)
+    view = MirrorView(site.partitions, site.clock, 0, lambda *_: NO_ROUND)
     logs = MirrorPartitions(site.partitions, LedgerTopics(TOPIC_ID, TOPIC_ID), view)
     return MirrorTopicStore(site.metadata, site.partitions, logs, lambda: None)
 
@@ -119,7 +120,7 @@ async def test_INV_MT2_the_replication_hears_of_a_log_before_anybody_asks_how_fa
             super().take_on(partition, is_new=is_new)
             happened.append(f"taken on {partition.tp.partition}")
 
-    view = MirrorView(mirror.partitions, mirror.clock, 0)
+    view = MirrorView(mirror.partitions, mirror.clock, 0, lambda *_: NO_ROUND)
     logs = Watching(mirror.partitions, LedgerTopics(TOPIC_ID, TOPIC_ID), view)
     topics = MirrorTopicStore(
         mirror.metadata, mirror.partitions, logs, lambda: happened.append("told")

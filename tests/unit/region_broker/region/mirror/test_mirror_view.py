@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from geo_replicator.lineage import LogKey
+from geo_replicator.whole_cut import NO_ROUND
 from geo_replicator.whole_ends import AS_FORGOTTEN, NOTHING_WHOLE, Unlisted, WholeEnds
 from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Round, SequenceNumber
@@ -41,9 +42,11 @@ class Mirror:
     fixture: Fixture = field(default_factory=lambda: fixture(partition_count=2))
     durable: WholeEnds = AS_FORGOTTEN
     has_half: bool = True
+    before: Round = NO_ROUND
+    """The round of the newest tidemark that ends each log at or below any offset."""
 
     def __post_init__(self) -> None:
-        self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms)
+        self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms, lambda *_: self.before)
         for partition in self.fixture.partitions:
             partition.become_mirror()
         if self.has_half:
@@ -98,7 +101,7 @@ class Mirror:
         """Lose all that the process knew of what it showed, but what is durable of it; D is `cuts`, else the ends."""
         for partition in self.fixture.partitions:
             partition.rewind_cut(0)
-        self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms)
+        self.view = MirrorView(self.fixture.table, self.clock, self.wait_ms, lambda *_: self.before)
         ends = cuts or [partition.log_end_offset for partition in self.fixture.partitions]
         self.view.show_again(dict(zip(ALL, ends, strict=True)), self.durable)
 
@@ -462,7 +465,9 @@ def test_INV_MV6_what_another_log_forgot_keeps_an_end_unknown() -> None:
     mirror.act(0)
     for partition in mirror.fixture.partitions:
         partition.rewind_cut(0, is_end=False)
-    mirror.view = MirrorView(mirror.fixture.table, mirror.clock, mirror.wait_ms)
+    mirror.view = MirrorView(
+        mirror.fixture.table, mirror.clock, mirror.wait_ms, lambda *_: NO_ROUND
+    )
     mirror.view.show_again({ALL[0]: 1, ALL[1]: 2}, NOTHING_WHOLE)
     mirror.view.show(mirror.view.view({}))
     other = mirror.fixture.partitions[1].sight
@@ -472,3 +477,19 @@ def test_INV_MV6_what_another_log_forgot_keeps_an_end_unknown() -> None:
     mirror.show()
     assert mirror.shown == [2, 2]
     assert other.knows_end(Isolation.READ_COMMITTED)
+
+
+def test_INV_WC5_another_node_shows_no_less_while_the_next_transaction_of_a_producer_is_open() -> (
+    None
+):
+    mirror = Mirror(has_half=False)
+    mirror.write(7, 0)
+    mirror.mark(0)
+    mirror.show()
+    mirror.write(7, 1)
+    mirror.show()
+    assert mirror.shown == [2, 0]
+    mirror.durable, mirror.before = NOTHING_WHOLE, Round(2)  # it has a file of its own
+    mirror.start_again()
+    mirror.show()
+    assert mirror.shown == [2, 0]
