@@ -10,7 +10,7 @@ import msgspec
 
 from geo_replicator.folder_life import Shown
 from idempotency.identity import LeaderEpoch
-from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_image import AddedNode, NodeImage
 from region_broker.controller.metadata_image import DomainImage
 from region_broker.controller.raft.entries import Member
 
@@ -54,6 +54,21 @@ class RemoveNode(msgspec.Struct, frozen=True, tag=True):
     incarnation: UUID
 
 
+class AddNode(msgspec.Struct, frozen=True, tag=True):
+    """Make a node known to all nodes of the region, before it runs; refused where its id or an address of it is another one's.
+
+    One that is known and not heard is given other addresses by it. It gives nobody a vote, and nobody waits for that node.
+    """
+
+    node: AddedNode
+
+
+class WithdrawNode(msgspec.Struct, frozen=True, tag=True):
+    """Take back that a node was added; refused once it has registered: then it is removed (`RemoveNode`)."""
+
+    node_id: int
+
+
 class ElectLeader(msgspec.Struct, frozen=True, tag=True):
     """Let an in-sync member lead under a new leader epoch; the in-sync set stays, until the new leader says otherwise."""
 
@@ -90,7 +105,9 @@ class FinalizeLevel(msgspec.Struct, frozen=True, tag=True):
     level: int
 
 
-NodeCommand: TypeAlias = RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode
+NodeCommand: TypeAlias = (
+    RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode | AddNode | WithdrawNode
+)
 LeadershipCommand: TypeAlias = ElectLeader | ElectUnclean | ChangeInSync
 
 
@@ -110,6 +127,8 @@ ClusterCommand: TypeAlias = (
     | UnfenceNode
     | DrainNode
     | RemoveNode
+    | AddNode
+    | WithdrawNode
     | ElectLeader
     | ElectUnclean
     | ChangeInSync

@@ -18,13 +18,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from idempotency.identity import RegionEpoch
-from region_broker.controller.cluster_commands import BearDomain, FinalizeLevel
+from region_broker.controller.cluster_commands import (
+    AddNode,
+    BearDomain,
+    FinalizeLevel,
+    WithdrawNode,
+)
 from region_broker.controller.refusals import CommandRefused
 
 FIRST_LEVEL: Final = 1
 """What folders have that name none, and what nodes speak that say no range."""
-SUPPORTED: Final = range(FIRST_LEVEL, 3)
-"""What this release knows. 2 brought: levels that are finalized; a region that grows from one node (INV-MH7); births that take no takeover back (INV-M18)."""
+SUPPORTED: Final = range(FIRST_LEVEL, 4)
+"""What this release knows. 2 brought: levels that are finalized; a region that grows from one node (INV-MH7); births that take no takeover back (INV-M18).
+3: nodes that are added to a region that runs (INV-MN8)."""
 LEVELS_MAX: Final = 256
 """More are not told apart by clients (`finalized_epoch`)."""
 FEATURE: Final = "tidemark.version"
@@ -32,7 +38,12 @@ FEATURE: Final = "tidemark.version"
 NOT_SUPPORTED: Final = "feature-level"
 """The code of refusals because of a level."""
 
-_SINCE: Final[Mapping[type, int]] = {FinalizeLevel: 2, BearDomain: 2}
+_SINCE: Final[Mapping[type, int]] = {
+    FinalizeLevel: 2,
+    BearDomain: 2,
+    AddNode: 3,
+    WithdrawNode: 3,
+}
 """What came with a later level than the first one."""
 
 assert SUPPORTED.stop <= LEVELS_MAX

@@ -82,6 +82,10 @@ class Replication:
         tidemarks.on_logs_changed = self.logs_changed
         metadata, partitions = storage.metadata, storage.partitions
         lineage = KnownLineage(lambda: metadata.image)
+
+        def least() -> int:
+            return default_min_in_sync(cluster.node_count())
+
         self._cuts = LineageCuts(
             LineageCutParts(
                 region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=lineage, quarantine=storage.quarantine,
@@ -95,7 +99,7 @@ class Replication:
                 clock=clock,
                 image=lambda: metadata.image,
                 propose=self._propose,
-                min_in_sync=default_min_in_sync(cluster.node_count),
+                min_in_sync=least,
                 settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
                 lineage=lambda: digest_of(lineage()),
                 owes_cut=self._cuts.owes,
@@ -158,7 +162,7 @@ class Replication:
             metadata=metadata,
             partitions=partitions,
             clock=clock,
-            least_others=default_min_in_sync(cluster.node_count),
+            least_others=least,
         )
         self.copying_anew = CopyingAnew(
             CopyingAnewParts(

@@ -21,7 +21,6 @@ from region_broker.controller.cluster_commands import (
 from region_broker.controller.cluster_levels import LOWERED
 from region_broker.controller.feature_levels import (
     NOT_SUPPORTED,
-    SUPPORTED,
     allows,
     finalized_epoch,
     objection_to,
@@ -193,7 +192,7 @@ async def test_a_new_folder_begins_at_the_newest_level_and_an_older_one_keeps_it
         await opened(tmp_path, OLD)
     (tmp_path / "new").mkdir()
     store = await opened(tmp_path / "new", NEW)
-    assert store.image.feature_level == SUPPORTED[-1]
+    assert store.image.feature_level == NEW[-1]
     await store.close()
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from region_broker.cli.cluster import cluster
 from region_broker.controller.cluster_commands import RegisterNode
+from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded
@@ -74,7 +75,7 @@ async def test_each_node_is_told_and_the_older_one_by_what_it_registered(region:
     found = json.loads(shown.stdout)
     assert (found["finalized"], found["may_be_raised_to"]) == (1, 1)
     rows = [(row["node_id"], row["lowest_level"], row["newest_level"]) for row in found["nodes"]]
-    assert rows == [(1, 1, 2), (2, None, 1)]
+    assert rows == [(1, 1, SUPPORTED[-1]), (2, None, 1)]
     told = (await region.run()).output
     assert "an older version" in told
     assert "Not all nodes run the newer version yet" in told
@@ -82,13 +83,13 @@ async def test_each_node_is_told_and_the_older_one_by_what_it_registered(region:
 
 async def test_INV_FUP2_raising_is_judged_told_and_done_once(region: Upgraded) -> None:
     dry = await region.run("--finalize", "--dry-run")
-    assert "could be raised from level 1 to 2: nothing was changed" in dry.output
+    assert f"could be raised from level 1 to {SUPPORTED[-1]}: nothing was changed" in dry.output
     assert region.store.image.feature_level == 1
     done = await region.run("--finalize")
-    assert "was raised from level 1 to 2" in done.output
-    assert region.store.image.feature_level == 2
+    assert f"was raised from level 1 to {SUPPORTED[-1]}" in done.output
+    assert region.store.image.feature_level == SUPPORTED[-1]
     assert "nothing changes" in (await region.run("--finalize")).output
-    for refused in ("1", "3"):
+    for refused in ("1", str(SUPPORTED[-1] + 1)):
         assert (await region.run("--finalize", "--level", refused)).exit_code == 1
     for alone in (["--level", "2"], ["--dry-run"]):
         told = await region.run(*alone)

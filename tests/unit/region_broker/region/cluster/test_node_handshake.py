@@ -103,7 +103,7 @@ def is_older(theirs: NodeHello) -> bool:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other-cluster": ({"cluster_id": "another"}, "belongs to cluster"),
     "other-region": ({"region": "us"}, "nodes of two regions say Hello"),
-    "feature-level": ({"levels": range(3, 4)}, "update the older one first"),
+    "feature-level": ({"levels": range(9, 10)}, "update the older one first"),
     "feature-level 0": ({"levels": range(1)}, "update the older one first"),
     "same-member": ({"member": ONE, "life": LIFE}, "a copy of its folder"),
     "same-member itself": (
@@ -506,7 +506,7 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "cluster_id": hello.cluster_id, "region": "eu", "node_id": 2,
         "incarnation": "00000000-0000-0000-0000-000000000002",
         "life": "00000000-0000-0002-0000-000000000000", "feature_level": 1,
-        "purpose": "raft", "starts": None, "lowest_level": 1, "newest_level": 2, "finalized_level": None,
+        "purpose": "raft", "starts": None, "lowest_level": 1, "newest_level": 3, "finalized_level": None,
     }  # fmt: skip
     shown = standing_of(TWO, starts=lambda: OLDER).hello()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(shown))["starts"] == {
