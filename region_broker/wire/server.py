@@ -455,7 +455,8 @@ class KafkaServer:
     def _finish(self, link: _Link, slot: Slot, answer: Buffer | None) -> None:
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
-        self._answered.set()
+        if self._is_held:
+            self._answered.set()
 
     def _failed(self, link: _Link, slot: Slot) -> tuple[int, int, str]:
         """Close the connection of a request whose handler failed; return what `_FAILED` names."""

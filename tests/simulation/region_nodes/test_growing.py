@@ -79,16 +79,16 @@ async def test_INV_GRN2_INV_GRN3_no_client_meets_an_error_when_a_region_of_one_n
     tmp_path: Path,
 ) -> None:
     async with growing(tmp_path, 1) as (region, writers):
-        reader_connection = await Connection.open(
-            region.fabric.site("reader"), region.first.kafka_port
-        )
-        reader = Reader(TOPIC, 2, committed=True)
+        await region.first.node.topics.create_topic("idle", 1, {})
+        patient = await Connection.open(region.fabric.site("reader"), region.first.kafka_port)
+        reader = Reader("idle", 1, committed=True)
 
         async def read() -> None:
             while True:
-                await reader.read(reader_connection, wait_ms=500)
+                await reader.read(patient, wait_ms=25_000)
 
         reading = asyncio.get_running_loop().create_task(read())
+        await more_written(region, writers)
         first_node = region.first.node
         await more_written(region, writers)
         await grow(region)
