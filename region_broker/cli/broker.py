@@ -116,22 +116,18 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
     from region_broker.controller.raft.failures import RaftStoreFailed
     from region_broker.groups import ports as of_groups
     from region_broker.groups.records import LedgerRecordError
-    from region_broker.node import START_REFUSALS, Node
-    from region_broker.node.cluster_node import ClusterNode
+    from region_broker.node import START_REFUSALS, GrowingNode
+    from region_broker.ports.system.threads import Threads
     from txn_coordinator.ports import LedgerFailed
 
     try:
         for remark in (await _look_around(config, path)).remarks:
             logging.getLogger("tidemark.node").warning("%s", remark)
-        node: Node | ClusterNode
-        if config.siblings:
-            node = await ClusterNode.open(config, _ports())
-            node.on_node = lambda joined: joined.configs.follow(_set_log_level)
-        else:
-            node = await Node.open(config, _ports())
-            node.configs.follow(_set_log_level)
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(node.failed_callbacks.handle)
+        threads = Threads(loop)
+        node = await GrowingNode.open(config, _ports(), until_threads_ended=threads.until_ended)
+        node.on_node = lambda joined: joined.configs.follow(_set_log_level)
+        loop.set_exception_handler(node.handle)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
         if stop_with_stdin:

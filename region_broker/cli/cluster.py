@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import click
 
+from region_broker.cli.cluster_add import add_node
+from region_broker.cli.cluster_add import tell as tell_added
 from region_broker.cli.cluster_client import RegionOfNodes, knows_most, on_region
 from region_broker.cli.cluster_rebalance import rebalanced
 from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
@@ -122,9 +124,11 @@ def quorum(region: RegionOfNodes, output: str) -> None:
     )  # fmt: skip
 
 
-@cluster.group(epilog="Examples: tidemark cluster node list · tidemark cluster node remove 3")
+@cluster.group(
+    epilog="Examples: tidemark cluster node list · tidemark cluster node add 2 --peer eu2:9094 · tidemark cluster node remove 3"
+)
 def node() -> None:
-    """List the nodes of a region, and remove one that is gone."""
+    """List the nodes of a region, add one, and remove one that is gone."""
 
 
 @node.command("list", epilog="Example: tidemark cluster node list -o json")
@@ -258,6 +262,39 @@ def unclean_elect(
         fail(f"nothing was done. {planned['costs']}. To do it all the same: --confirm", EXIT_FAILED)
     order = {"node_id": node_id, "confirm": True}
     _tell(region.order("unclean-election", order, timeout_s), output)
+
+
+@node.command(
+    "add",
+    epilog="""\b
+Examples:
+  tidemark cluster node add 2 --peer eu2.example.org:9094 --dry-run
+  tidemark cluster node add 2 --peer eu2.example.org:9094 --rack b > node2.toml
+  scp node2.toml eu2.example.org:/etc/tidemark/node.toml""",
+)
+@click.argument("node_id", type=_NODE, metavar="ID")
+@click.option("--peer", required=True, metavar="HOST:PORT", help="Where the other nodes meet it.")
+@click.option("--kafka", metavar="HOST:PORT", help="Where clients meet it. Default: the host of --peer, and the port of the node that is asked.")  # fmt: skip
+@click.option("--http", metavar="HOST:PORT", help="Where operators meet it. Default: as --kafka.")
+@click.option("--rack", default="", help="Where it stands: consumers that say the same read there.")
+@click.option("--data-dir", metavar="PATH", help="Its data folder, which is empty. Default: the path that the node which is asked has.")  # fmt: skip
+@click.option("--unreached", is_flag=True, help="Its machine need not be there yet.")
+@_order_options
+def node_add(
+    node_id: int, *, peer: str, kafka: str | None, http: str | None, rack: str, data_dir: str | None, unreached: bool,
+    dry_run: bool, timeout_s: float, region: RegionOfNodes, output: str,
+) -> None:  # fmt: skip
+    """Make a new node known to all nodes of a region while they run, and print its configuration.
+
+    No node is restarted, and no client is cut off. Nothing waits for the new node: it joins when it is started. Repeating this
+    changes nothing. docs/deploy goes through it.
+    """
+    wanted = {
+        "node_id": node_id, "peer": peer, "kafka": kafka, "http": http, "rack": rack, "data_dir": data_dir,
+        "unreached": unreached, "dry_run": dry_run,
+    }  # fmt: skip
+    done = add_node(region, wanted, timeout_s)
+    (print_json if output == JSON else tell_added)(done)
 
 
 @node.command("remove", epilog="Example: tidemark cluster node remove 3 --dry-run")

@@ -133,6 +133,16 @@ class RegionOfNodes:
             return view
         return None
 
+    def any_url(self) -> str:
+        """Return the address of a node of the region that answers, of a region of one, too; raises `NoNode`, `UnknownRegion`."""
+        if self._region:
+            found = self._all(Cluster(self._urls).nodes_of(self._region))
+        else:
+            found = self._all(self._urls)
+        if not found and self._of_one_node:
+            return self._of_one_node[0]
+        return next(iter(found or self._fail()))
+
     def places(self) -> list[dict[str, Any]]:
         """Return region, id, HTTP address and registered feature level of each node, of a region of one, too; raises `NoNode`."""
         found = self._all(self._urls)

@@ -10,7 +10,7 @@ import msgspec
 
 from geo_replicator.folder_life import Shown
 from idempotency.identity import LeaderEpoch
-from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_image import AddedNode, NodeImage
 from region_broker.controller.metadata_image import DomainImage
 from region_broker.controller.raft.entries import Member
 
@@ -52,6 +52,21 @@ class RemoveNode(msgspec.Struct, frozen=True, tag=True):
 
     node_id: int
     incarnation: UUID
+
+
+class AddNode(msgspec.Struct, frozen=True, tag=True):
+    """Make a node known to all nodes of the region, before it runs; refused where its id or an address of it is another one's.
+
+    One that is known and not heard is given other addresses by it. It gives nobody a vote, and nobody waits for that node.
+    """
+
+    node: AddedNode
+
+
+class WithdrawNode(msgspec.Struct, frozen=True, tag=True):
+    """Take back that a node was added; refused once it has registered: then it is removed (`RemoveNode`)."""
+
+    node_id: int
 
 
 class ElectLeader(msgspec.Struct, frozen=True, tag=True):
@@ -140,7 +155,9 @@ class GatherLeaders(msgspec.Struct, frozen=True, tag=True):
     expected_version: int
 
 
-NodeCommand: TypeAlias = RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode
+NodeCommand: TypeAlias = (
+    RegisterNode | FenceNode | UnfenceNode | DrainNode | RemoveNode | AddNode | WithdrawNode
+)
 LeadershipCommand: TypeAlias = ElectLeader | ElectUnclean | ChangeInSync
 SpreadCommand: TypeAlias = (
     PreferSpread | SpreadLeaders | ElectGroupLeader | ChangeGroupInSync | GatherLeaders
@@ -163,6 +180,8 @@ ClusterCommand: TypeAlias = (
     | UnfenceNode
     | DrainNode
     | RemoveNode
+    | AddNode
+    | WithdrawNode
     | ElectLeader
     | ElectUnclean
     | ChangeInSync

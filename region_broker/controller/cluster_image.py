@@ -64,6 +64,24 @@ class NodeImage(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.fenced or self.draining)
 
 
+class AddedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that an operator has added to a region that ran: where the others meet it, each as `host:port`.
+
+    It may not have registered yet. What a node's own file says of that very node goes before this.
+    """
+
+    node_id: int
+    kafka: str
+    peer: str
+    http: str
+    rack: str = ""
+
+    @property
+    def addresses(self) -> tuple[str, str, str]:
+        """Return its three addresses."""
+        return self.kafka, self.peer, self.http
+
+
 class FolderImage(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered of one folder, by its incarnation, for longer than its node is registered.
 

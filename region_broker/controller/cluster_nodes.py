@@ -10,6 +10,8 @@ INV-MN5  a node is not removed while it leads, nor while no other registered mem
 INV-MN6  the folder of a node that was removed does not register again, for as long as it is remembered: another folder does
 INV-MN7  nor does a folder that does not know the newest start that registered with it: it is an older copy, without what was
          acknowledged since (ADR 46)
+INV-MN8  a node that was added is known until it is withdrawn or removed; no two nodes have an id or an address in common, as far as the
+         metadata know; one that is heard keeps its addresses
 Not here: what a node's code must know (`feature_levels`), who leads (`cluster_leadership`), what is remembered of folders (`cluster_folders`).
 """
 
@@ -20,15 +22,22 @@ import msgspec
 
 from geo_replicator.folder_life import Shown
 from region_broker.controller.cluster_commands import (
+    AddNode,
     DrainNode,
     FenceNode,
     NodeCommand,
     RegisterNode,
     RemoveNode,
     UnfenceNode,
+    WithdrawNode,
 )
 from region_broker.controller.cluster_folders import is_wound_back, noted, removed_for_good
-from region_broker.controller.cluster_image import NODES_MAX, REMEMBERED_MAX, NodeImage
+from region_broker.controller.cluster_image import (
+    NODES_MAX,
+    REMEMBERED_MAX,
+    AddedNode,
+    NodeImage,
+)
 from region_broker.controller.cluster_leadership import without_lost_leader, without_member
 from region_broker.controller.feature_levels import NOT_SUPPORTED, objection_to
 from region_broker.controller.metadata_image import MetadataImage
@@ -55,6 +64,10 @@ def change_nodes(image: MetadataImage, command: NodeCommand) -> MetadataImage:
             return _with_node(image, _set(_living(image, node_id, life), draining=True))
         case RemoveNode():
             return _removed(image, command)
+        case AddNode(node=node):
+            return _added(image, node)
+        case WithdrawNode(node_id=node_id):
+            return _withdrawn(image, node_id)
         case _:
             assert_never(command)
 
@@ -202,6 +215,68 @@ def _removed(image: MetadataImage, command: RemoveNode) -> MetadataImage:
             f"node {node.node_id} is registered with another data folder ({node.member}): look again, and name that one",
         )
     nodes = {key: kept for key, kept in image.nodes.items() if key != node.node_id}
-    stripped = without_member(image, node.member)  # INV-MN5
+    stripped = _without_added(without_member(image, node.member), node.node_id)  # INV-MN5
     left = without_lost_leader(msgspec.structs.replace(stripped, nodes=nodes))
     return removed_for_good(left, node)
+
+
+# --- nodes that are added while the region runs (INV-MN8) ---
+
+
+def _added(image: MetadataImage, node: AddedNode) -> MetadataImage:
+    present = image.nodes.get(node.node_id)
+    if present is not None and not present.fenced and _addresses_of(present) != node.addresses:
+        raise CommandRefused(
+            "node-id-in-use",
+            f"node {node.node_id} of this region runs, and is met at {', '.join(_addresses_of(present))}: give the new node an id of"
+            " its own. If it is that very node and it moves, stop it first",
+        )
+    _judge_addresses(image, node)
+    added = {**image.added_nodes, node.node_id: node}
+    if len({*image.nodes, *added}) > NODES_MAX:
+        raise CommandRefused(
+            "too-many-nodes",
+            f"{NODES_MAX} nodes are known, which is the most that a region may have: remove one that is gone",
+        )
+    return msgspec.structs.replace(image, added_nodes=added)
+
+
+def _judge_addresses(image: MetadataImage, node: AddedNode) -> None:
+    known = {key: _addresses_of(each) for key, each in image.nodes.items()}
+    known |= {key: each.addresses for key, each in image.added_nodes.items()}
+    for node_id, addresses in sorted(known.items()):
+        common = sorted({*addresses} & {*node.addresses})
+        if node_id != node.node_id and common:
+            raise CommandRefused(
+                "address-in-use",
+                f"{', '.join(common)} is an address of node {node_id}: give node {node.node_id} addresses of its own",
+            )
+
+
+def _addresses_of(node: NodeImage) -> tuple[str, str, str]:
+    return (
+        f"{node.kafka_host}:{node.kafka_port}",
+        f"{node.peer_host}:{node.peer_port}",
+        f"{node.http_host}:{node.http_port}",
+    )
+
+
+def _withdrawn(image: MetadataImage, node_id: int) -> MetadataImage:
+    if node_id in image.nodes:
+        raise CommandRefused(
+            "node-registered",
+            f"node {node_id} has joined this region: stop it, and remove it (tidemark cluster node remove {node_id})",
+        )
+    if node_id not in image.added_nodes:
+        raise CommandRefused(
+            "unknown-node",
+            f"no node {node_id} was added to this region: nothing is to be withdrawn",
+        )
+    return _without_added(image, node_id)
+
+
+def _without_added(image: MetadataImage, node_id: int) -> MetadataImage:
+    if node_id not in image.added_nodes:
+        return image
+    added = {key: kept for key, kept in image.added_nodes.items() if key != node_id}
+    return msgspec.structs.replace(image, added_nodes=added)

@@ -19,6 +19,7 @@ from typing import Final
 
 from idempotency.identity import RegionEpoch
 from region_broker.controller.cluster_commands import (
+    AddNode,
     BearDomain,
     ChangeGroupInSync,
     ElectGroupLeader,
@@ -26,6 +27,7 @@ from region_broker.controller.cluster_commands import (
     GatherLeaders,
     PreferSpread,
     SpreadLeaders,
+    WithdrawNode,
 )
 from region_broker.controller.refusals import CommandRefused
 
@@ -33,7 +35,7 @@ FIRST_LEVEL: Final = 1
 """What folders have that name none, and what nodes speak that say no range."""
 SUPPORTED: Final = range(FIRST_LEVEL, 4)
 """What this release knows. 2 brought: levels that are finalized; a region that grows from one node (INV-MH7); births that take no takeover back (INV-M18).
-3 brings: leaders that are spread (ADR 53)."""
+3 brings: leaders that are spread (ADR 53); nodes that are added to a region that runs (INV-MN8)."""
 LEVELS_MAX: Final = 256
 """More are not told apart by clients (`finalized_epoch`)."""
 FEATURE: Final = "tidemark.version"
@@ -49,6 +51,8 @@ _SINCE: Final[Mapping[type, int]] = {
     ElectGroupLeader: 3,
     ChangeGroupInSync: 3,
     GatherLeaders: 3,
+    AddNode: 3,
+    WithdrawNode: 3,
 }
 """What came with a later level than the first one."""
 

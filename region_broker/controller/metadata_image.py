@@ -24,6 +24,7 @@ from idempotency import identity
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster_image import (
     MAIN_GROUP,
+    AddedNode,
     FolderImage,
     GroupNumber,
     Leadership,
@@ -152,6 +153,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What all nodes of the region know, and so may be written (INV-FL1); 1 where nothing is said."""
     grown_to: int = 0
     """How many members have been in sync at once, in a region that was one of one node (INV-MH7); 0 in one that began with several."""
+    added_nodes: dict[int, AddedNode] = {}
+    """Nodes that were added to the region while it ran, by node id: every node knows them, whatever its file says (INV-MN8)."""
     region_folder: RegionFolder | None = None
     """What a region of several nodes knows of itself; None in one of one node, whose folder says it."""
     spread: Spread | None = None

@@ -574,3 +574,18 @@ def incarnation_of(path: Path, disk: Disk) -> UUID | None:
     except (RaftStoreError, OSError) as error:
         raise _told(folder, error) from error
     return None if member is None else member.incarnation
+
+
+def region_in_log(path: Path, disk: Disk) -> MetadataImage | None:
+    """Return what the log of the quorum beside the database at `path` comes to, all of it, and change nothing; None if there is none.
+
+    More than is known to be committed may be in it. Raises `MetadataUnreadable`, `MetadataUnwritable`.
+    """
+    folder = path.with_name(QUORUM_FOLDER)
+    try:
+        found = peek(disk, folder)
+        if found is None or found[1].snapshot is None:
+            return None
+        return fold(decode_state(found[1].snapshot[1]), found[1].entries)[0].image
+    except (RaftStoreError, msgspec.MsgspecError, OSError) as error:
+        raise _told(folder, error) from error

@@ -25,7 +25,13 @@ from sqlalchemy import (
     select,
 )
 
-from region_broker.controller.cluster_image import FolderImage, Leadership, NodeImage, Spread
+from region_broker.controller.cluster_image import (
+    AddedNode,
+    FolderImage,
+    Leadership,
+    NodeImage,
+    Spread,
+)
 from region_broker.controller.metadata_image import (
     DEFAULT_DOMAIN,
     DeletedTopic,
@@ -144,6 +150,16 @@ leadership = Table(
     Column("unclean", BigInteger, nullable=False),
 )
 
+_BEHIND_A_RAISE: Final = MetaData()
+"""Tables of later feature levels than the first one: made when something is in them, so that an older release can be gone back to until
+its level is raised (ADR 52)."""
+added_nodes = Table(
+    "added_nodes",
+    _BEHIND_A_RAISE,
+    Column("node_id", Integer, primary_key=True, autoincrement=False),
+    Column("node", LargeBinary, nullable=False),
+)
+
 region_folder = Table(
     "region_folder",
     metadata,
@@ -205,6 +221,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         folders=_folders(connection),
         leadership=_leadership(connection),
         node_configs=_node_configs(connection),
+        added_nodes=_added_nodes(connection),
         region_folder=_region_folder(connection),
         spread=_spread(connection),
         spread_wanted=bool(counts.get("spread_wanted", False)),
@@ -261,6 +278,9 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, folders, _folder_rows(old), _folder_rows(new))
     _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
     _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
+    if (old.added_nodes if old else {}) != new.added_nodes:
+        added_nodes.create(connection, checkfirst=True)
+        _write_rows(connection, added_nodes, _added_rows(old), _added_rows(new))
     if old is None or old.region_folder is not new.region_folder:
         _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
     if old is None or old.spread is not new.spread:
@@ -305,6 +325,23 @@ def _node_configs(connection: Connection) -> dict[int, dict[str, str]]:
     return {
         row["node_id"]: msgspec.json.decode(row["configs"], type=dict[str, str])
         for row in _rows(connection, node_configs)
+    }
+
+
+def _added_rows(image: MetadataImage | None) -> _Rows:
+    found = image.added_nodes if image else {}
+    return {
+        node_id: {"node_id": node_id, "node": msgspec.json.encode(node)}
+        for node_id, node in found.items()
+    }
+
+
+def _added_nodes(connection: Connection) -> dict[int, AddedNode]:
+    if not inspect(connection).has_table(added_nodes.name):
+        return {}
+    return {
+        row["node_id"]: msgspec.json.decode(row["node"], type=AddedNode)
+        for row in _rows(connection, added_nodes)
     }
 
 

@@ -13,6 +13,12 @@ can give one by a plain form. `dry_run` judges and changes nothing. An unclean e
     POST /v1/cluster/spread                {}: leaders of partitions are to be spread over the nodes (ADR 53)
     POST /v1/cluster/gather                {}: one node is to lead all partitions
 
+Adding a node is taken by any node, that of a region with one node, too: it changes the metadata of all. Such a node turns into one of
+several then, and binds its HTTP port anew.
+
+    POST /v1/cluster/nodes                 {"node_id": 2, "peer": "eu2.example.org:9094"}, and kafka, http, rack, data_dir; unreached:
+                                           its machine need not be there yet
+
 Not here: what an order does (`region_broker.region.cluster.cluster_orders`).
 """
 
@@ -22,6 +28,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from aiohttp import web
 
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.problems import answer, problem
 
 _JSON: Final = "application/json"
@@ -54,6 +62,30 @@ class ClusterApi(Protocol):
         ...
 
 
+class AddingApi(Protocol):
+    """Takes nodes into the region of this one. All values are plain JSON."""
+
+    async def add(self, wanted: "AddNodeBody", *, dry_run: bool) -> Mapping[str, Any]:
+        """Add a node and return what is known then; raises `CommandRefused`, `MetadataUnwritable`."""
+        ...
+
+
+class AddNodeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of an addition: addresses are `host:port`; None: as at the node that is asked, on the new node's host.
+
+    `unreached`: its machine need not be there yet. `data_dir` None: as at the node that is asked.
+    """
+
+    node_id: int
+    peer: str
+    kafka: str | None = None
+    http: str | None = None
+    rack: str = ""
+    data_dir: str | None = None
+    unreached: bool = False
+    dry_run: bool = False
+
+
 class ClusterOrderBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of an order."""
 
@@ -75,6 +107,29 @@ def add_cluster_routes(app: web.Application, api: ClusterApi) -> None:
     app.router.add_get("/v1/cluster/partitions", partitions)
     for kind in KINDS:
         app.router.add_post(f"/v1/cluster/{kind}", _order_route(api, kind))
+
+
+def add_node_routes(app: web.Application, api: AddingApi) -> None:
+    """Add the route by which a region grows."""
+
+    async def add_node(request: web.Request) -> web.Response:
+        if request.content_type != _JSON:
+            return problem(415, "not-json", f"send the order as {_JSON}")
+        try:
+            body = msgspec.json.decode(await request.read(), type=AddNodeBody)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            detail = f'{error}; send {{"node_id": 2, "peer": "host:port"}}'
+            return problem(400, "bad-order", detail)
+        try:
+            return answer(await api.add(body, dry_run=body.dry_run))
+        except CommandRefused as error:
+            return problem(409, error.code, error.reason)
+        except MetadataInDoubt as error:
+            return problem(504, "outcome-unknown", str(error))
+        except MetadataUnwritable as error:
+            return problem(503, "metadata-unwritable", str(error))
+
+    app.router.add_post("/v1/cluster/nodes", add_node)
 
 
 def _order_route(

@@ -28,7 +28,6 @@ from region_broker.config.rules import split
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_folders import is_wound_back
-from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.feature_levels import SUPPORTED, told
 from region_broker.controller.image_database import MetadataUnwritable
@@ -41,6 +40,7 @@ from region_broker.controller.raft.shell import RaftGroup
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.handshake import Handshake
+from region_broker.node.known_nodes import KnownNodes
 from region_broker.node.node import Node, peer_settings
 from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
 from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
@@ -105,13 +105,15 @@ class ClusterNode:
         self._relay = _Relay()
         self._handshake = Handshake()
         self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
-        self._addresses = {node.node_id: split(node.peer) for node in config.own.nodes}
+        self._known = KnownNodes(config)
         self._transport: PeerTransport
         self._begun: Begun
         self.controller: ControllerDriver
         self.node: Node | None = None
         self.on_node: Callable[[Node], None] = lambda _node: None
         """Told of the node once it is joined together, before it runs."""
+        self.make_node: Callable[[NodeConfig, Ports, Storage, ClusterParts], Node] = Node
+        """Joins the node together."""
         self.failed_callbacks: Final = FailedCallbacks()
 
     @classmethod
@@ -130,6 +132,7 @@ class ClusterNode:
         made.controller.lives = made._transport
         made._relay.controller = made.controller
         made._relay.group = store.group
+        store.follow(made._known.take_image)
         return made
 
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
@@ -141,7 +144,7 @@ class ClusterNode:
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
-            address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
+            address_of=self._known.address_of, watcher=self._relay,
             on_shut_out=self._note_shut_out,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
@@ -283,7 +286,7 @@ class ClusterNode:
             telling.cancel()
         self._waiting.stage = OPENS
         storage = await Storage.finish_aside(begun, config, self._ports)
-        node = Node(config, self._ports, storage, self._parts_of(storage))
+        node = self.make_node(config, self._ports, storage, self._parts_of(storage))
         assert node.leading is not None, "of several nodes"
         node.leading.recover()
         await storage.folder.note_whole()
@@ -291,14 +294,7 @@ class ClusterNode:
         return node
 
     async def _register(self) -> None:
-        own, member = self.config.own_node, self._begun.member
-        kafka, peer, http = split(own.kafka), split(own.peer), split(own.http)
-        node = NodeImage(
-            node_id=own.node_id, incarnation=member.incarnation, life=self._life,
-            kafka_host=kafka[0], kafka_port=kafka[1], peer_host=peer[0], peer_port=peer[1],
-            http_host=http[0], http_port=http[1], rack=own.rack, feature_level=self._levels[-1],
-            lowest_level=self._levels[0],
-        )  # fmt: skip
+        node = self._known.own_image(self._begun.member, self._life, self._levels)
         while True:
             try:
                 await self._begun.metadata.apply(RegisterNode(node, self._starts()))
@@ -355,7 +351,7 @@ class ClusterNode:
             member=self._begun.member,
             door=door,
             line=self._line_parts,
-            node_count=len(self.config.own.nodes),
+            node_count=self._known.count,
             controller=self.controller,
         )
 

@@ -3,6 +3,7 @@
 Not here: who makes it (`cluster_node`), what is joined with it (`node`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from idempotency.identity import Member
@@ -17,7 +18,7 @@ from region_broker.region.peers.sessions import NodeDoor
 class ClusterParts:
     """`peers` is bound already, and `door` lets the other nodes in; `line`: how to reach them.
 
-    `node_count`: how many nodes the region is to have. `controller`: who takes orders.
+    `node_count`: tells how many nodes the region is to have, as far as is known now. `controller`: who takes orders.
     """
 
     peers: PeerServer
@@ -25,5 +26,5 @@ class ClusterParts:
     member: Member
     door: NodeDoor
     line: LineParts
-    node_count: int
+    node_count: Callable[[], int]
     controller: ControllerDriver

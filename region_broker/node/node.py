@@ -9,8 +9,7 @@ Not here: what a role does (`region.role`), when it changes (`region.failover.dr
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
 from geo_replicator.failover import Phase
@@ -30,7 +29,7 @@ from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.services import Services
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.cluster_metrics import ClusterCollector
-from region_broker.http_api.routes_cluster import add_cluster_routes
+from region_broker.http_api.routes_cluster import add_cluster_routes, add_node_routes
 from region_broker.http_api.routes_features import add_feature_routes
 from region_broker.http_api.routes_health import Check
 from region_broker.http_api.routes_transactions import add_abort_routes, add_transaction_routes
@@ -46,11 +45,13 @@ from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
+from region_broker.node.ending import Ending, end_connections, end_requests
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
+from region_broker.node.node_adding import AddingParts, NodeAdding
 from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber
@@ -111,15 +112,20 @@ class Node:
     """What this node does for its region while it leads it; None for the only node of one."""
 
     def __init__(
-        self, config: NodeConfig, ports: Ports, storage: Storage, cluster: ClusterParts | None = None
+        self, config: NodeConfig, ports: Ports, storage: Storage, cluster: ClusterParts | None = None,
+        kafka: KafkaServer | None = None,
     ) -> None:  # fmt: skip
-        """Use `open`; `cluster`: what a node of a region with several is given (`cluster_node`)."""
+        """Use `open`; `cluster`: what a node of a region with several is given (`cluster_node`).
+
+        `kafka`: the server of a node that has handed over, whose requests are held; it is bound and run already (INV-NHO1).
+        """
         self.config: Final = config
         self.storage: Final = storage
         self.configs: Final = NodeConfigs(config, storage.metadata)
         self.metrics: Final = Metrics()
         self._ports = ports
         self._cluster = cluster
+        self._kept_kafka = kafka
         self._replication: Replication | None = None
         self._holding: Holding | None = None
         self.data_leaders: DataLeaders | None = None
@@ -132,7 +138,7 @@ class Node:
         self._handshake = Handshake() if cluster is None else cluster.handshake
         self._region_record: RegionRecord | None = None
         """Where a region of several nodes keeps what it knows of itself."""
-        self._stopping = asyncio.Event()
+        self.ending: Final = Ending()
         self.failed_callbacks: Final = FailedCallbacks()
         self._lineage: Final = KnownLineage(lambda: storage.metadata.image)
         self._compose_coordinators()
@@ -361,7 +367,8 @@ class Node:
         self.role.on_term = lambda term: self._forwarder.follow(
             term.primary_region, term.region_epoch
         )
-        self.memory = MemoryBudget()
+        kept = self._kept_kafka
+        self.memory = MemoryBudget() if kept is None else kept.memory
         self.features = FeatureRaising(config.region, config.own_node.node_id, storage.metadata)
         self._services = services = Services(
             clock=ports.clock,
@@ -387,16 +394,19 @@ class Node:
             begins_to_act=self._begins_to_act,
         )
         self._dispatcher = Dispatcher(services, all_apis())
-        caps = _connection_caps(config)
-        self.kafka = KafkaServer(
+        self.kafka = kept or KafkaServer(
             ports.network,
             ports.clock,
             self._dispatcher.answer,
             self.metrics,
             begin=self._dispatcher.begin,
-            caps=caps,
+            caps=_connection_caps(config),
             memory=self.memory,
         )
+        if kept is not None:
+            kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
+        self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
+        """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
             self.peers = PeerServer(ports.network, self._handshake, peer_settings(config))
         else:
@@ -540,6 +550,15 @@ class Node:
         )  # fmt: skip
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
         add_feature_routes(app, self.features)
+        self.adding = NodeAdding(
+            AddingParts(
+                config=self.config,
+                storage=storage,
+                ports=self._ports,
+                turn=self.ending.hand_over if self._cluster is None else None,
+            )
+        )
+        add_node_routes(app, self.adding)
         add_transaction_routes(app, verdicts, self.transactions, self._ports.clock.wall_ms)
         self._desk = TransactionDesk(
             storage.partitions, self.transactions.admin, verdicts, self.marker_ends.end_of
@@ -621,7 +640,7 @@ class Node:
 
     def stop(self) -> None:
         """Ask `run` to end cleanly; may be called from a signal handler of the loop."""
-        self._stopping.set()
+        self.ending.stop()
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until `stop`; calls `on_ready` once the role is decided and all ports are bound.
@@ -661,15 +680,15 @@ class Node:
                 serving = tasks.create_task(self._serve(), name="kafka")
                 watching = tasks.create_task(self._until_settled(on_ready), name="ready")
                 failing = tasks.create_task(self.failed_callbacks.run(), name="callbacks")
-                await self._stopping.wait()
+                await self.ending.asked()
                 _log.info("stopping")
                 watching.cancel()
                 failing.cancel()
-                self.role.close_gate("this node is stopping")
-                self.kafka.close()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(5):
-                        await serving
+                if self.ending.hands_over:
+                    await end_requests(self.kafka, self.role, self._services.deadlines)
+                    serving.cancel()
+                else:
+                    await end_connections(self.kafka, self.role, serving)
                 if (
                     self._cluster is None
                 ):  # else what was proposed is settled by what other nodes say here
@@ -679,7 +698,8 @@ class Node:
                 await asyncio.wait(running)
                 self.storage.metadata.stop()  # after all who change it
         finally:
-            self.kafka.close()
+            if not self.ending.hands_over:
+                self.kafka.close()
             self.peers.close()
             await self.http.stop()
             await self.storage.close()
@@ -692,12 +712,12 @@ class Node:
         """
         if self._cluster is None and self.failover.state.phase is Phase.MIRRORING:
             await self.failover.steps.first_taken.wait()
-        await self.kafka.run()
+        await self.run_kafka()
 
     async def _bind(self) -> None:
         own = self.config.own_node
         for what, address, bind in (
-            ("Kafka", own.kafka, self.kafka.start),
+            *([] if self._kept_kafka is not None else [("Kafka", own.kafka, self.kafka.start)]),
             *([] if self._cluster is not None else [("peer", own.peer, self.peers.start)]),
             ("HTTP", own.http, self.http.start),
         ):

@@ -85,6 +85,7 @@ class Replication:
         tidemarks.on_logs_changed = self.logs_changed
         metadata, partitions = storage.metadata, storage.partitions
         lineage = KnownLineage(lambda: metadata.image)
+
         self._cuts = LineageCuts(
             LineageCutParts(
                 region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=lineage, quarantine=storage.quarantine,
@@ -160,7 +161,7 @@ class Replication:
             metadata=metadata,
             partitions=partitions,
             clock=clock,
-            least_others=default_min_in_sync(cluster.node_count),
+            least_others=self._least,
         )
         self.spread_keeper = SpreadKeeper(
             SpreadParts(
@@ -208,12 +209,15 @@ class Replication:
             clock=self._clock,
             image=lambda: metadata.image,
             propose=self._propose,
-            min_in_sync=default_min_in_sync(cluster.node_count),
+            min_in_sync=self._least,
             settings=LeadingSettings(replica_lag_time_ms_max=LAG_MS_MAX),
             lineage=lambda: digest_of(lineage()),
             owes_cut=self._cuts.owes,
             acts=lambda: self._role.acting and metadata.image.spread is None,
         )
+
+    def _least(self) -> int:
+        return default_min_in_sync(self._cluster.node_count())
 
     async def _propose(self, command: InSyncChange) -> None:
         await self._storage.metadata.apply(cast("Command", command))

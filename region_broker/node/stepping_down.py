@@ -9,6 +9,7 @@ Nobody is drained by this: who steps down may lead again. Not here: what an elec
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,13 +31,13 @@ _log: Final = logging.getLogger("tidemark.replication")
 
 @dataclass(slots=True, kw_only=True)
 class SteppingDown:
-    """`least_others`: how many others must be there for the region to go on without this node's logs."""
+    """`least_others`: tells how many others must be there for the region to go on without this node's logs."""
 
     me: Member
     metadata: MetadataStore
     partitions: PartitionTable
     clock: Clock
-    least_others: int
+    least_others: Callable[[], int]
     waits: str | None = None
     """Why leaders are to be gathered before this goes on; None where it does not wait."""
 
@@ -49,7 +50,7 @@ class SteppingDown:
         nodes = self.metadata.image.nodes.values()
         others = [each for each in nodes if each.is_eligible and each.member != self.me]
         other = self._next_leader()
-        if other is not None and len(others) >= self.least_others:
+        if other is not None and len(others) >= self.least_others():
             await self._have_elected(other, "a log of this node has stopped")
 
     async def make_way(self) -> None:

@@ -56,7 +56,13 @@ from region_broker.controller.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from region_broker.controller.metadata_store import Cluster, Life, MetadataStore, incarnation_of
+from region_broker.controller.metadata_store import (
+    Cluster,
+    Life,
+    MetadataStore,
+    incarnation_of,
+    region_in_log,
+)
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogDamaged, NewerFormat
@@ -311,13 +317,16 @@ async def _open_identified(
         cluster=None if cluster_of is None else cluster_of(member, identity),
     )
     try:
-        _check_contradictions(store.image, config)
-        _check_whole(folder, found, store.image, ports.disk)
+        image = store.image
+        if cluster_of is not None:  # which has only seen the snapshot that its log begins with
+            image = region_in_log(folder / METADATA_FILE, ports.disk) or image
+        _check_contradictions(image, config)
+        _check_whole(folder, found, image, ports.disk)
         if found is None:
-            identity = _with_older_history(identity, store.image)
+            identity = _with_older_history(identity, image)
         started = identity.chain.with_start(ports.chance.uuid().hex)
         identity = msgspec.structs.replace(
-            identity, chain=started, starts_counted=store.image.node_start_count
+            identity, chain=started, starts_counted=image.node_start_count
         )
         write_identity(ports.disk, folder, identity)
     except BaseException:

@@ -141,6 +141,11 @@ class Connection:
         return held_bytes if self._next is None else held_bytes + len(self._next.frame)
 
     @property
+    def owes(self) -> bool:
+        """Return whether a request that was handed out is not answered yet."""
+        return not all(slot.done for slot in self._slots)
+
+    @property
     def stalled(self) -> bool:
         """Return whether a cap holds requests back: then the socket must not be read."""
         return self._next is not None or self._capped

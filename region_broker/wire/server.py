@@ -9,6 +9,8 @@ INV-WS3  whatever one connection does, the others go on; only an AssertionError 
         end the process
 INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
+INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
+         waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
 """
 
@@ -132,6 +134,8 @@ class KafkaServer:
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
         self._closed_one = asyncio.Event()
+        self._is_held = False
+        self._answered = asyncio.Event()
 
     def limit(self, per_address: int, rate: int) -> None:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
@@ -158,6 +162,42 @@ class KafkaServer:
         while len(self._links) > count:
             self._closed_one.clear()
             await self._closed_one.wait()
+
+    def hold(self) -> None:
+        """Begin no more requests, until `serve_by` and `release` (INV-WS8)."""
+        self._is_held = True
+
+    async def until_answered(self) -> None:
+        """Return once all that has begun is answered, or its connection has ended; while requests are held nothing is added."""
+        while any(link.core.owes for link in self._links):
+            self._answered.clear()
+            await self._answered.wait()
+
+    def end_unanswered(self) -> int:
+        """Cut off the connections that a request was begun of and not answered; return how many."""
+        owing = [link for link in self._links if link.core.owes]
+        for link in owing:
+            link.stop_reading()
+            link.stream.abort()
+        return len(owing)
+
+    def serve_by(self, answer: Answer, begin: Begin | None, metrics: Metrics) -> None:
+        """Have requests served by another one from now on, while they are held, and nothing is under way (INV-WS8)."""
+        assert self._is_held, "two would serve one connection"
+        self._answer, self._begin, self._metrics = answer, begin, metrics
+        metrics.connections.set(len(self._links))
+
+    def release(self) -> None:
+        """Begin what waits, and hold nothing any more."""
+        self._is_held = False
+        for link in self._links:
+            link.frame_since_ms = -1  # its time begins anew
+            link.wake.set()
+
+    @property
+    def memory(self) -> MemoryBudget:
+        """Return what bounds the bytes of all connections."""
+        return self._memory
 
     def close(self) -> None:
         """Accept nothing more, read nothing more; `run` ends when what is being served is answered."""
@@ -231,6 +271,7 @@ class KafkaServer:
             stream.abort()
             peer.state.end()
             del self._links[link]
+            self._answered.set()
             self._memory.hold(link.share, 0)
             self._admission.left(address)
             self._metrics.connections.set(len(self._links))
@@ -264,7 +305,7 @@ class KafkaServer:
         try:
             while not link.closing:
                 self._start_requests(link, group)
-                if link.core.stalled:
+                if link.core.stalled or self._is_held:
                     link.wake.clear()
                     await link.wake.wait()
                     continue
@@ -284,7 +325,7 @@ class KafkaServer:
             link.stop_reading()
 
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
-        while not link.closing and (slot := link.core.next_request()) is not None:
+        while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
             if not link.unstarted and self._begin_directly(link, slot):
                 continue
@@ -293,6 +334,9 @@ class KafkaServer:
             if slot.incoming.api_key == FETCH_KEY:
                 link.fetches.add(task)
                 task.add_done_callback(link.fetches.discard)
+
+    def _may_begin(self, link: _Link) -> bool:
+        return not (link.closing or self._is_held)
 
     def _begin_directly(self, link: _Link, slot: Slot) -> bool:
         """Begin a request without a task; False if it needs one."""
@@ -306,8 +350,7 @@ class KafkaServer:
                     link.unstarted += 1
                     link.group.create_task(self._handle(link, slot, _raising(answer)))
                 return
-            link.core.finish(slot, answer)
-            self._memory.hold(link.share, link.core.held_bytes)
+            self._finish(link, slot, answer)
             self._flush_soon(link)
 
         link.owed += 1
@@ -376,7 +419,7 @@ class KafkaServer:
         core.receive(chunk)
         self._memory.hold(link.share, core.held_bytes)
         self._start_requests(link, group)
-        if link.closing or core.stalled or self._memory.full:
+        if not self._may_begin(link) or core.stalled or self._memory.full:
             return False
         self._note_unfinished(link)
         return True
@@ -406,9 +449,14 @@ class KafkaServer:
         except Exception:
             logger.exception(_FAILED, *self._failed(link, slot), extra=trace_of(slot.incoming))
             return
+        self._finish(link, slot, answer)
+        await self._send(link)
+
+    def _finish(self, link: _Link, slot: Slot, answer: Buffer | None) -> None:
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
-        await self._send(link)
+        if self._is_held:
+            self._answered.set()
 
     def _failed(self, link: _Link, slot: Slot) -> tuple[int, int, str]:
         """Close the connection of a request whose handler failed; return what `_FAILED` names."""
@@ -458,7 +506,7 @@ class KafkaServer:
         while True:
             await self._clock.sleep_ms(_SWEEP_INTERVAL_MS)
             now_ms = self._clock.monotonic_ms()
-            for link in tuple(self._links):
+            for link in () if self._is_held else tuple(self._links):
                 reason = _overdue(link, now_ms, pressed=self._memory.full)
                 if reason is not None:
                     self._metrics.connections_refused.labels("timeout").inc()

@@ -20,7 +20,7 @@ class Expiring(Protocol):
 class Deadlines:
     """Many deadlines, one timer of the running loop (INV-RDL1)."""
 
-    __slots__ = ("_at_s", "_due_s", "_loop", "_timer")
+    __slots__ = ("_at_s", "_due_s", "_ended", "_loop", "_timer")
 
     def __init__(self) -> None:
         """Start without any."""
@@ -28,6 +28,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: type[Expiring] | None = None
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -38,6 +39,8 @@ class Deadlines:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
+        if self._ended is not None and isinstance(expiring, self._ended):
+            timeout_s = 0.0
         at_s = loop.time() + timeout_s
         self._due_s[expiring] = at_s
         if self._timer is None or at_s < self._at_s:
@@ -46,6 +49,15 @@ class Deadlines:
     def drop(self, expiring: Expiring) -> None:
         """Forget one, if it is there."""
         self._due_s.pop(expiring, None)
+
+    def end(self, kind: type[Expiring]) -> None:
+        """Let the time of all of that kind be over now, and that of each that comes: the node that they wait at is about to end."""
+        self._ended = kind
+        waiting = [each for each in self._due_s if isinstance(each, kind)]
+        for expiring in sorted(waiting, key=self._due_s.__getitem__):
+            if expiring in self._due_s:  # what ends one may end another
+                self.drop(expiring)
+                expiring.expire()
 
     def _set(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:
         if self._timer is not None:

@@ -3,7 +3,8 @@
 INV-CLO1  an order is carried out by the node that leads the quorum, and by no other: any other one says whom to ask
 INV-CLO2  `dry_run` judges an order by the metadata as they are, and changes nothing
 INV-CLO3  an election that may lose records needs `confirm`, and is refused by the metadata while anybody in sync runs (INV-MH5)
-INV-CLO4  a node that is heard is not removed; one that was removed is in the metadata and in the membership of the quorum no more
+INV-CLO4  a node that is heard is not removed; one that was removed is in the metadata and in the membership of the quorum no more. One that
+          was added and has not come is withdrawn
 
 Removing takes two steps, and an order that ended between them is finished by the next one.
 Not here: what is decided (`controller.cluster.orders`), the routes (`http_api`).
@@ -26,7 +27,7 @@ from region_broker.controller.cluster.events import (
     UncleanAsked,
 )
 from region_broker.controller.cluster.orders import Orders
-from region_broker.controller.cluster_commands import PreferSpread, RemoveNode
+from region_broker.controller.cluster_commands import PreferSpread, RemoveNode, WithdrawNode
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.membership_keeping import without
@@ -184,10 +185,13 @@ class ClusterOrders:
         node_id, metadata = order.node_id, self._view.parts.metadata
         gone = [each for each in self._members() if each.node_id == node_id]
         node = None if node_id is None else metadata.image.nodes.get(node_id)
-        if node is None and not gone:
+        is_added = node_id in metadata.image.added_nodes
+        if node is None and not gone and not is_added:
             self._known(node_id)
         if node is not None:
             await self._forget(node, dry_run=order.dry_run)
+        elif node_id is not None and is_added:
+            await self._apply(WithdrawNode(node_id), dry_run=order.dry_run)
         if not order.dry_run:
             for member in gone:
                 await self._leave(member)
@@ -213,7 +217,9 @@ class ClusterOrders:
             await self._apply(PreferSpread(wanted), dry_run=order.dry_run)
         return changes
 
-    async def _apply(self, command: RemoveNode | PreferSpread, *, dry_run: bool) -> None:
+    async def _apply(
+        self, command: RemoveNode | PreferSpread | WithdrawNode, *, dry_run: bool
+    ) -> None:
         metadata = self._view.parts.metadata
         try:
             metadata_commands.apply(metadata.image, command)

@@ -1,6 +1,6 @@
 """Where the nodes of each region are met by operators and clients, and which one leads, as far as this node knows.
 
-INV-RGP1  which nodes there are is what the configuration says; which one leads this region, what the metadata say
+INV-RGP1  which nodes there are is what the configuration says, and which were added to this region since (INV-MN8); which one leads this region, what the metadata say
 INV-RGP2  of another region a node counts as leading once it let this one in, until another one does: nobody else's word is taken
 Not here: where regions meet each other (`region.peers.addresses`).
 """
@@ -8,6 +8,7 @@ Not here: where regions meet each other (`region.peers.addresses`).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from region_broker.controller.cluster_image import AddedNode
 from region_broker.controller.metadata_image import MetadataImage, RegionImage
 from region_broker.region.peers.addresses import Address, RegionAddresses
 
@@ -30,6 +31,12 @@ class PlacedNode(NamedTuple):
             f"{region.http_host}:{region.http_port}",
         )
 
+    @classmethod
+    def added(cls, node: AddedNode) -> "PlacedNode":
+        """Return a node that was added while its region ran."""
+        host, _, port = node.peer.rpartition(":")
+        return cls(node.node_id, node.kafka, (host.strip("[]"), int(port)), node.http)
+
 
 class RegionPlaces:
     """Plain values for whoever asks over HTTP."""
@@ -45,7 +52,11 @@ class RegionPlaces:
         self._addresses = addresses
 
     def _of(self, region: RegionImage) -> Sequence[PlacedNode]:
-        return self._nodes.get(region.name) or [PlacedNode.of(region)]
+        known = self._nodes.get(region.name) or [PlacedNode.of(region)]
+        if region.name != self._own:
+            return known
+        told, added = {node.node_id for node in known}, self._image().added_nodes
+        return [*known, *(PlacedNode.added(added[each]) for each in sorted({*added} - told))]
 
     def _leading(self, region: RegionImage) -> PlacedNode | None:
         """Return which node leads a region, None where that is not known (INV-RGP1, INV-RGP2)."""

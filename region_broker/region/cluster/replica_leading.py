@@ -88,7 +88,7 @@ class LeadingParts:
     image: Callable[[], MetadataImage]
     propose: Callable[[InSyncChange], Awaitable[None]]
     group: GroupNumber = MAIN_GROUP
-    min_in_sync: int = 1
+    min_in_sync: Callable[[], int] = lambda: 1
     lineage: Callable[[], int] = _none
     """A number that two nodes share whose metadata have the same lineage."""
     owes_cut: Callable[[Partition], bool] = _owes_nothing
@@ -298,7 +298,7 @@ class ReplicaLeading:
 
         Nor more than have been in sync since the region had one node (INV-MH7): until the second has copied all, the first goes on alone.
         """
-        image, default = self._parts.image(), self._parts.min_in_sync
+        image, default = self._parts.image(), self._parts.min_in_sync()
         topic = image.topic_by_id(partition.topic_id)
         wanted = int(topic.configs.get(MIN_IN_SYNC, default)) if topic is not None else default
         return min(wanted, image.grown_to or max(len(image.nodes), default))
@@ -308,7 +308,7 @@ class ReplicaLeading:
 
         One, in a region that has had one node: what was answered then may have been cut off by that one alone (INV-MH7).
         """
-        image, default = self._parts.image(), self._parts.min_in_sync
+        image, default = self._parts.image(), self._parts.min_in_sync()
         if image.grown_to:
             return 1
         topics = image.topics.values()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.handlers.dispatch.registry import Api, ApiTable, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.limits import IN_FLIGHT_REQUESTS_MAX, REQUEST_BYTES_MAX
@@ -36,7 +37,11 @@ async def test_C21_api_versions_lists_apis_and_finalizes_transaction_version_2(
         assert rows[18] == (0, 4)
         if version >= 3:
             features = {f.name: f.max_version_level for f in answer.finalized_features}
-            assert features == {"transaction.version": 2, "group.version": 1, "tidemark.version": 2}
+            assert features == {
+                "transaction.version": 2,
+                "group.version": 1,
+                "tidemark.version": SUPPORTED[-1],
+            }
             assert answer.finalized_features_epoch >= 0
 
 

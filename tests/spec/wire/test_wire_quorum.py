@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.controller.feature_levels import FEATURE
+from region_broker.controller.feature_levels import FEATURE, SUPPORTED
 from region_broker.controller.metadata_commands import CountNodeStart
 from region_broker.controller.raft.entries import LogIndex, Member, Membership, Term
 from region_broker.controller.raft.group_facts import FollowerFacts, GroupFacts
@@ -26,6 +26,7 @@ INVALID_UPDATE, UPDATE_FAILED, NOT_REGISTERED, INCONSISTENT = 95, 96, 102, 104
 MISMATCHED, UNSUPPORTED_TYPE, DUPLICATE_VOTER, VOTER_NOT_FOUND = 114, 115, 126, 127
 QUORUM, FEATURES, UNREGISTER, CLUSTER, ADD_VOTER, REMOVE_VOTER = 55, 57, 64, 60, 80, 81
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
+NEWEST = SUPPORTED[-1]
 API_VERSIONS = 18
 ALL_FAILED = "The update failed for all features since the following feature had an error: "
 
@@ -247,26 +248,26 @@ async def test_KIP584_the_level_of_the_region_is_raised_and_never_lowered(
     async with wire_fixture(tmp_path) as fixture:
         client = await fixture.connect()
         levels, before = await finalized(client)
-        assert levels == (1, 3, 1)
+        assert levels == (1, NEWEST, 1)
         if version:
-            dry = await features(client, version, (FEATURE, 2, UPGRADE), dry=True)
+            dry = await features(client, version, (FEATURE, NEWEST, UPGRADE), dry=True)
             assert said(dry) == (NONE, None)
-            assert (await finalized(client))[0] == (1, 3, 1)
-        bad = await features(client, version, (FEATURE, 2, UPGRADE), ("no.such", 1, UPGRADE))
+            assert (await finalized(client))[0] == (1, NEWEST, 1)
+        bad = await features(client, version, (FEATURE, NEWEST, UPGRADE), ("no.such", 1, UPGRADE))
         assert bad.error_code.value == INVALID_UPDATE
-        assert (await finalized(client))[0] == (1, 3, 1), "one bad feature fails all"
-        answer = await features(client, version, (FEATURE, 2, UPGRADE))
+        assert (await finalized(client))[0] == (1, NEWEST, 1), "one bad feature fails all"
+        answer = await features(client, version, (FEATURE, NEWEST, UPGRADE))
         assert said(answer) == (NONE, None)
         levels, epoch = await finalized(client)
-        assert levels == (1, 3, 2)
+        assert levels == (1, NEWEST, NEWEST)
         assert epoch > before, "clients look at newer features only"
-        assert said(await features(client, version, (FEATURE, 2, UPGRADE))) == (NONE, None)
+        assert said(await features(client, version, (FEATURE, NEWEST, UPGRADE))) == (NONE, None)
         lowered = await features(client, version, (FEATURE, 1, SAFE))
         assert lowered.error_code.value == UPDATE_FAILED
         assert "is not lowered" in lowered.error_message
-        unknown = await features(client, version, (FEATURE, 4, UPGRADE))
+        unknown = await features(client, version, (FEATURE, NEWEST + 1, UPGRADE))
         assert unknown.error_code.value == INVALID_UPDATE
-        assert "Local controller 1 only supports versions 1-3" in unknown.error_message
+        assert f"Local controller 1 only supports versions 1-{NEWEST}" in unknown.error_message
 
 
 # --- brokers and voters --------------------------------------------------------------------------

@@ -68,3 +68,21 @@ async def test_one_that_is_added_while_others_are_told_is_told_too() -> None:
     deadlines.add(First("first", order), 0.001)
     await asyncio.wait_for(second.over.wait(), 10)
     assert order == ["first", "second"]
+
+
+async def test_one_kind_is_ended_now_and_whatever_comes_of_it_later() -> None:
+    class Other(Told):
+        pass
+
+    deadlines, order = Deadlines(), list[str]()
+    kept, second, first = Told("kept", order), Other("second", order), Other("first", order)
+    deadlines.add(kept, 1_000)
+    deadlines.add(second, 900)
+    deadlines.add(first, 800)
+    deadlines.end(Other)
+    assert (order, len(deadlines)) == (["first", "second"], 1)
+    late = Other("late", order)
+    deadlines.add(late, 1_000)
+    await asyncio.wait_for(late.over.wait(), 10)
+    assert order == ["first", "second", "late"]
+    deadlines.drop(kept)

@@ -91,7 +91,7 @@ async def test_INV_FUP2_raising_is_judged_told_and_done_once(region: Upgraded) -
     assert f"was raised from level 1 to {SUPPORTED[-1]}" in done.output
     assert region.store.image.feature_level == SUPPORTED[-1]
     assert "nothing changes" in (await region.run("--finalize")).output
-    for refused in ("1", str(SUPPORTED.stop)):
+    for refused in ("1", str(SUPPORTED[-1] + 1)):
         assert (await region.run("--finalize", "--level", refused)).exit_code == 1
     for alone in (["--level", "2"], ["--dry-run"]):
         told = await region.run(*alone)

@@ -208,3 +208,75 @@ async def test_close_answers_what_was_asked_and_ends() -> None:
             await client.receive_raw()
         fixture.server.close()
         assert await client.closed()
+
+
+# --- requests are held while another one takes the connections over ---
+
+
+WAITS = struct.pack(">ihhi", 8, 62, 0, 2)
+
+
+async def test_INV_WS8_what_is_held_waits_and_is_served_in_order_by_whoever_serves_then() -> None:
+    async with served() as fixture:
+        server, client = fixture.server, await fixture.connect()
+        client.send_raw(WAITS)
+        await until(lambda: server.connection_count == 1, "it is there")
+        await until(lambda: any(link.core.owes for link in server._links), "it is begun")
+        server.hold()
+        client.send_raw(REQUEST + REQUEST)
+        late = await fixture.connect()
+        late.send_raw(REQUEST)
+        answered = asyncio.get_running_loop().create_task(server.until_answered())
+        await until(lambda: server.connection_count == 2, "both are there")
+        assert not answered.done()
+        fixture.clock.pass_ms(FRAME_TIMEOUT_MS + 1)
+        fixture.gate.set()
+        await answered
+        await client.receive_raw()
+        served_by: list[int] = []
+
+        async def other(incoming: Incoming) -> Buffer | None:
+            served_by.append(incoming.peer.connection_id)
+            return b"next"
+
+        metrics = Metrics()
+        server.serve_by(other, None, metrics)
+        assert served_by == []
+        server.release()
+        assert await client.receive_raw() == await client.receive_raw() == b"next"
+        assert await late.receive_raw() == b"next"
+        assert sorted(served_by) == [1, 1, 2]
+        assert metrics.connections._value.get() == 2
+
+
+async def test_INV_WS8_no_connection_is_ended_for_the_time_that_requests_are_held() -> None:
+    async with served() as fixture:
+        server, client = fixture.server, await fixture.connect()
+        client.send_raw(REQUEST)
+        await client.receive_raw()
+        server.hold()
+        client.send_raw(REQUEST[:5])
+        for _ in range(3):
+            fixture.clock.pass_ms(FRAME_TIMEOUT_MS + IDLE_TIMEOUT_MS)
+            await asyncio.sleep(0)
+        server.release()
+        client.send_raw(REQUEST[5:])
+        await client.receive_raw()
+
+
+async def test_what_is_not_answered_in_time_ends_its_connection_alone() -> None:
+    async with served() as fixture:
+        server = fixture.server
+        stuck, other = await fixture.connect(), await fixture.connect()
+        stuck.send_raw(WAITS)
+        other.send_raw(REQUEST)
+        await other.receive_raw()
+        await until(lambda: any(link.core.owes for link in server._links), "it is begun")
+        server.hold()
+        assert server.end_unanswered() == 1
+        assert await stuck.closed()
+        fixture.gate.set()
+        await server.until_answered()
+        server.release()
+        other.send_raw(REQUEST)
+        await other.receive_raw()

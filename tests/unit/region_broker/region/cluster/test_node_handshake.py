@@ -103,7 +103,7 @@ def is_older(theirs: NodeHello) -> bool:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other-cluster": ({"cluster_id": "another"}, "belongs to cluster"),
     "other-region": ({"region": "us"}, "nodes of two regions say Hello"),
-    "feature-level": ({"levels": range(4, 5)}, "update the older one first"),
+    "feature-level": ({"levels": range(9, 10)}, "update the older one first"),
     "feature-level 0": ({"levels": range(1)}, "update the older one first"),
     "same-member": ({"member": ONE, "life": LIFE}, "a copy of its folder"),
     "same-member itself": (

@@ -200,7 +200,7 @@ def test_INV_TLC6_who_had_one_node_may_have_acknowledged_on_that_one_alone() -> 
         leading = ReplicaLeading(
             LeadingParts(
                 me=one.member, partitions=one.table, clock=region.clock, image=lambda: region.image, propose=region.propose,
-                min_in_sync=2,
+                min_in_sync=lambda: 2,
             )
         )  # fmt: skip
         assert leading.acknowledged_on() == 2

@@ -41,7 +41,7 @@ class Waiting:
         self.metadata = SimpleNamespace(image=SPREAD)
         self.said: list[str | None] = []
         self.side = SteppingDown(
-            me=member(2), metadata=cast("Any", self.metadata), partitions=cast("Any", ()), clock=cast("Any", self), least_others=2,
+            me=member(2), metadata=cast("Any", self.metadata), partitions=cast("Any", ()), clock=cast("Any", self), least_others=lambda: 2,
         )  # fmt: skip
 
     async def sleep_ms(self, _duration_ms: float) -> None:
@@ -66,7 +66,7 @@ def test_INV_RGR8_nobody_steps_down_while_leaders_are_spread() -> None:
 
     metadata = SimpleNamespace(image=SPREAD, apply=apply)
     side = SteppingDown(
-        me=member(1), metadata=cast("Any", metadata), partitions=some.table, clock=some.clock, least_others=2,
+        me=member(1), metadata=cast("Any", metadata), partitions=some.table, clock=some.clock, least_others=lambda: 2,
     )  # fmt: skip
     asyncio.run(side.look())
     assert not asked
