@@ -290,7 +290,7 @@ async def test_INV_LSH1_INV_LSH7_so_they_do_where_it_is_elected_anew() -> None:
     async with leading() as node:
         assert sorted(node.take(BY_ONE_AGAIN)) == [("end",), ("gate closed",)]
         assert await node.turns() == [
-            ("end",), ("gate closed",), ("lead ends",), ("role follows",), ("begin", leader_epoch(3)), ("lead",),
+            ("end",), ("gate closed",), ("lead ends",), ("role follows",), ("stands still",), ("begin", leader_epoch(3)), ("lead",),
         ]  # fmt: skip
 
 
