@@ -142,6 +142,7 @@ class Node:
             self._handshake.refused = self.leading.why_silent
             self.operations.elsewhere = self._replication.tails.elsewhere
             self.scrubber.make_way = self._replication.stepping_down.make_way
+            self.scrubber.give_up = self._replication.copying_anew.give_up
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
             self.operating = self._operate(cluster, self._replication)
 

@@ -170,6 +170,7 @@ class Replication:
                 follows=lambda: self.leadership.follows,
                 counts_on=self.leading.counts_on,
                 logs_changed=self._copied_anew,
+                least_others=default_min_in_sync(cluster.node_count),
             )
         )
         self.copying_anew.serve_on(cluster.door.handlers_for(REPLICA))

@@ -19,6 +19,7 @@ from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.raft.entries import Term
+from region_broker.log.cleaning.state import CleanMark
 from tests.simulation.http_client import get
 from tests.simulation.kafka_client import Refused
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
@@ -219,6 +220,55 @@ def _seal_anew(batches: bytearray) -> None:
     batches[17:21] = crc32c(bytes(batches[21:size_bytes])).to_bytes(4, "big")
 
 
+async def test_a_full_segment_that_goes_while_a_node_runs_is_fetched_whole(tmp_path: Path) -> None:
+    async with full_segments(tmp_path, 15) as (cluster, leader):
+        for node in (others(cluster, leader)[0], leader):
+            path = sealed(node)[1]
+            before = bytes(node.disk.content(path))
+            if node is leader:
+                del node.disk.content(path)[len(before) // 2 :]
+            else:
+                node.disk.remove(path)
+            assert await scrubbed(node) is None
+            assert bytes(node.disk.content(path)) == before
+        await all_there(cluster)
+        assert cluster.leader is not leader
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_INV_SCB11_INV_CAN5_a_log_that_was_compacted_where_it_is_damaged_is_copied_again(
+    leads: bool, tmp_path: Path
+) -> None:
+    """A leader lets another one lead first, and is tried again once it follows."""
+    async with full_segments(tmp_path, 16) as (cluster, leader):
+        node = leader if leads else others(cluster, leader)[0]
+        log = node.partition(TOPIC, 0).log
+        assert log.cleaning.note(CleanMark(holes_below=log.segments.segments[-1].base_offset))
+        flip(node)
+        if await scrubbed(node) is not None:
+            await cluster.until(lambda: cluster.leader not in {None, node}, "it follows")
+            assert await scrubbed(node) is None
+        await cluster.until(lambda: bool(kept_aside(node)), "it is put aside")
+        await all_there(cluster)
+        assert node.partition(TOPIC, 0).failed is None
+        assert cluster.leader is not (leader if leads else node)
+
+
+async def test_INV_CAN5_a_log_stays_where_the_leaders_is_not_sound_either(tmp_path: Path) -> None:
+    async with full_segments(tmp_path, 17) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        log = follower.partition(TOPIC, 0).log
+        assert log.cleaning.note(CleanMark(holes_below=log.segments.segments[-1].base_offset))
+        flip(follower)
+        for node in others(cluster, leader, follower):
+            await node.kill()  # so the leader stays, and cannot mend
+        flip(leader, 0)
+        await scrubbed(leader)
+        assert "copied again whole" in str(await scrubbed(follower))
+        assert follower.partition(TOPIC, 0).failed is None
+        assert kept_aside(follower) == []
+
+
 # -- logs that do not open, or stop ---------------------------------------------------------------
 
 
@@ -247,6 +297,33 @@ async def test_a_follower_whose_log_does_not_open_copies_it_again(tmp_path: Path
         await follower.kill()
         await follower.start()
         await all_there(cluster, b"while it is away", b"more")
+
+
+@pytest.mark.parametrize("fault", ["short", "gone"])
+@pytest.mark.parametrize("leads", [False, True])
+async def test_INV_R9_what_is_missing_after_a_clean_stop_is_found_at_the_start_and_copied_again(
+    leads: bool, fault: str, tmp_path: Path
+) -> None:
+    """All are stopped, so all are in sync, and the damaged one may be elected: then it steps down first."""
+    async with full_segments(tmp_path, 18) as (cluster, _):
+        nodes = [*cluster.nodes.values()]
+        for node in nodes:
+            await node.stop()
+        damaged = nodes[0] if leads else nodes[1]
+        if fault == "short":
+            shorten(damaged)
+        else:
+            folder = damaged.folder / "logs" / topic_folder(damaged) / "0"
+            names = [each for each in damaged.disk.list_dir(folder) if each.endswith(".log")]
+            damaged.disk.remove(folder / names[1])
+        was = _bytes_of_folder(damaged)
+        for node in nodes:
+            await node.begin()
+        await get_on(cluster, b"more")
+        await all_there(cluster, b"more")
+        assert cluster.leader is not damaged
+        [kept] = kept_aside(damaged)
+        assert _bytes_of_folder(damaged, kept) == was, "nothing of it was removed"
 
 
 @pytest.mark.parametrize("topic", [TIDEMARK_LEDGER, TRANSACTION_LEDGER, OFFSETS_LEDGER])
