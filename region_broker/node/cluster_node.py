@@ -85,6 +85,13 @@ class _Relay:
         if self.controller is not None:
             self.controller.role_changed(change)
 
+    def on_damage(self, member: Member, damaged: bool) -> None:
+        if self.controller is not None:
+            self.controller.note_damage(member, damaged)
+
+    def says_damage(self) -> bool:
+        return self.controller is not None and self.controller.says_damage
+
 
 class ClusterNode:
     """`open`, then `run` until `stop` is called; as `Node`."""
@@ -136,13 +143,13 @@ class ClusterNode:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
             is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
-            levels=self._levels, finalized=self._finalized,
+            levels=self._levels, finalized=self._finalized, is_damaged=self._relay.says_damage,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=lambda target: self._addresses.get(target.node_id), watcher=self._relay,
-            on_shut_out=self._note_shut_out,
+            on_shut_out=self._note_shut_out, on_damage=self._relay.on_damage,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
         transport.serve_on(self.peers)

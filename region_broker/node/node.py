@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Self
 
 from geo_replicator.failover import Phase
@@ -49,7 +50,7 @@ from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.replication import RegionWork, Replication
-from region_broker.node.scrubbing import OtherRegions, compose_scrubber
+from region_broker.node.scrubbing import OtherRegions, compose_scrubber, has_damage
 from region_broker.node.storage import NodeRefused, Ports, Storage
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -144,6 +145,7 @@ class Node:
             self.scrubber.make_way = self._replication.stepping_down.make_way
             self.scrubber.give_up = self._replication.copying_anew.give_up
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
+            cluster.controller.is_damaged = partial(has_damage, self.scrubber, storage.partitions)
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod

@@ -159,6 +159,7 @@ class Replication:
             partitions=partitions,
             clock=clock,
             least_others=default_min_in_sync(cluster.node_count),
+            damaged=lambda: cluster.controller.damaged,
         )
         self.copying_anew = CopyingAnew(
             CopyingAnewParts(

@@ -8,6 +8,7 @@ Nobody is drained by this: who steps down may lead again. Not here: what an elec
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,13 +30,14 @@ _log: Final = logging.getLogger("tidemark.replication")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteppingDown:
-    """`least_others`: how many others must be there for the region to go on without this node's logs."""
+    """`least_others`: how many others must be there for the region to go on without this node's logs; `damaged`: who says that it is."""
 
     me: Member
     metadata: MetadataStore
     partitions: PartitionTable
     clock: Clock
     least_others: int
+    damaged: Callable[[], frozenset[Member]]
 
     async def look(self) -> None:
         """Have another one elected where a log has stopped here (INV-NRP2); to be called now and then."""
@@ -62,7 +64,9 @@ class SteppingDown:
         image = self.metadata.image
         if image.leadership is None or image.leadership.leader != self.me:
             return None
-        return next((other for other in candidates(image, None) if other != self.me), None)
+        return next(
+            (other for other in candidates(image, None, self.damaged()) if other != self.me), None
+        )
 
     async def _have_elected(self, other: Member, why: str) -> None:
         _log.error("%s, and node %s has all that was committed: it is to lead", why, other)

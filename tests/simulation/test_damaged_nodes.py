@@ -14,12 +14,14 @@ import pytest
 from crc32c import crc32c
 
 from idempotency.identity import OFFSETS_LEDGER, TRANSACTION_LEDGER
+from idempotency.identity import Member as ClusterMember
 from idempotency.record_batch import iter_headers
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.raft.entries import Term
 from region_broker.log.cleaning.state import CleanMark
+from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
 from tests.simulation.http_client import get
 from tests.simulation.kafka_client import Refused
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
@@ -233,6 +235,57 @@ async def test_a_full_segment_that_goes_while_a_node_runs_is_fetched_whole(tmp_p
             assert bytes(node.disk.content(path)) == before
         await all_there(cluster)
         assert cluster.leader is not leader
+
+
+def _damage_for_good(node: Member) -> None:
+    """Damage a range that no other node mends, as it was compacted there, in a log that cannot be copied again: it is evidence."""
+    log = node.partition(TOPIC, 0).log
+    assert log.cleaning.note(CleanMark(holes_below=log.segments.segments[-1].base_offset))
+    replication = node.node._replication
+    assert replication is not None
+    replication.following.disputed.add(node.partition(TOPIC, 0).key)
+    flip(node)
+
+
+async def test_INV_CV3_INV_CW2_a_node_with_damage_leads_only_where_nobody_else_can(
+    tmp_path: Path,
+) -> None:
+    """It has the lowest id of those that are left, and would be elected else."""
+    async with full_segments(tmp_path, 19) as (cluster, leader):
+        second, third = others(cluster, leader)
+        _damage_for_good(second)
+        assert await scrubbed(second) is not None
+        nodes = list(cluster.nodes.values())
+        await cluster.until(
+            lambda: (
+                all(second.member.controller.damaged <= _damaged(node) for node in nodes)
+                and second.member.controller.says_damage
+            ),
+            "all know it",
+        )
+        quorum = next(node for node in nodes if node.node.storage.metadata.group.leads)
+        operating = quorum.node.operating
+        assert operating is not None
+        with pytest.raises(ClusterOrderRefused, match="is damaged, or gone, and not mended"):
+            await quorum.as_process(
+                operating.order("elect", second.node_id, dry_run=False, confirmed=False)
+            )
+        await leader.kill()
+        assert await cluster.until_led(but=leader) is third
+        await get_on(cluster, b"more")
+        await leader.start()
+        await all_in_sync(cluster)
+        await leader.kill()
+        await cluster.until(lambda: len(leadership(third).in_sync) == 2, "it is out")
+        await third.kill()
+        await leader.start()
+        assert await cluster.until_led() is second, "nobody else has all"
+        await third.start()
+        await all_in_sync(cluster)
+
+
+def _damaged(node: Member) -> frozenset[ClusterMember]:
+    return node.member.controller.damaged
 
 
 @pytest.mark.parametrize("leads", [False, True])

@@ -15,6 +15,7 @@ What a driver owes the core:
    leads no more, or the disk failed.
 5. `Heard(member, life)` for each heartbeat of a process, its own included, at least each `ControllerSettings.heartbeat_ms`. Identity
    comes from the connection. `Lost` when a connection of that process is reset: after what was heard over it.
+   `DamageKnown` whenever it has changed who says of itself that it has damage; none at the beginning.
 6. `Ticked` at least each `look_max_ms`, behind all that has arrived by then: time that passed without any event counts as that much
    (INV-CK6), and who is silent is judged there.
 7. Registering: a node sends who it is, and the driver has `RegisterNode` applied as any other command. A process whose life was

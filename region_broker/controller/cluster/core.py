@@ -20,6 +20,8 @@ from region_broker.controller.cluster.elections import candidates, due_election
 from region_broker.controller.cluster.events import (
     CommandSettled,
     ControllerCommand,
+    DamagedElected,
+    DamageKnown,
     DrainAsked,
     Effect,
     Event,
@@ -41,7 +43,7 @@ from region_broker.controller.cluster.events import (
 from region_broker.controller.cluster.orders import Orders, is_past
 from region_broker.controller.cluster.sessions import Sessions
 from region_broker.controller.cluster.settings import ControllerSettings
-from region_broker.controller.cluster_commands import FenceNode, UnfenceNode
+from region_broker.controller.cluster_commands import ElectLeader, FenceNode, UnfenceNode
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.entries import Member, Term
 
@@ -83,6 +85,7 @@ class ControllerCore:
         self._looked_ms = 0
         """Time that passed while this one looked: all that is counted here (INV-CK6)."""
         self._reign: _Reign | None = None
+        self._damaged: frozenset[Member] = frozenset()
         self._last_number = 0
         self._effects: list[Effect] = []
 
@@ -105,6 +108,8 @@ class ControllerCore:
                 self._end()
             case ImageChanged(image):
                 self._follow(image)
+            case DamageKnown(members):
+                self._damaged = members
             case PreferredAsked() | DrainAsked() | UncleanAsked():
                 self._take_order(event)
             case Heard() | Lost() | CommandSettled() | Ticked():
@@ -212,12 +217,12 @@ class ControllerCore:
             node = min(silent, key=lambda node: (node.member != leader, node.node_id))
             return FenceNode(node.node_id, node.life)
         try:
-            return due_election(self._image, self._settings.preferred_node_id)
+            return due_election(self._image, self._settings.preferred_node_id, self._damaged)
         except EpochExhausted:
             return None  # `_tell_offline` says so
 
     def _next_order(self, reign: _Reign) -> ControllerCommand | None:
-        command, answers = reign.orders.next_command(self._image)
+        command, answers = reign.orders.next_command(self._image, self._damaged)
         self._effects += answers
         return command
 
@@ -229,6 +234,8 @@ class ControllerCore:
         self._last_number += 1
         reign.pending = _Pending(self._last_number, command, is_order)
         self._effects.append(Propose(self._last_number, reign.term, command))
+        if isinstance(command, ElectLeader) and command.leader in self._damaged:
+            self._effects.append(DamagedElected(command.leader))
 
     # --- what is said loudly ---
 

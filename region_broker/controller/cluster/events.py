@@ -49,6 +49,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class DamageKnown:
+    """These members, and no others, have said that something of their disks is damaged and not mended."""
+
+    members: frozenset[Member]
+
+
+@dataclass(frozen=True, slots=True)
 class ImageChanged:
     """This is applied now."""
 
@@ -107,6 +114,7 @@ Event: TypeAlias = (
     | LeadsNoMore
     | Heard
     | Lost
+    | DamageKnown
     | ImageChanged
     | CommandSettled
     | PreferredAsked
@@ -142,6 +150,13 @@ class Online:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedElected:
+    """Nobody else can lead but this member, which has said that it has damage. Say it loudly."""
+
+    leader: Member
+
+
+@dataclass(frozen=True, slots=True)
 class FolderReplaced:
     """A node came back with another data folder: what only `former` held is not there. Say it loudly."""
 
@@ -158,4 +173,4 @@ class OrderAnswered:
     text: str = ""
 
 
-Effect: TypeAlias = Propose | Offline | Online | FolderReplaced | OrderAnswered
+Effect: TypeAlias = Propose | Offline | Online | DamagedElected | FolderReplaced | OrderAnswered

@@ -47,6 +47,8 @@ class NodeStanding:
     """The starts of this node's folder, once they are known."""
     is_outdated: Callable[[NodeHello], bool] = lambda _hello: False
     """Whether the quorum is known to know a later start of the folder of whoever says that."""
+    is_damaged: Callable[[], bool] = lambda: False
+    """Whether this node had better not lead (INV-CV3)."""
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
@@ -62,6 +64,7 @@ class NodeStanding:
             lowest_level=self.levels[0],
             newest_level=self.levels[-1],
             finalized_level=finalized,
+            damaged=self.is_damaged(),
         )
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:

@@ -231,11 +231,12 @@ class PeerTransport:
         group.take(Received(session.member, message))
 
     async def _on_probe(
-        self, session: NodeSession, _probe: Probe, _attachment: memoryview
+        self, session: NodeSession, probe: Probe, _attachment: memoryview
     ) -> Probed:
         self._expect_member(session)
         self._parts.watcher.on_heard(session.member)
-        return Probed()
+        self._parts.on_damage(session.member, probe.damaged)
+        return Probed(damaged=self._parts.standing.is_damaged())
 
     def _expect_member(self, session: NodeSession) -> None:
         """Raise `PeerProtocolError` for a member that was removed since it came in."""

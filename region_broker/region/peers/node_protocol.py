@@ -44,7 +44,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     `feature_level`: what the node speaks, for a version that tells no range; that one refuses what it does not know. `purpose`: what the
     connection is for; in an answer it says nothing. `starts`: those of the folder, None from a version that does not tell.
     `lowest_level`, `newest_level`: what the code knows; None from a version that knows `feature_level` alone. `finalized_level`: that of
-    the region; None from one that has seen nothing of its region yet, or does not tell.
+    the region; None from one that has seen nothing of its region yet, or does not tell. `damaged`: as in `Probe`.
     """
 
     cluster_id: str
@@ -58,6 +58,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     lowest_level: int | None = None
     newest_level: int | None = None
     finalized_level: int | None = None
+    damaged: bool = False
 
     @property
     def levels(self) -> range:
@@ -85,8 +86,15 @@ class NodeIdentity(Protocol):
 
 
 class Probe(PeerMessage, frozen=True, kw_only=True):
-    """Asks whether the other side is there: a connection through which nothing comes any more is to be noticed."""
+    """Asks whether the other side is there: a connection through which nothing comes any more is to be noticed.
+
+    `damaged`: who asks had better not lead, as its disk has lost something that is not mended (INV-CV3); an older version does not tell.
+    """
+
+    damaged: bool = False
 
 
 class Probed(PeerMessage, frozen=True, kw_only=True):
-    """The answer to `Probe`."""
+    """The answer to `Probe`; `damaged` of who answers."""
+
+    damaged: bool = False

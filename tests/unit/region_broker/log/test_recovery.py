@@ -281,7 +281,11 @@ def closed(*, proves: bool) -> Fixture:
     return some
 
 
-@pytest.mark.parametrize("fault", [shorten_first, lose(0), lose(1), lose(3), lose(4)], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [shorten_first, lose(0), lose(1), lose(3), lose(4)],
+    ids=["short", "first", "middle", "last", "open"],
+)
 def test_INV_R9_a_full_segment_that_is_short_or_gone_is_found_after_a_clean_stop(
     fault: Callable[[Fixture], None],
 ) -> None:

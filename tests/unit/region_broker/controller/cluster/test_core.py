@@ -10,6 +10,8 @@ from region_broker.controller.cluster.core import ControllerCore
 from region_broker.controller.cluster.events import (
     CommandSettled,
     ControllerCommand,
+    DamagedElected,
+    DamageKnown,
     DrainAsked,
     Effect,
     Event,
@@ -443,6 +445,45 @@ def test_INV_CW1_an_election_that_is_ordered() -> None:
     region.tell(PreferredAsked(3, None))
     assert region.taken() == [ElectLeader(A, leader_epoch(3), 3)]
     assert region.loud == [OrderAnswered(ticket, Outcome.DONE) for ticket in (1, 2, 3)]
+
+
+def test_INV_CV3_who_has_damage_comes_behind_all_others() -> None:
+    region = Region(in_sync())
+    region.tell(DamageKnown(frozenset({B})))
+    region.lead()
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken() == [FenceNode(1, LIVES[1]), ElectLeader(C, leader_epoch(2), 3)]
+    assert region.loud == []
+    region.tell(DamageKnown(frozenset()))
+    region.pass_time(750, heard=(2,))
+    assert region.taken() == [FenceNode(3, LIVES[3]), ElectLeader(B, leader_epoch(3), 5)]
+    assert region.loud == []
+
+
+def test_INV_CV3_where_all_who_could_lead_have_damage_one_is_elected_loudly() -> None:
+    region = Region(in_sync()).lead()
+    region.tell(DamageKnown(frozenset({A, B, C})))
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken() == [FenceNode(1, LIVES[1]), ElectLeader(B, leader_epoch(2), 3)]
+    assert region.loud == [DamagedElected(B)]
+
+
+def test_INV_CW2_a_node_with_damage_leads_by_no_order_while_another_one_could() -> None:
+    region = Region(in_sync()).lead()
+    region.tell(DamageKnown(frozenset({B})))
+    region.tell(PreferredAsked(1, 2))
+    assert region.taken() == []
+    [refused] = region.loud
+    assert isinstance(refused, OrderAnswered)
+    assert refused.outcome is Outcome.REFUSED
+    assert "Let one of these nodes lead: 1, 3" in refused.text
+    region.tell(DamageKnown(frozenset({A, B, C})))
+    region.tell(PreferredAsked(2, 2))
+    assert region.taken() == [ElectLeader(B, leader_epoch(2), 2)]
+    region.tell(DamageKnown(frozenset({A, B})))
+    region.tell(PreferredAsked(3, 2))
+    region.tell(PreferredAsked(4, None))
+    assert region.taken() == [ElectLeader(C, leader_epoch(3), 3)], "who leads goes on, or the best"
 
 
 def answers(region: Region) -> list[tuple[int, Outcome]]:
