@@ -145,6 +145,7 @@ class Node:
             self.scrubber.make_way = self._replication.stepping_down.make_way
             self.scrubber.give_up = self._replication.copying_anew.give_up
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
+            self._replication.readers.is_damaged = self.scrubber.has_damage
             cluster.controller.is_damaged = partial(has_damage, self.scrubber, storage.partitions)
             self.operating = self._operate(cluster, self._replication)
 

@@ -112,6 +112,8 @@ class Replication:
                 serving=self.leading.serving,
                 is_deleted_elsewhere=self.leading.is_deleted_elsewhere,
                 is_open=lambda: self.following.readers.is_open,
+                partitions=partitions,
+                clock=clock,
             )
         )
         self.following = ReplicaFollowing(
@@ -251,6 +253,7 @@ class Replication:
             tasks.create_task(self._statements.run(), name="statement-copies")
             tasks.create_task(self.tails.run(), name="tail-copies")
             tasks.create_task(self.copying_anew.run(), name="copying-anew")
+            tasks.create_task(self.readers.run(), name="readers")
             while True:
                 await self._clock.sleep_ms(AGAIN_MS)
                 if self._registry.is_behind:

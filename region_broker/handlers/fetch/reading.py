@@ -235,7 +235,7 @@ class Reading:
         readers.counts.copy_bytes += len(row.records)
         if row.error_code != ErrorCode.corrupt_message:
             return row
-        readers.stop_serving(f"{partition.tp} is damaged at {item.offset} or behind it")
+        readers.stop_serving(partition.key, item.offset, str(partition.tp))
         return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
 
     def _row_of(
