@@ -16,7 +16,7 @@ from region_broker.controller import metadata_image
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.node.cluster_parts import ClusterParts
-from region_broker.node.lost_logs import LostLogs
+from region_broker.node.lost_logs import LostLogs, LostLogsParts
 from region_broker.node.stepping_down import SteppingDown
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
@@ -187,7 +187,15 @@ class Replication:
         metadata.follow(self._statements.take_image)
         metadata.follow(self.tails.take_image)
         self.lost_logs = LostLogs(
-            cluster.member, cluster.line.standing.life, metadata, partitions, clock
+            LostLogsParts(
+                me=cluster.member,
+                metadata=metadata,
+                partitions=partitions,
+                clock=clock,
+                line=cluster.line,
+                copies=self.following.copies,
+                damaged=lambda: cluster.controller.damaged,
+            )
         )
         metadata.follow(self.lost_logs.take_image)
 
@@ -254,6 +262,7 @@ class Replication:
             tasks.create_task(self.tails.run(), name="tail-copies")
             tasks.create_task(self.copying_anew.run(), name="copying-anew")
             tasks.create_task(self.readers.run(), name="readers")
+            tasks.create_task(self.lost_logs.run(), name="lost-logs")
             while True:
                 await self._clock.sleep_ms(AGAIN_MS)
                 if self._registry.is_behind:

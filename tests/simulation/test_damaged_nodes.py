@@ -21,7 +21,9 @@ from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.raft.entries import Term
 from region_broker.log.cleaning.state import CleanMark
+from region_broker.node.node import Node
 from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
+from tests.simulation.folder_faults import lose_log
 from tests.simulation.http_client import get
 from tests.simulation.kafka_client import Refused
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
@@ -548,6 +550,55 @@ async def test_INV_CAN2_a_log_stays_while_a_proposal_may_still_count_its_node_in
         goes_on.set()
         await cluster.until(lambda: bool(kept_aside(follower)), "it is copied again")
         await all_there(cluster)
+
+
+async def test_INV_NRP5_a_proposal_of_a_former_life_does_not_say_that_a_lost_log_was_copied_again(
+    tmp_path: Path,
+) -> None:
+    """1. A leader proposes to take a node in. 2. The node dies, and its disk loses a log. 3. It starts. 4. It is taken in, late."""
+    async with full_segments(tmp_path, 20) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        await follower.kill()
+        await cluster.until(lambda: len(leadership(leader).in_sync) == 2, "it is out")
+        metadata = leader.node.storage.metadata
+        apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
+
+        async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
+            if isinstance(command, ChangeInSync):
+                held.set()
+                await goes_on.wait()
+            return await apply(command, in_term=in_term)
+
+        metadata.apply = late  # type: ignore[method-assign]
+        await follower.start()
+        async with asyncio.timeout(WITHIN_S):
+            await held.wait()
+        await follower.kill()
+        lose_log(follower, TOPIC, 0)
+        follower.disk.write_out()
+        follower.on_open = _copy_nothing
+        await follower.start()
+        await cluster.until(
+            lambda: not leader.node.storage.metadata.image.nodes[follower.node_id].fenced,
+            "it is heard",
+        )
+        goes_on.set()
+        await cluster.until(lambda: len(leadership(follower).in_sync) == 3, "it is in sync")
+        await asyncio.sleep(3)
+        assert follower.partition(TOPIC, 0).log_end_offset == 0
+        assert follower.node.storage.partitions.lost() == [f"{TOPIC}-0"]
+        follower.on_open = None
+        await follower.kill()
+        await follower.start()
+        await all_there(cluster)
+        await cluster.until(lambda: not follower.node.storage.partitions.lost(), "it has it again")
+
+
+def _copy_nothing(node: Node) -> None:
+    """Let a node connect to nobody that it would copy from."""
+    replication = node._replication
+    assert replication is not None
+    replication.following._perform_on_line = lambda effect: None  # type: ignore[method-assign]
 
 
 async def test_INV_T9_a_follower_whose_disk_refused_a_new_log_copies_it_once_it_takes_it(

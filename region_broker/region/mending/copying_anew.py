@@ -55,10 +55,11 @@ class AskLogHeld(PeerMessage, frozen=True, kw_only=True):
 
 
 class LogHeld(PeerMessage, frozen=True, kw_only=True):
-    """It does, from `log_start_offset` on, committed up to `high_watermark`."""
+    """It does, from `log_start_offset` on, committed up to `high_watermark`, and ends at `log_end_offset` (-1: an older version)."""
 
     log_start_offset: int
     high_watermark: int
+    log_end_offset: int = -1
 
 
 class Following(Protocol):
@@ -145,7 +146,9 @@ class CopyingAnew:
                 NOT_HELD, f"the log is damaged at node {self._parts.me}, or lost, and not whole yet"
             )
         return LogHeld(
-            log_start_offset=partition.log_start_offset, high_watermark=partition.high_watermark
+            log_start_offset=partition.log_start_offset,
+            high_watermark=partition.high_watermark,
+            log_end_offset=partition.log_end_offset,
         )
 
     async def run(self) -> None:

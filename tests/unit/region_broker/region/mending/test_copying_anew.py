@@ -77,7 +77,7 @@ async def ask(side: CopyingAnew, epoch: int = 9, *, runs: bool = False) -> LogHe
 
 async def test_INV_CAN2_who_leads_and_has_a_sound_log_says_so() -> None:
     held = await ask(leading(filled(), leadership(ONE, ONE, THREE)))
-    assert held == LogHeld(log_start_offset=0, high_watermark=BATCHES)
+    assert held == LogHeld(log_start_offset=0, high_watermark=BATCHES, log_end_offset=BATCHES)
 
 
 @pytest.mark.parametrize(
