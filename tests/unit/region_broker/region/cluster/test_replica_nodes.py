@@ -204,8 +204,10 @@ def test_INV_TLC6_who_had_one_node_may_have_acknowledged_on_that_one_alone() -> 
             )
         )  # fmt: skip
         assert leading.acknowledged_on() == 2
-        region.image = msgspec.structs.replace(region.image, grown_to=3)
-        assert leading.acknowledged_on() == 1
+        founded = region.image
+        for grown in ({"grown_to": 3}, {"node_start_count": 1}):  # the latter at feature level 1
+            region.image = msgspec.structs.replace(founded, **grown)
+            assert leading.acknowledged_on() == 1
 
     live(life)
 
