@@ -85,7 +85,7 @@ class Replication:
         self._cuts = LineageCuts(
             LineageCutParts(
                 region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=lineage, quarantine=storage.quarantine,
-                clock=clock,
+                clock=clock, aside_uncut=partitions.aside.uncut,
             )
         )  # fmt: skip
         self.leading = ReplicaLeading(
@@ -152,6 +152,7 @@ class Replication:
                 me=cluster.member, region=role.region, image=lambda: metadata.image, store=storage.quarantine, line=cluster.line,
                 cut_by=lambda: self._cuts.digest_of_all, lineage=lambda: digest_of(lineage()),
                 no_room=lambda: storage.partitions.room.refusal, acknowledged_on=self.leading.acknowledged_on,
+                aside_uncut=partitions.aside.uncut,
             )
         )  # fmt: skip
         self.tails.serve_on(cluster.door.handlers_for(STATEMENTS))
@@ -174,6 +175,7 @@ class Replication:
                 counts_on=self.leading.counts_on,
                 logs_changed=self._copied_anew,
                 least_others=default_min_in_sync(cluster.node_count),
+                is_uncut=lambda log: self._cuts.may_owe(log, is_known=log.log.is_opened),
             )
         )
         self.copying_anew.serve_on(cluster.door.handlers_for(REPLICA))

@@ -12,7 +12,7 @@ Not here: how a log is cut (`log_surgery`), where entries come from (`failover.s
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -124,6 +124,8 @@ class LineageCutParts:
     lineage: Callable[[], Lineage]
     quarantine: QuarantineStore
     clock: Clock
+    aside_uncut: Callable[[], Sequence[str]] = tuple
+    """The logs that were put aside before they were cut."""
 
 
 class LineageCuts:
@@ -137,14 +139,22 @@ class LineageCuts:
 
     @property
     def digest_of_all(self) -> int:
-        """Return `digest`, 0 while a log has stopped: what is void in it has not been cut off, and is in no quarantine (INV-TLC3)."""
-        return 0 if any(log.failed is not None for log in self._parts.logs()) else self.digest
+        """Return `digest`, 0 while a log has stopped, or was put aside uncut: what is void in it is in no quarantine (INV-TLC3, INV-TLC7)."""
+        has_stopped = any(log.failed is not None for log in self._parts.logs())
+        return 0 if has_stopped or self._parts.aside_uncut() else self.digest
 
     def owes(self, log: RegionLog) -> bool:
         """Return whether a log that can be read holds what the lineage voids."""
-        return (
-            log.failed is None and next_cut(LoggedEpochs.of(log), self._parts.lineage()) is not None
-        )
+        return log.failed is None and self._is_void(log)
+
+    def _is_void(self, log: RegionLog) -> bool:
+        return next_cut(LoggedEpochs.of(log), self._parts.lineage()) is not None
+
+    def may_owe(self, log: RegionLog, *, is_known: bool) -> bool:
+        """Return whether a log that has stopped may hold what the lineage voids; `is_known`: whether it was opened."""
+        if not is_known:
+            return bool(self._parts.lineage().entries)
+        return self._is_void(log)
 
     async def run(self) -> None:
         """Return once nothing is void here by the lineage of the moment; may be cancelled at any time."""

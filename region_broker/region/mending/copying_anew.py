@@ -96,6 +96,8 @@ class CopyingAnewParts:
     counts_on: Callable[[Member, LogKey], bool]
     logs_changed: Callable[[], None]
     least_others: int
+    is_uncut: Callable[[Partition], bool] = lambda _partition: False
+    """Whether a log may hold what a takeover has made void, and is in no quarantine (INV-T10)."""
 
 
 @dataclass(slots=True)
@@ -233,7 +235,7 @@ class CopyingAnew:
         tries.pause_ms = min(2 * tries.pause_ms, PAUSE_MS_MAX)
         why = partition.failed
         try:
-            became = parts.partitions.aside.put(partition)
+            became = parts.partitions.aside.put(partition, uncut=parts.is_uncut(partition))
         except OSError as error:
             return f"it cannot be put aside: {error}"
         if not became:

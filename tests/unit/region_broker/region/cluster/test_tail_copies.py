@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -248,6 +249,23 @@ async def test_INV_TLC6_a_folder_that_was_compared_with_before_it_went_is_known(
     one.begin_anew()
     one.sees(msgspec.structs.replace(image, nodes=only_one))
     assert one.copies.elsewhere().may_hold_more, "another life does not know that"
+
+
+async def test_INV_TLC7_a_node_that_has_put_a_log_aside_uncut_says_so_of_itself(
+    nodes: tuple[Node, Node, Node], soon: None
+) -> None:
+    one, two, three = nodes
+    async with copying([one], two, three):
+        await until(lambda: not one.outstanding, "all are compared with")
+        one.copies._parts = replace(one.copies._parts, aside_uncut=lambda: ["a/0.uncut.damaged"])
+        assert "put aside" in one.outstanding[1]
+        assert "a/0.uncut.damaged" in one.outstanding[1]
+        assert not one.copies.elsewhere().may_hold_more, "what was acknowledged is on another one"
+        two.cut_by = 0  # as it has, too
+        one.lineage = three.cut_by = 2
+        one.sees(one.seen.image)
+        await until(lambda: "put one aside uncut" in one.outstanding.get(2, ""), "it is told")
+        assert one.copies.elsewhere().may_hold_more
 
 
 async def test_INV_TLC2_a_tail_that_comes_in_pieces_counts_when_it_is_whole(

@@ -418,3 +418,26 @@ async def test_INV_RLD6_the_failover_machine_leaves_nothing_that_followers_have_
     effect = CutLogs(lowest_base((newest,)), IN_FORCE, records, records[1:])
     await FailoverSteps(outlook, lambda: state)._cut_all(state, effect)
     assert node.partition.log_end_offset == (4 if has_nodes else 7)
+
+
+async def test_INV_T10_a_log_that_has_stopped_may_hold_what_is_void() -> None:
+    node = fixture()
+    holding(node.partition, (4, FIRST), (3, FIRST))
+    node.sync()
+    node.partition.log.content.fail("its disk is broken")
+    void, _ = cuts_of(node, [named(node, IN_FORCE, 5, {0: 4})])
+    assert void.may_owe(node.partition, is_known=True)
+    sound, _ = cuts_of(node, [named(node, IN_FORCE, 5, {0: 7})])
+    assert not sound.may_owe(node.partition, is_known=True)
+    assert sound.may_owe(node.partition, is_known=False), "nobody has read it"
+    first, _ = cuts_of(node, ())
+    assert not first.may_owe(node.partition, is_known=False), "nobody ever took over"
+
+
+async def test_INV_TLC7_who_has_put_a_log_aside_uncut_has_not_cut_all() -> None:
+    node = fixture()
+    cuts, _ = cuts_of(node, [named(node, IN_FORCE, 5, {0: 4})])
+    await cuts.run()
+    assert cuts.digest_of_all == cuts.digest != 0
+    cuts._parts = replace(cuts._parts, aside_uncut=lambda: ["a/0.uncut.damaged"])
+    assert cuts.digest_of_all == 0
