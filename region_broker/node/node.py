@@ -724,8 +724,9 @@ class Node:
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
         if leads or (replication is not None and replication.leadership.follows):
-            reached_of = no_bound if replication is None else replication.reached_of()
-            self.storage.partitions.maintain(self.storage.hold.of, reached_of)
+            reached_of = no_bound if replication is None else await replication.reached_of()
+            if reached_of is not None:  # else the next round does it
+                self.storage.partitions.maintain(self.storage.hold.of, reached_of)
         await self.storage.partitions.purge()
 
 

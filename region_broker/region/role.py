@@ -276,7 +276,7 @@ class RegionRole:
         await self._services.settle_commits(term)
         # From here on coordinators may be half loaded: stand_still must make them resign.
         is_first = leader_counter_of(term.leader_epoch) == FIRST_TERM_COUNTER
-        self._cut_leader = self._services.open_cut_leader(term, adopts and is_first)
+        self._cut_leader = await self._services.open_cut_leader(term, adopts and is_first)
         self._spawn(self._services.groups.run(), "groups")
         self._spawn(self._services.transactions.run(), "transactions")
         await self._load_coordinators(term, logs, base, adopts=adopts, drained=drained)
