@@ -51,6 +51,7 @@ from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber
 from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
@@ -644,6 +645,8 @@ class Node:
                 for task in reversed(running):
                     task.cancel()
                 await asyncio.wait(running)
+                # Others of the region are answered meanwhile (INV-CLG1).
+                await close_aside(self.storage.partitions)
                 self.storage.metadata.stop()  # after all who change it
         finally:
             self.kafka.close()
