@@ -4,8 +4,12 @@ INV-CV1  only who is in sync, registered with that very folder, unfenced and not
          then by node id
 INV-CV2  an election is due where nobody leads, where the leader's epoch is of a former region epoch (T19), and where the leader is
          about to stop and another one can lead
+INV-CV3  who is still about to open its logs is elected only where nobody else can be: nobody writes meanwhile. It is no condition, as whoever
+         holds all that was committed may be the only one
 Not here: elections by an operator's word (`orders`), what an election changes (`cluster_leadership`).
 """
+
+from collections.abc import Container
 
 from idempotency.fencing import (
     FIRST_TERM_COUNTER,
@@ -20,25 +24,33 @@ from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImag
 from region_broker.controller.raft.entries import Member
 
 
-def candidates(image: MetadataImage, preferred_node_id: int | None) -> list[Member]:
-    """Return who may be elected, the best first (INV-CV1)."""
+def candidates(
+    image: MetadataImage, preferred_node_id: int | None, opening: Container[int] = ()
+) -> list[Member]:
+    """Return who may be elected, the best first (INV-CV1, INV-CV3). `opening`: who is about to open its logs, by node id."""
     leadership = image.leadership
     if leadership is None:
         in_sync = tuple(node.member for node in image.nodes.values())
     else:
         in_sync = leadership.in_sync
     found = [m for m in in_sync if (node := image.node_of(m)) and node.is_eligible]
-    return sorted(found, key=lambda member: (member.node_id != preferred_node_id, member))
+
+    def rank(member: Member) -> tuple[bool, bool, Member]:
+        return member.node_id in opening, member.node_id != preferred_node_id, member
+
+    return sorted(found, key=rank)
 
 
-def due_election(image: MetadataImage, preferred_node_id: int | None) -> ElectLeader | None:
+def due_election(
+    image: MetadataImage, preferred_node_id: int | None, opening: Container[int] = ()
+) -> ElectLeader | None:
     """Return the election that is due (INV-CV2), None where none is, or nobody can be elected.
 
     Raises:
         EpochExhausted: the region epoch has no leader epoch left: another region has to take over.
     """
     domain = image.domains.get(DEFAULT_DOMAIN)
-    able = candidates(image, preferred_node_id)
+    able = candidates(image, preferred_node_id, opening)
     if domain is None or not able:
         return None
     leadership = image.leadership

@@ -216,7 +216,8 @@ class MemberLine:
             await self._parts.clock.sleep_ms(NODE_PROBE_MS)
             patience_ms = NODE_PROBE_TIMEOUT_MS + self._draining_bytes / BYTES_PER_MS_MIN
             try:
-                await client.probe(patience_ms / 1000)
+                opens_logs = self._parts.standing.opens_logs()
+                await client.probe(patience_ms / 1000, opens_logs=opens_logs)
             except PeerUnreachable:
                 return
             except PeerRefused as refused:

@@ -45,6 +45,8 @@ class NodeStanding:
     finalized: Callable[[], int | None] = lambda: None
     starts: Callable[[], Shown | None] = lambda: None
     """The starts of this node's folder, once they are known."""
+    opens_logs: Callable[[], bool] = lambda: False
+    """Whether this node is still about to open its logs: others lead rather than it (INV-CV3)."""
     is_outdated: Callable[[NodeHello], bool] = lambda _hello: False
     """Whether the quorum is known to know a later start of the folder of whoever says that."""
 
@@ -62,6 +64,7 @@ class NodeStanding:
             lowest_level=self.levels[0],
             newest_level=self.levels[-1],
             finalized_level=finalized,
+            opens_logs=self.opens_logs(),
         )
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:

@@ -76,9 +76,9 @@ class NodeClient(PeerCalls):
         """Wait until more may be sent; OSError when the connection broke."""
         await self._stream.drain()
 
-    async def probe(self, timeout_s: float) -> None:
+    async def probe(self, timeout_s: float, *, opens_logs: bool) -> None:
         """Return once the other side has answered; raises `PeerUnreachable` where it does not, and ends the connection."""
-        await self._within(timeout_s, Probe(), Probed)
+        await self._within(timeout_s, Probe(opens_logs=opens_logs), Probed)
 
     async def _within(
         self, timeout_s: float, message: PeerMessage, answer_type: type[AnyMessage]

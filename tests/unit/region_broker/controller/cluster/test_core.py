@@ -70,6 +70,7 @@ class Region:
         self.loud: list[Effect] = []
         self.applies = True
         self.lives = dict(LIVES)
+        self.opening: set[int] = set()
 
     def tell(self, event: Event) -> list[Effect]:
         effects = self.core.step(event, self.now_ms)
@@ -109,7 +110,8 @@ class Region:
                 if node_id in self.image.nodes
                 else UUID(int=0)
             )
-            self.tell(Heard(type(A)(node_id, incarnation), self.lives[node_id]))
+            who, opens = type(A)(node_id, incarnation), node_id in self.opening
+            self.tell(Heard(who, self.lives[node_id], opens))
 
     def pass_time(self, ms: int, heard: Iterable[int] = ()) -> None:
         """Let time pass in steps of 50 ms, in each of which some nodes are heard."""
@@ -319,6 +321,25 @@ def test_INV_CV1_the_preferred_one_leads_where_several_may() -> None:
     region = Region(in_sync(), ControllerSettings(preferred_node_id=3)).lead()
     region.pass_time(750, heard=(2, 3))
     assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
+
+
+def test_INV_CV3_who_still_opens_its_logs_is_elected_where_nobody_else_can_be() -> None:
+    region = Region(in_sync(), ControllerSettings(preferred_node_id=2)).lead()
+    region.opening = {2}
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
+    region.opening = {1, 2}
+    region.pass_time(750, heard=(2,))
+    assert region.taken()[-1] == ElectLeader(B, leader_epoch(3), 5)
+
+
+def test_INV_CV3_who_has_opened_them_since_counts_as_ready() -> None:
+    region = Region(in_sync()).lead()
+    region.opening = {2}
+    region.pass_time(700, heard=(2, 3))
+    region.opening = set()
+    region.pass_time(50, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(B, leader_epoch(2), 3)
 
 
 def test_INV_CV2_T19_a_failover_lets_the_leader_be_elected_anew() -> None:
