@@ -736,7 +736,9 @@ class Node:
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:
     """Return where the nodes of each region are met, as the configuration says."""
     return {
-        region.name: [PlacedNode(n.node_id, n.kafka, split(n.peer), n.http) for n in region.nodes]
+        region.name: [
+            PlacedNode(n.node_id, n.kafka, split(n.peer), n.http, n.rack) for n in region.nodes
+        ]
         for region in config.regions
     }
 
