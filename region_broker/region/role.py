@@ -36,6 +36,7 @@ from region_broker.region.ports import (
     RoundFailed,
     Term,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 SILENT_MS: Final = 5_000
 """A region that acts answers a waiting fetch every second."""
@@ -266,8 +267,9 @@ class RegionRole:
         self._region_epoch = term.region_epoch
         self.on_term(term)
         await self._services.settle_logs()
-        logs = self.logs()
+        logs, yielding = self.logs(), CooperativeYield()
         for log in logs:
+            await yielding.row()
             log.become_leader(term.leader_epoch)
             below = base.get(LogKey(log.topic_id, log.tp.partition))
             log.readers_ahead = below is not None
