@@ -4,7 +4,7 @@ INV-CV1  only who is in sync, registered with that very folder, unfenced and not
          then by node id
 INV-CV2  an election is due where nobody leads, where the leader's epoch is of a former region epoch (T19), and where the leader is
          about to stop and another one can lead
-INV-CV3  who is still about to open its logs is elected only where nobody else can be: nobody writes meanwhile. It is no condition, as whoever
+INV-CV4  who is still about to open its logs is elected only where nobody else can be: nobody writes meanwhile. It is no condition, as whoever
          holds all that was committed may be the only one
 Not here: elections by an operator's word (`orders`), what an election changes (`cluster_leadership`).
 """
@@ -27,7 +27,7 @@ from region_broker.controller.raft.entries import Member
 def candidates(
     image: MetadataImage, preferred_node_id: int | None, opening: Container[int] = ()
 ) -> list[Member]:
-    """Return who may be elected, the best first (INV-CV1, INV-CV3). `opening`: who is about to open its logs, by node id."""
+    """Return who may be elected, the best first (INV-CV1, INV-CV4). `opening`: who is about to open its logs, by node id."""
     leadership = image.leadership
     if leadership is None:
         in_sync = tuple(node.member for node in image.nodes.values())

@@ -96,7 +96,7 @@ class Sessions:
         return self._sessions[member.node_id] if node is not None and node.life == life else None
 
     def opening(self) -> frozenset[int]:
-        """Return the ids of the nodes that said last that they are about to open their logs (INV-CV3)."""
+        """Return the ids of the nodes that said last that they are about to open their logs (INV-CV4)."""
         return frozenset(node_id for node_id, each in self._sessions.items() if each.opens_logs)
 
     def look(self, now_ms: int) -> None:

@@ -46,7 +46,7 @@ class NodeStanding:
     starts: Callable[[], Shown | None] = lambda: None
     """The starts of this node's folder, once they are known."""
     opens_logs: Callable[[], bool] = lambda: False
-    """Whether this node is still about to open its logs: others lead rather than it (INV-CV3)."""
+    """Whether this node is still about to open its logs: others lead rather than it (INV-CV4)."""
     is_outdated: Callable[[NodeHello], bool] = lambda _hello: False
     """Whether the quorum is known to know a later start of the folder of whoever says that."""
 

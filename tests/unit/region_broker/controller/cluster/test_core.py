@@ -323,7 +323,7 @@ def test_INV_CV1_the_preferred_one_leads_where_several_may() -> None:
     assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
 
 
-def test_INV_CV3_who_still_opens_its_logs_is_elected_where_nobody_else_can_be() -> None:
+def test_INV_CV4_who_still_opens_its_logs_is_elected_where_nobody_else_can_be() -> None:
     region = Region(in_sync(), ControllerSettings(preferred_node_id=2)).lead()
     region.opening = {2}
     region.pass_time(750, heard=(2, 3))
@@ -333,7 +333,7 @@ def test_INV_CV3_who_still_opens_its_logs_is_elected_where_nobody_else_can_be() 
     assert region.taken()[-1] == ElectLeader(B, leader_epoch(3), 5)
 
 
-def test_INV_CV3_who_has_opened_them_since_counts_as_ready() -> None:
+def test_INV_CV4_who_has_opened_them_since_counts_as_ready() -> None:
     region = Region(in_sync()).lead()
     region.opening = {2}
     region.pass_time(700, heard=(2, 3))

@@ -517,7 +517,7 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
     assert NodeHello.__name__ == "NodeHello"
 
 
-async def test_INV_CV3_a_node_says_whether_it_is_about_to_open_its_logs_and_when_it_has() -> None:
+async def test_INV_CV4_a_node_says_whether_it_is_about_to_open_its_logs_and_when_it_has() -> None:
     node = first_node()
     opens = True
     async with (
