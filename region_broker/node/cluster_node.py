@@ -132,7 +132,12 @@ class ClusterNode:
         made._handshake.identity = lambda: begun.identity
         store = made._begun.metadata
         made.controller = ControllerDriver(
-            store, made._begun.member, made._life, ports.clock, ControllerSettings()
+            store,
+            made._begun.member,
+            made._life,
+            ports.clock,
+            ControllerSettings(),
+            made._opens_logs,
         )
         made.controller.lives = made._transport
         made._relay.controller = made.controller
@@ -143,7 +148,7 @@ class ClusterNode:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
             is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
-            levels=self._levels, finalized=self._finalized, is_damaged=self._relay.says_damage,
+            levels=self._levels, finalized=self._finalized, opens_logs=self._opens_logs, is_damaged=self._relay.says_damage,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
@@ -199,6 +204,9 @@ class ClusterNode:
         present = metadata.group.membership
         still = member in present.voters or member in present.learners
         return not still and metadata.image.has_removed(member)
+
+    def _opens_logs(self) -> bool:
+        return self.node is None
 
     def _is_outdated(self, theirs: NodeHello) -> bool:
         return is_wound_back(self._begun.metadata.image, theirs.incarnation, theirs.starts)

@@ -52,6 +52,7 @@ from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber, has_damage
 from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
@@ -648,6 +649,8 @@ class Node:
                 for task in reversed(running):
                     task.cancel()
                 await asyncio.wait(running)
+                # Others of the region are answered meanwhile (INV-CLG1).
+                await close_aside(self.storage.partitions)
                 self.storage.metadata.stop()  # after all who change it
         finally:
             self.kafka.close()
@@ -728,15 +731,18 @@ class Node:
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
         if leads or (replication is not None and replication.leadership.follows):
-            reached_of = no_bound if replication is None else replication.reached_of()
-            self.storage.partitions.maintain(self.storage.hold.of, reached_of)
+            reached_of = no_bound if replication is None else await replication.reached_of()
+            if reached_of is not None:  # else the next round does it
+                self.storage.partitions.maintain(self.storage.hold.of, reached_of)
         await self.storage.partitions.purge()
 
 
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:
     """Return where the nodes of each region are met, as the configuration says."""
     return {
-        region.name: [PlacedNode(n.node_id, n.kafka, split(n.peer), n.http) for n in region.nodes]
+        region.name: [
+            PlacedNode(n.node_id, n.kafka, split(n.peer), n.http, n.rack) for n in region.nodes
+        ]
         for region in config.regions
     }
 

@@ -217,12 +217,27 @@ class Replication:
         domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
         return None if domain is None or domain.acting_region == self._role.region else domain
 
-    def reached_of(self) -> Callable[[Partition], int | None]:
-        """Return what says how far the region has reached a log, where this node follows and the region mirrors (INV-TKO5)."""
+    async def reached_of(self) -> Callable[[Partition], int | None] | None:
+        """Return what says how far the region has reached a log, where this node follows and the region mirrors (INV-TKO5).
+
+        None where that changed while it was read in pieces: another node leads, or another lineage counts.
+        """
         if not self.leadership.follows or self._mirrored() is None:
             return no_bound
-        cut = self._tidemarks.held_cut()
+        before = self._judged_by()
+        cut = await self._tidemarks.held_cut()
+        if self._judged_by() != before:
+            return None
         return lambda partition: cut.position_of(partition.key)
+
+    def _judged_by(self) -> tuple[bool, object, object]:
+        image = self._storage.metadata.image
+        leadership = image.leadership
+        return (
+            self.leadership.follows,
+            None if leadership is None else leadership.leader_epoch,
+            image.domains.get(DEFAULT_DOMAIN),
+        )
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped here."""

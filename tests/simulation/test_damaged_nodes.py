@@ -249,7 +249,7 @@ def _damage_for_good(node: Member) -> None:
     flip(node)
 
 
-async def test_INV_CV3_INV_CW2_a_node_with_damage_leads_only_where_nobody_else_can(
+async def test_INV_CV5_INV_CW2_a_node_with_damage_leads_only_where_nobody_else_can(
     tmp_path: Path,
 ) -> None:
     """It has the lowest id of those that are left, and would be elected else."""
@@ -291,7 +291,7 @@ def _damaged(node: Member) -> frozenset[ClusterMember]:
 
 
 @pytest.mark.parametrize("leads", [False, True])
-async def test_INV_SCB11_INV_CAN5_a_log_that_was_compacted_where_it_is_damaged_is_copied_again(
+async def test_INV_SCB11_INV_CAN6_a_log_that_was_compacted_where_it_is_damaged_is_copied_again(
     leads: bool, tmp_path: Path
 ) -> None:
     """A leader lets another one lead first, and is tried again once it follows."""
@@ -309,7 +309,7 @@ async def test_INV_SCB11_INV_CAN5_a_log_that_was_compacted_where_it_is_damaged_i
         assert cluster.leader is not (leader if leads else node)
 
 
-async def test_INV_CAN5_a_log_stays_where_the_leaders_is_not_sound_either(tmp_path: Path) -> None:
+async def test_INV_CAN6_a_log_stays_where_the_leaders_is_not_sound_either(tmp_path: Path) -> None:
     async with full_segments(tmp_path, 17) as (cluster, leader):
         follower = others(cluster, leader)[0]
         log = follower.partition(TOPIC, 0).log

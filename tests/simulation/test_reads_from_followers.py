@@ -135,7 +135,7 @@ async def test_INV_FCH1_an_error_that_sends_a_reader_away_names_who_leads(tmp_pa
                 assert [each.node_id for each in answer.node_endpoints] == [leader.node_id]
 
 
-async def test_INV_HRD4_INV_RPR3_a_follower_serves_again_once_what_a_reader_has_met_is_mended(
+async def test_INV_HRD4_INV_RPR4_a_follower_serves_again_once_what_a_reader_has_met_is_mended(
     tmp_path: Path,
 ) -> None:
     async with region_cluster(tmp_path, 59) as cluster:

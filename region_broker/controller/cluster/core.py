@@ -122,8 +122,8 @@ class ControllerCore:
         if reign is None:
             return
         match event:
-            case Heard(member, life):
-                reign.sessions.heard(member, life, self._looked_ms)
+            case Heard(member, life, opens_logs):
+                reign.sessions.heard(member, life, self._looked_ms, opens_logs=opens_logs)
             case Lost(member, life):
                 reign.sessions.lost(member, life, self._looked_ms)
             case CommandSettled():
@@ -217,7 +217,8 @@ class ControllerCore:
             node = min(silent, key=lambda node: (node.member != leader, node.node_id))
             return FenceNode(node.node_id, node.life)
         try:
-            return due_election(self._image, self._settings.preferred_node_id, self._damaged)
+            preferred = self._settings.preferred_node_id
+            return due_election(self._image, preferred, self._damaged, reign.sessions.opening())
         except EpochExhausted:
             return None  # `_tell_offline` says so
 

@@ -34,10 +34,11 @@ class LeadsNoMore:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A process of a member is alive and reaches this one."""
+    """A process of a member is alive and reaches this one. `opens_logs`: it is still about to open its logs."""
 
     member: Member
     life: UUID
+    opens_logs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

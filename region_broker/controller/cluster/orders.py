@@ -1,6 +1,6 @@
 """What operators order of a controller: one after the other, each judged before it is proposed.
 
-INV-CW2  an operator's word lets nobody lead that has damage while somebody else could (INV-CV3)
+INV-CW2  an operator's word lets nobody lead that has damage while somebody else could (INV-CV5)
 INV-CW1  each order that is taken is answered once: it was done, it was refused with the way out, or nobody can say
 Not here: what a controller does by itself (`core`).
 """

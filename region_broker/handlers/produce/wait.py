@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from idempotency.pieces import Pieces
 from idempotency.verification import VerificationGuard
 from region_broker.handlers.dispatch.registry import Written
 from region_broker.handlers.dispatch.services import RequestContext
@@ -27,7 +28,6 @@ from region_broker.wire.codec.fast_paths.produce import (
     answer,
     answer_pieces,
 )
-from region_broker.wire.cooperative_yield import Pieces
 from region_broker.wire.server import CloseConnection
 
 _TIMED_OUT: Final = int(ErrorCode.request_timed_out)

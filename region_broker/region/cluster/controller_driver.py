@@ -58,25 +58,31 @@ class Lives(Protocol):
         """Return the life that a member's own connection named, None without one."""
         ...
 
+    def opens_logs(self, member: Member) -> bool:
+        """Return whether it said on that connection that it is about to open its logs."""
+        ...
+
 
 class ControllerDriver:
     """A `member_line.Watcher`, too. `run` is its only task owner."""
 
     def __init__(
-        self, store: MetadataStore, me: Member, life: UUID, clock: Clock, settings: ControllerSettings
+        self, store: MetadataStore, me: Member, life: UUID, clock: Clock, settings: ControllerSettings,
+        opens_logs: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """Decide nothing yet; `lives` is set before anything is heard."""
+        """Decide nothing yet; `lives` is set before anything is heard. `opens_logs`: whether this node is about to open its logs."""
         self._store = store
         self._me, self._life = me, life
         self._clock = clock
         self._settings = settings
+        self._opens_logs = opens_logs
         self._core = ControllerCore(settings, store.image, clock.monotonic_ms())
         self.lives: Lives | None = None
         self._known_lives: dict[Member, UUID] = {}
         self._lost: dict[Member, UUID] = {}
         """Whose connections have ended since they were heard: told to the core when it begins to decide, too."""
         self.is_damaged: Callable[[], bool] = _sound
-        """Whether this node had better not lead (INV-CV3)."""
+        """Whether this node had better not lead (INV-CV5)."""
         self.damaged: frozenset[Member] = frozenset()
         """Who is known to have damage."""
         self._events: deque[Event] = deque()
@@ -118,11 +124,12 @@ class ControllerDriver:
 
     def on_heard(self, member: Member) -> None:
         """See `Watcher` (INV-CND2)."""
-        life = self.lives.life_of(member) if self.lives is not None else None
-        if life is not None:
+        lives = self.lives
+        life = lives.life_of(member) if lives is not None else None
+        if lives is not None and life is not None:
             self._known_lives[member] = life
             self._lost.pop(member, None)
-            self._put(Heard(member, life))
+            self._put(Heard(member, life, lives.opens_logs(member)))
 
     def on_lost(self, member: Member) -> None:
         """See `Watcher`."""
@@ -180,7 +187,7 @@ class ControllerDriver:
             if self._clock.monotonic_ms() - looked_ms >= NODE_PROBE_MS:
                 looked_ms = self._clock.monotonic_ms()
                 self.note_damage(self._me, self.is_damaged())
-            self._put(Heard(self._me, self._life))
+            self._put(Heard(self._me, self._life, self._opens_logs()))
             self._put(Ticked())
 
     def _step(self, event: Event) -> None:

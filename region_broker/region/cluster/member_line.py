@@ -63,7 +63,7 @@ class LineParts:
     on_shut_out: Callable[[str], None] = lambda _code: None
     """Called when a member says that the region goes on without this node's folder, with the code of why."""
     on_damage: Callable[[Member, bool], None] = lambda _member, _damaged: None
-    """Called with what a member says of its damage (INV-CV3), each time."""
+    """Called with what a member says of its damage (INV-CV5), each time."""
 
     def where(self, member: Member) -> tuple[str, int] | None:
         """Return where to connect to a member, None for one that is not to be spoken to."""
@@ -219,8 +219,12 @@ class MemberLine:
             await self._parts.clock.sleep_ms(NODE_PROBE_MS)
             patience_ms = NODE_PROBE_TIMEOUT_MS + self._draining_bytes / BYTES_PER_MS_MIN
             try:
-                damaged = self._parts.standing.is_damaged()
-                answer = await client.probe(patience_ms / 1000, damaged=damaged)
+                standing = self._parts.standing
+                answer = await client.probe(
+                    patience_ms / 1000,
+                    damaged=standing.is_damaged(),
+                    opens_logs=standing.opens_logs(),
+                )
             except PeerUnreachable:
                 return
             except PeerRefused as refused:

@@ -2,7 +2,7 @@
 
 INV-RPR1 a follower is named only while its own last fetch in this term says that it serves readers, and the metadata have it in sync,
          heard, and not about to stop: whoever is sent away is not sent back for long
-INV-RPR3 a follower that has met damage serves again once it has read that place, and knows of no damage in that log: another one has it mended
+INV-RPR4 a follower that has met damage serves again once it has read that place, and knows of no damage in that log: another one has it mended
          (`partitions.scrubber`), or the log was copied again, or is gone. It looks after a pause, which doubles with each look that is in vain
          and each time that it has to stop: a place that nobody mends (the open segment) has readers go back and forth less and less often
 INV-RPR2 a follower serves by the image that it has, and by that of no other node (INV-RRD1)
@@ -104,7 +104,7 @@ class RegionReaders:
                 await self.look()
 
     async def look(self) -> None:
-        """Serve readers again where all that they have met is as it was written (INV-RPR3)."""
+        """Serve readers again where all that they have met is as it was written (INV-RPR4)."""
         for key, offset in [*self._met.items()]:
             if await self._is_sound(key, offset):
                 del self._met[key]

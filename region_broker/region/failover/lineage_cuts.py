@@ -26,6 +26,7 @@ from idempotency.ports import Clock
 from region_broker.region.failover.log_surgery import CutReason, cut_log, extent_of, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.ports import RegionLog
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 AGAIN_MS: Final = 1_000
 _log: Final = logging.getLogger("tidemark.failover")
@@ -59,12 +60,26 @@ class LineageCut(NamedTuple):
     lacks: bool
 
 
-def next_cut(log: LoggedEpochs, lineage: Lineage) -> LineageCut | None:
-    """Return what the oldest entry that voids something of a log voids; None where nothing is void (INV-LNC1)."""
+class Voiding(NamedTuple):
+    """An entry in force, and the older region epochs that were passed over: what both void goes under its name."""
+
+    entry: LineageEntry
+    passed_over: tuple[RegionEpoch, ...]
+
+
+def voiding_of(lineage: Lineage) -> tuple[Voiding, ...]:
+    """Return what a lineage voids, oldest first: the same for every log, so it is asked once for all of them."""
     standing = in_force(lineage.entries)
     passed_over = [entry.region_epoch for entry in lineage.entries if entry not in standing]
-    for entry in standing:
-        older = [epoch for epoch in passed_over if epoch < entry.region_epoch]
+    return tuple(
+        Voiding(entry, tuple(epoch for epoch in passed_over if epoch < entry.region_epoch))
+        for entry in standing
+    )
+
+
+def next_cut(log: LoggedEpochs, voiding: Iterable[Voiding]) -> LineageCut | None:
+    """Return what the oldest entry that voids something of a log voids; None where nothing is void (INV-LNC1)."""
+    for entry, older in voiding:
         found = list(_voided_by(log, entry, older))
         if found:
             return min(found, key=lambda cut: (cut.position, not cut.lacks))
@@ -99,10 +114,11 @@ async def cut_by_lineage(
     quarantine: QuarantineStore,
 ) -> list[Provenance]:
     """Cut off, into quarantine, all that is void; return what was moved. Raises OSError: running it again goes on (INV-LNC3)."""
-    moved = []
+    moved, voiding, yielding = [], voiding_of(lineage), CooperativeYield()
     for log in sorted(logs, key=key_of):
+        await yielding.row()
         while log.failed is None:
-            found = next_cut(LoggedEpochs.of(log), lineage)
+            found = next_cut(LoggedEpochs.of(log), voiding)
             if found is None:
                 break
             step = LogCut(extent_of(log), found.position, found.lacks)
@@ -148,7 +164,7 @@ class LineageCuts:
         return log.failed is None and self._is_void(log)
 
     def _is_void(self, log: RegionLog) -> bool:
-        return next_cut(LoggedEpochs.of(log), self._parts.lineage()) is not None
+        return next_cut(LoggedEpochs.of(log), voiding_of(self._parts.lineage())) is not None
 
     def may_owe(self, log: RegionLog, *, is_known: bool) -> bool:
         """Return whether a log that has stopped may hold what the lineage voids; `is_known`: whether it was opened."""

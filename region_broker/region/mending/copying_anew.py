@@ -8,7 +8,7 @@ INV-CAN2 nothing is put aside before the node that leads has said, under the lea
          1. A leader proposes to take this node in. 2. A log stops here, and is put aside. 3. The proposal is carried out, late. 4. The
          leader is lost, and this node, which has nothing of that log, is elected as one that has all.
 INV-CAN3 a log that parts from the leader's below HW is not put aside by itself: one of the two disks has lied, and it is evidence
-INV-CAN5 a log that runs, and has damage that no range mends, is stopped for that only where another node leads, enough others are in sync for
+INV-CAN6 a log that runs, and has damage that no range mends, is stopped for that only where another node leads, enough others are in sync for
          the region to go on, and who leads has said what INV-CAN2 asks for: a log that nobody could give stays, with what is sound in it
 INV-CAN4 what was put aside is not put aside again at once: the pauses double, so a disk that is broken is not filled with copies
 
@@ -135,7 +135,7 @@ class CopyingAnew:
                 NOT_HELD, f"node {self._parts.me} does not lead under that leader epoch"
             )
         key = LogKey(message.topic_id, message.partition)
-        if message.is_running_here:  # INV-CAN5: what is put aside is asked for again
+        if message.is_running_here:  # INV-CAN6: what is put aside is asked for again
             pass
         elif session.member in leadership.in_sync:  # the asking node's metadata may lag behind
             raise PeerRefused(NOT_HELD, "it still counts that node as in sync")
@@ -174,7 +174,7 @@ class CopyingAnew:
         self.waiting = waiting
 
     async def give_up(self, partition: Partition, why: str) -> str | None:
-        """Stop a log that runs, so that it is copied again whole; return why it was not stopped (INV-CAN5)."""
+        """Stop a log that runs, so that it is copied again whole; return why it was not stopped (INV-CAN6)."""
         refusal = await self._why_not(partition, is_running=True)
         if refusal is None:
             partition.stop(f"it is to be copied again whole, as no range mends it: {why}")
@@ -274,7 +274,7 @@ def objection(me: Member, leadership: Leadership | None) -> str | None:
 def objection_to_stopping(
     me: Member, leadership: Leadership | None, least_others: int
 ) -> str | None:
-    """Return why a member that the metadata know so may not stop a log that runs, to copy it again; None where it may (INV-CAN5)."""
+    """Return why a member that the metadata know so may not stop a log that runs, to copy it again; None where it may (INV-CAN6)."""
     if leadership is None or leadership.leader is None:
         return "nobody leads this region: nobody could be copied from"
     if leadership.leader == me:

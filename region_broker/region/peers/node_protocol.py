@@ -43,6 +43,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     `incarnation`: of the folder, with `node_id` the `Member`. `life`: drawn at each start of the process.
     `feature_level`: what the node speaks, for a version that tells no range; that one refuses what it does not know. `purpose`: what the
     connection is for; in an answer it says nothing. `starts`: those of the folder, None from a version that does not tell.
+    `opens_logs`: whether it is still about to open its logs; False from a version that does not tell.
     `lowest_level`, `newest_level`: what the code knows; None from a version that knows `feature_level` alone. `finalized_level`: that of
     the region; None from one that has seen nothing of its region yet, or does not tell. `damaged`: as in `Probe`.
     """
@@ -59,6 +60,7 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     newest_level: int | None = None
     finalized_level: int | None = None
     damaged: bool = False
+    opens_logs: bool = False
 
     @property
     def levels(self) -> range:
@@ -88,10 +90,12 @@ class NodeIdentity(Protocol):
 class Probe(PeerMessage, frozen=True, kw_only=True):
     """Asks whether the other side is there: a connection through which nothing comes any more is to be noticed.
 
-    `damaged`: who asks had better not lead, as its disk has lost something that is not mended (INV-CV3); an older version does not tell.
+    `damaged`: who asks had better not lead, as its disk has lost something that is not mended (INV-CV5); an older version does not tell.
+    `opens_logs`: as in `NodeHello`, at this moment. Who drops the field takes the node for ready, as older versions do.
     """
 
     damaged: bool = False
+    opens_logs: bool = False
 
 
 class Probed(PeerMessage, frozen=True, kw_only=True):

@@ -134,9 +134,9 @@ def _former_lives_are_heard(patch: pytest.MonkeyPatch) -> None:
 def _stale_leaders_stay(patch: pytest.MonkeyPatch) -> None:
     """A failover asks for no election: the leader goes on under a former region epoch."""
 
-    def due(image: MetadataImage, preferred: int | None, *_: object) -> Any:
+    def due(image: MetadataImage, preferred: int | None, *ranks: Any) -> Any:
         is_led = image.leadership is not None and image.leadership.leader is not None
-        return None if is_led else elections.due_election(image, preferred)
+        return None if is_led else elections.due_election(image, preferred, *ranks)
 
     patch.setattr(core, "due_election", due)
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from idempotency.pieces import Pieces, drained
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec.bounded import (
     MALFORMED,
@@ -30,7 +31,6 @@ from region_broker.wire.codec.bounded import (
     write_uvarint,
 )
 from region_broker.wire.codec.guard import pass_tags
-from region_broker.wire.cooperative_yield import Pieces, drained
 
 KEY: Final = 0
 VERSIONS: Final = range(3, 14)

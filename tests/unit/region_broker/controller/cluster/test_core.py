@@ -72,6 +72,7 @@ class Region:
         self.loud: list[Effect] = []
         self.applies = True
         self.lives = dict(LIVES)
+        self.opening: set[int] = set()
 
     def tell(self, event: Event) -> list[Effect]:
         effects = self.core.step(event, self.now_ms)
@@ -111,7 +112,8 @@ class Region:
                 if node_id in self.image.nodes
                 else UUID(int=0)
             )
-            self.tell(Heard(type(A)(node_id, incarnation), self.lives[node_id]))
+            who, opens = type(A)(node_id, incarnation), node_id in self.opening
+            self.tell(Heard(who, self.lives[node_id], opens))
 
     def pass_time(self, ms: int, heard: Iterable[int] = ()) -> None:
         """Let time pass in steps of 50 ms, in each of which some nodes are heard."""
@@ -323,6 +325,25 @@ def test_INV_CV1_the_preferred_one_leads_where_several_may() -> None:
     assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
 
 
+def test_INV_CV4_who_still_opens_its_logs_is_elected_where_nobody_else_can_be() -> None:
+    region = Region(in_sync(), ControllerSettings(preferred_node_id=2)).lead()
+    region.opening = {2}
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
+    region.opening = {1, 2}
+    region.pass_time(750, heard=(2,))
+    assert region.taken()[-1] == ElectLeader(B, leader_epoch(3), 5)
+
+
+def test_INV_CV4_who_has_opened_them_since_counts_as_ready() -> None:
+    region = Region(in_sync()).lead()
+    region.opening = {2}
+    region.pass_time(700, heard=(2, 3))
+    region.opening = set()
+    region.pass_time(50, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(B, leader_epoch(2), 3)
+
+
 def test_INV_CV2_T19_a_failover_lets_the_leader_be_elected_anew() -> None:
     region = Region(in_sync()).lead()
     region.change(PutDomain(main_domain(RegionEpoch(16))))
@@ -447,7 +468,7 @@ def test_INV_CW1_an_election_that_is_ordered() -> None:
     assert region.loud == [OrderAnswered(ticket, Outcome.DONE) for ticket in (1, 2, 3)]
 
 
-def test_INV_CV3_who_has_damage_comes_behind_all_others() -> None:
+def test_INV_CV5_who_has_damage_comes_behind_all_others() -> None:
     region = Region(in_sync())
     region.tell(DamageKnown(frozenset({B})))
     region.lead()
@@ -460,7 +481,15 @@ def test_INV_CV3_who_has_damage_comes_behind_all_others() -> None:
     assert region.loud == []
 
 
-def test_INV_CV3_where_all_who_could_lead_have_damage_one_is_elected_loudly() -> None:
+def test_INV_CV4_INV_CV5_a_sound_one_that_opens_its_logs_comes_before_one_with_damage() -> None:
+    region = Region(in_sync(), ControllerSettings(preferred_node_id=2)).lead()
+    region.tell(DamageKnown(frozenset({B})))
+    region.opening = {3}
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
+
+
+def test_INV_CV5_where_all_who_could_lead_have_damage_one_is_elected_loudly() -> None:
     region = Region(in_sync()).lead()
     region.tell(DamageKnown(frozenset({A, B, C})))
     region.pass_time(750, heard=(2, 3))

@@ -59,9 +59,13 @@ class Lives:
 
     def __init__(self) -> None:
         self.named: dict[Member, UUID] = {}
+        self.opening: set[Member] = set()
 
     def life_of(self, member: Member) -> UUID | None:
         return self.named.get(member)
+
+    def opens_logs(self, member: Member) -> bool:
+        return member in self.opening
 
 
 class Controller:

@@ -210,7 +210,7 @@ def with_damage() -> tuple[Fixture, Path, ManualClock, RegionReaders]:
     return some, path, clock, found
 
 
-async def test_INV_HRD4_INV_RPR3_a_follower_with_damage_serves_nobody_until_it_is_mended() -> None:
+async def test_INV_HRD4_INV_RPR4_a_follower_with_damage_serves_nobody_until_it_is_mended() -> None:
     some, path, _, found = with_damage()
     await found.look()
     assert not found.may_serve(LEADER, EPOCH)
@@ -224,7 +224,7 @@ async def test_INV_HRD4_INV_RPR3_a_follower_with_damage_serves_nobody_until_it_i
 
 
 @pytest.mark.parametrize("gone", ["deleted", "emptied"])
-async def test_INV_RPR3_what_is_gone_is_no_damage(gone: str) -> None:
+async def test_INV_RPR4_what_is_gone_is_no_damage(gone: str) -> None:
     some, _, _, found = with_damage()
     if gone == "deleted":
         some.table.drop_topic(TOPIC_ID)
@@ -235,7 +235,7 @@ async def test_INV_RPR3_what_is_gone_is_no_damage(gone: str) -> None:
     assert found.may_serve(LEADER, EPOCH)
 
 
-async def test_INV_RPR3_a_log_that_has_stopped_is_not_sound() -> None:
+async def test_INV_RPR4_a_log_that_has_stopped_is_not_sound() -> None:
     some, path, _, found = with_damage()
     some.disk.damage(path, 200)
     some.partition.stop("its disk has failed")
@@ -243,7 +243,7 @@ async def test_INV_RPR3_a_log_that_has_stopped_is_not_sound() -> None:
     assert not found.may_serve(LEADER, EPOCH)
 
 
-async def test_INV_RPR3_it_looks_less_and_less_often() -> None:
+async def test_INV_RPR4_it_looks_less_and_less_often() -> None:
     some, path, clock, found = with_damage()
     looks = found._due_ms - clock.now_ms
     await found.look()

@@ -113,7 +113,7 @@ async def test_INV_CAN2_nor_of_a_log_that_is_damaged_lost_or_stopped() -> None:
         await ask(leading(some, leadership(ONE, ONE)))
 
 
-async def test_INV_CAN5_of_a_log_that_still_runs_at_the_other_node_the_same_is_said_while_it_is_in_sync() -> (
+async def test_INV_CAN6_of_a_log_that_still_runs_at_the_other_node_the_same_is_said_while_it_is_in_sync() -> (
     None
 ):
     some = filled()
@@ -133,7 +133,7 @@ async def test_INV_CAN5_of_a_log_that_still_runs_at_the_other_node_the_same_is_s
         (leadership(TWO, ONE, TWO), "only 1 other nodes are in sync"),
     ],
 )
-def test_INV_CAN5_a_log_that_runs_goes_on_where_the_region_could_not_without_it(
+def test_INV_CAN6_a_log_that_runs_goes_on_where_the_region_could_not_without_it(
     present: Leadership | None, why: str
 ) -> None:
     assert why in str(objection_to_stopping(ONE, present, 2))
@@ -232,7 +232,7 @@ async def test_INV_CAN3_INV_CAN4_evidence_and_what_was_just_copied_is_not_even_a
     assert await node.why_not() is None
 
 
-async def test_INV_CAN5_a_log_is_stopped_only_behind_the_word_of_the_node_that_leads(
+async def test_INV_CAN6_a_log_is_stopped_only_behind_the_word_of_the_node_that_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = Stopped(monkeypatch)
