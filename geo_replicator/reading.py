@@ -2,6 +2,8 @@
 
 INV-TR1  reading starts at a full record and takes every record from there, so vectors are complete
 INV-TR2  what is held is never above what was asked for; each step back goes to an older full record
+INV-TR3  a tidemark names many logs: reading gives way after so many of them (`LOGS_AT_ONCE`), so a node that begins to lead answers
+         others meanwhile
 A tidemark counts as held only if every log that it names ends at or beyond its position (T16). The walk back costs one
 record per full vector, not one per tidemark.
 
@@ -10,7 +12,7 @@ Not here: the record (`tidemark`), what was reached (`frontier`).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
 from geo_replicator.tidemark import (
@@ -22,6 +24,12 @@ from geo_replicator.tidemark import (
     decode,
 )
 from geo_replicator.topology import LedgerTopics
+from idempotency.pieces import Pieces, drained
+
+LOGS_AT_ONCE: Final = 2_000
+"""How many positions are read in one piece, about 1 ms of CPU."""
+RECORD_COST: Final = 30
+"""What a record costs beside its positions, as positions."""
 
 
 class TidemarkRecords(Protocol):
@@ -48,15 +56,26 @@ class ReadBook:
 def read_book(
     records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint | None
 ) -> ReadBook:
-    """Read from the last full record at or below `floor` (None: the newest full one) to the end.
+    """Return all of `book_in_pieces` at once."""
+    return drained(book_in_pieces(records, ledgers, floor))
+
+
+def book_in_pieces(
+    records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint | None
+) -> Pieces[ReadBook]:
+    """Read from the last full record at or below `floor` (None: the newest full one) to the end (INV-TR3).
 
     Raises `TidemarkError` where the log is not readable.
     """
-    read = ReadBook(TidemarkBook(ledgers))
+    read, left = ReadBook(TidemarkBook(ledgers)), LOGS_AT_ONCE
     start = _start_of(records, floor)
     for at, key, value in records.tidemark_records(0 if start is None else start):
         tidemark = read.book.apply(at, decode(key, value))
         read.next_offset = at + 1
+        left -= _cost_of(tidemark)
+        if left <= 0:
+            yield
+            left = LOGS_AT_ONCE
         if tidemark is not None and (floor is None or tidemark.point > floor):
             read.above.append(tidemark)
     newest = read.book.newest
@@ -107,19 +126,19 @@ def held_point(
         end = end_of(key)
         return end is not None and end < position
 
-    return point_without_lack(records, ledgers, floor, lacks)
+    return drained(point_without_lack(records, ledgers, floor, lacks))
 
 
 def point_without_lack(
     records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, lacks: Lacks
-) -> TidemarkPoint:
-    """Return the greatest tidemark at or below `floor` of which no log lacks anything, `BEFORE_ALL` for none.
+) -> Pieces[TidemarkPoint]:
+    """Return the greatest tidemark at or below `floor` of which no log lacks anything, `BEFORE_ALL` for none (INV-TR3).
 
     Raises `TidemarkError` where the log is not readable.
     """
     start = _start_of(records, floor)
     while start is not None:
-        held = _held_from(records, ledgers, start, floor, lacks)
+        held = yield from _held_from(records, ledgers, start, floor, lacks)
         if held is not None:
             assert held <= floor, f"INV-TR2: {held} above {floor}"
             return held
@@ -141,11 +160,15 @@ def _held_from(
     start: int,
     floor: TidemarkPoint,
     lacks: Lacks,
-) -> TidemarkPoint | None:
-    book, held = TidemarkBook(ledgers), None
+) -> Pieces[TidemarkPoint | None]:
+    book, held, left = TidemarkBook(ledgers), None, LOGS_AT_ONCE
     short: set[LogKey] = set()
     for at, key, value in records.tidemark_records(start):
         tidemark = book.apply(at, decode(key, value))
+        left -= _cost_of(tidemark)
+        if left <= 0:
+            yield
+            left = LOGS_AT_ONCE
         if tidemark is None:
             continue
         if tidemark.point > floor:
@@ -159,6 +182,10 @@ def _held_from(
         if not short:
             held = tidemark.point
     return held
+
+
+def _cost_of(tidemark: Tidemark | None) -> int:
+    return RECORD_COST + (0 if tidemark is None else len(tidemark.moved))
 
 
 def _start_of(records: TidemarkRecords, floor: TidemarkPoint | None) -> int | None:

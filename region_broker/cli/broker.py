@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from region_broker.cli.lean import calm_collector, import_leanly, keep_freed_memory
+from region_broker.cli.lean import (
+    calm_collector,
+    import_leanly,
+    keep_freed_memory,
+    skip_what_is_there,
+)
 from region_broker.cli.output import EXIT_USAGE, fail
 from region_broker.config.node_config import ConfigError, NodeConfig, unknown_overlays
 from region_broker.ports.system.descriptors import raise_descriptor_limit
@@ -120,6 +125,7 @@ async def _serve(config: NodeConfig, path: Path, stop_with_stdin: bool) -> int:
     from region_broker.ports.system.threads import Threads
     from txn_coordinator.ports import LedgerFailed
 
+    calm_collector()  # all is imported, and nobody waits yet
     try:
         for remark in (await _look_around(config, path)).remarks:
             logging.getLogger("tidemark.node").warning("%s", remark)
@@ -165,7 +171,7 @@ def _texts(error: BaseException | None) -> Iterator[str]:
 
 def _settle(ready: str) -> None:
     """Say that the node serves."""
-    calm_collector()
+    skip_what_is_there()
     keep_freed_memory()
     click.echo(ready)
 

@@ -1,5 +1,7 @@
 """What nodes that run name of the cluster, beside what a configuration does: `tidemark broker --check`.
 
+INV-CFC2  and so are another ordinal of a region, another `shard_count`, another rack of a node, and another order of a region's nodes: the
+         first two are part of what is stored, and refused as a node starts that is not told of them here
 INV-CFC1  a node that another one names and the configuration does not, or the other way round, is remarked, and one that has another Kafka
          or HTTP address there: to a start both are valid
 Who does not answer says nothing. Not here: what a configuration says of itself (`config`), of this machine (`node.start_checks`).
@@ -13,9 +15,9 @@ from region_broker.config.node_config import NodeConfig, RegionNode
 from region_broker.workbench.node_http import ApiError, BadUrl, request
 
 ASK_TIMEOUT_S: Final = 2.0
-_ADDRESSES: Final = ("kafka", "http")
+_TOLD: Final = ("kafka", "http", "rack")
 Named = dict[tuple[str, int], Mapping[str, str]]
-"""(region, node id) -> Kafka and HTTP address, as far as they are told, by key of the configuration."""
+"""(region, node id) -> Kafka and HTTP address and rack, as far as they are told, by key of the configuration."""
 
 
 def differences(config: NodeConfig) -> list[str]:
@@ -32,7 +34,7 @@ def differences(config: NodeConfig) -> list[str]:
         views = asking.map(lambda each: _view_of(each[1]), others)
         told = zip(others, views, strict=True)
     own: Named = {
-        (region.name, node.node_id): {"kafka": node.kafka, "http": node.http}
+        (region.name, node.node_id): {"kafka": node.kafka, "http": node.http, "rack": node.rack}
         for region in config.regions
         for node in region.nodes
     }
@@ -40,7 +42,8 @@ def differences(config: NodeConfig) -> list[str]:
         text
         for (region, node), view in told
         if view is not None
-        for text in _compared(f"node {node.node_id} of region {region}", own, _named_by(view))
+        for who in (f"node {node.node_id} of region {region}",)
+        for text in (*_compared(who, own, _named_by(view)), *_told_otherwise(who, config, view))
     ]
 
 
@@ -55,7 +58,7 @@ def _view_of(node: RegionNode) -> Mapping[str, Any] | None:
 def _named_by(view: Mapping[str, Any]) -> Named:
     return {
         (str(peer["region"]), int(node["node_id"])): {
-            key: str(node[key]).removeprefix("http://") for key in _ADDRESSES if key in node
+            key: str(node[key]).removeprefix("http://") for key in _TOLD if key in node
         }
         for peer in view.get("peers", ())
         for node in peer.get("nodes", ())
@@ -79,5 +82,35 @@ def _compared(who: str, own: Named, theirs: Named) -> Iterator[str]:
             if address != own[region, node_id][key]:
                 yield (
                     f"{who} runs, and has {key} = {address!r} for node {node_id} of region {region}, this configuration"
-                    f" {own[region, node_id][key]!r}. If the address changes, put it into the files of all nodes, and restart them one by one"
+                    f" {own[region, node_id][key]!r}. If it changes, put it into the files of all nodes, and restart them one by one"
                 )
+
+
+def _told_otherwise(who: str, config: NodeConfig, view: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a node that runs has otherwise, and no change of a file is to change (INV-CFC2); an older version tells less."""
+    shards = view.get("shard_count")
+    if shards is not None and shards != config.shard_count:
+        yield (
+            f"{who} runs with shard_count = {shards}, this configuration has {config.shard_count}: it was set when the cluster was born,"
+            f" and never changes. Write {shards} here"
+        )
+    rows = {str(peer["region"]): peer for peer in view.get("peers", ())}
+    for region in config.regions:
+        row = rows.get(region.name)
+        if row is None:
+            continue
+        ordinal = row.get("ordinal", region.ordinal)
+        if ordinal != region.ordinal:
+            yield (
+                f"{who} runs with ordinal {ordinal} for region {region.name}, this configuration has {region.ordinal}: it is part of producer"
+                f" ids, and never changes. Write {ordinal} here"
+            )
+        theirs, ours = (
+            [int(node["node_id"]) for node in row.get("nodes", ())],
+            [node.node_id for node in region.nodes],
+        )
+        if theirs != ours and sorted(theirs) == sorted(ours):
+            yield (
+                f"{who} runs with the nodes of region {region.name} in the order {theirs}, this configuration has {ours}: others meet the"
+                " first one, and try them in that order. Write all files alike"
+            )

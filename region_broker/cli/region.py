@@ -447,7 +447,8 @@ def _print_outstanding(region: str, listed: Mapping[str, Any]) -> None:
         what = "records that were acknowledged"
     click.echo(
         f"region {region} does not know yet all that was cut off at each of its nodes ({who}): {what} may be missing below."
-        " Ask again when they are there; one that is gone for good is to be removed: tidemark cluster node remove"
+        " Ask again when they are there; one that is gone for good is to be removed: tidemark cluster node remove. What is named as removed, or"
+        " as another data folder, comes back no more: the list is what is left, and no more than that"
     )
 
 

@@ -23,7 +23,8 @@ def raise_level(image: MetadataImage, command: FinalizeLevel) -> MetadataImage:
         raise CommandRefused(
             LOWERED,
             f"this region is at feature level {image.feature_level}, and is not lowered to {level}: what was written since may be"
-            " unknown to the older one. To go back, restore a copy that was made before the level was raised",
+            " unknown to the older one. To go back, stop all of its nodes, and restore the copies of all of them that were made before the level was"
+            " raised",
         )
     if level == image.feature_level:
         raise CommandRefused(NOT_SUPPORTED, f"this region is at feature level {level} already")

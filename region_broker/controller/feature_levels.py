@@ -106,5 +106,7 @@ def finalized_epoch(region_epoch: RegionEpoch, level: int) -> int:
 
 
 def told(levels: range) -> str:
-    """Return a range of levels as people read it."""
+    """Return a range of levels as people read it; what another node says may be empty."""
+    if not levels:
+        return "none"
     return str(levels[0]) if len(levels) == 1 else f"{levels[0]} to {levels[-1]}"

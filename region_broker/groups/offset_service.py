@@ -15,6 +15,7 @@ from uuid import UUID
 
 from idempotency.fencing import FIRST_LEADER_EPOCH
 from idempotency.identity import TopicName, TopicPartition
+from idempotency.pieces import Pieces
 from region_broker.groups.messages import (
     CommitOutcome,
     CommitRequest,
@@ -47,7 +48,7 @@ from region_broker.limits import (
     PIECE_ELEMENTS,
     YIELD_ROWS,
 )
-from region_broker.wire.cooperative_yield import CooperativeYield, Pieces, run_yielding
+from region_broker.wire.cooperative_yield import CooperativeYield, run_yielding
 
 
 @dataclass(frozen=True, slots=True)

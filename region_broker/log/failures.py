@@ -39,6 +39,10 @@ class NotMended(LogError):
     """A damaged range stays as it is: nobody has what belongs there, or nobody can prove it. The text says which."""
 
 
+class NoRangeFits(NotMended):
+    """As above, and it will never be mended by a range: only another copy of the whole log has what belongs there."""
+
+
 class NewerFormat(LogError):
     """The data folder was written by a newer version of Tidemark, or is not one of ours."""
 

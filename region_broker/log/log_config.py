@@ -39,6 +39,8 @@ class NodeLogConfig:
     """Size of the node's journal; 0: none is used."""
     open_files_max: int = 512
     index_interval_bytes: int = 8192
+    proves_full_segments: bool = False
+    """Whether a start compares full segments with what they were sealed as after a clean stop, too (INV-R9)."""
     cached_tail_bytes: int = 0
     """How much of the open segment's end stays in memory where a log is written in bulk; 0: the system decides."""
     disk_free_bytes_min: int = 0
@@ -88,6 +90,7 @@ class LogConfig:
     message_bytes_max: int
     index_interval_bytes: int
     cached_tail_bytes: int = 0
+    proves_full_segments: bool = False
     records: RecordRules = RecordRules()
     compacts: bool = False
     deletes: bool = True
@@ -118,6 +121,7 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
         message_bytes_max=values.number("max.message.bytes", node.message_bytes_max, 0, INT32_MAX),
         index_interval_bytes=node.index_interval_bytes,
         cached_tail_bytes=node.cached_tail_bytes,
+        proves_full_segments=node.proves_full_segments,
         records=_record_rules(values),
         compacts="compact" in policies,
         deletes="delete" in policies,

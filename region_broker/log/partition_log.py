@@ -135,6 +135,19 @@ class PartitionLog:
         """Stop for good, loudly. Later calls change nothing."""
         self.content.fail(reason)
 
+    def settle(self) -> None:
+        """Let the next start believe all that is there, if all of it is synced (INV-CLG2). Nothing is written meanwhile; may be
+        called in a thread. Raises OSError."""
+        content = self.content
+        with self.durability.files.lock:
+            if (
+                content.failed is None
+                and not content.closed
+                and self.durability.begin_last_sync() is None
+            ):
+                self.cleaning.interrupt()
+                self.durability.write_clean_state(self.cleaning.holes_below)
+
     def close(self) -> None:
         """Close for good; cleanly, unless the log has failed: then the next start recovers it."""
         content, files = self.content, self.durability.files
@@ -143,9 +156,7 @@ class PartitionLog:
         if content.failed is None and content.active is not None:
             try:
                 self.durability.sync_now()
-                with files.lock:
-                    self.cleaning.interrupt()
-                    self.durability.write_clean_state(self.cleaning.holes_below)
+                self.settle()
             except OSError as error:
                 content.fail(f"closing {content.folder} failed: {error}")
             except PartitionFailed:

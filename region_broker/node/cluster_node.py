@@ -85,6 +85,13 @@ class _Relay:
         if self.controller is not None:
             self.controller.role_changed(change)
 
+    def on_damage(self, member: Member, damaged: bool) -> None:
+        if self.controller is not None:
+            self.controller.note_damage(member, damaged)
+
+    def says_damage(self) -> bool:
+        return self.controller is not None and self.controller.says_damage
+
 
 class ClusterNode:
     """`open`, then `run` until `stop` is called; as `Node`."""
@@ -127,7 +134,12 @@ class ClusterNode:
         made._handshake.identity = lambda: begun.identity
         store = made._begun.metadata
         made.controller = ControllerDriver(
-            store, made._begun.member, made._life, ports.clock, ControllerSettings()
+            store,
+            made._begun.member,
+            made._life,
+            ports.clock,
+            ControllerSettings(),
+            made._opens_logs,
         )
         made.controller.lives = made._transport
         made._relay.controller = made.controller
@@ -139,13 +151,13 @@ class ClusterNode:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
             is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
-            levels=self._levels, finalized=self._finalized,
+            levels=self._levels, finalized=self._finalized, opens_logs=self._opens_logs, is_damaged=self._relay.says_damage,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=self._known.address_of, watcher=self._relay,
-            on_shut_out=self._note_shut_out,
+            on_shut_out=self._note_shut_out, on_damage=self._relay.on_damage,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
         transport.serve_on(self.peers)
@@ -195,6 +207,9 @@ class ClusterNode:
         present = metadata.group.membership
         still = member in present.voters or member in present.learners
         return not still and metadata.image.has_removed(member)
+
+    def _opens_logs(self) -> bool:
+        return self.node is None
 
     def _is_outdated(self, theirs: NodeHello) -> bool:
         return is_wound_back(self._begun.metadata.image, theirs.incarnation, theirs.starts)

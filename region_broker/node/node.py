@@ -10,6 +10,7 @@ Not here: what a role does (`region.role`), when it changes (`region.failover.dr
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Self
 
 from geo_replicator.failover import Phase
@@ -54,8 +55,9 @@ from region_broker.node.name_series import NameCollector
 from region_broker.node.node_adding import AddingParts, NodeAdding
 from region_broker.node.node_configs import NodeConfigs
 from region_broker.node.replication import RegionWork, Replication
-from region_broker.node.scrubbing import OtherRegions, compose_scrubber
+from region_broker.node.scrubbing import OtherRegions, compose_scrubber, has_damage
 from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
@@ -158,6 +160,7 @@ class Node:
             self._handshake.refused = self.leading.why_silent
             self.operations.elsewhere = self._replication.tails.elsewhere
             self.scrubber.make_way = self._replication.stepping_down.make_way
+            self.scrubber.give_up = self._replication.copying_anew.give_up
             self._replication.copying_anew.is_damaged = self.scrubber.has_damage
             self._replication.groups.is_damaged = self.scrubber.has_damage
             self.data_leaders = DataLeaders(
@@ -169,6 +172,8 @@ class Node:
                 ),
             )  # fmt: skip
             self._forward_target.on_change_of_logs = self._replication.spread_keeper.note_forwarded
+            self._replication.readers.is_damaged = self.scrubber.has_damage
+            cluster.controller.is_damaged = partial(has_damage, self.scrubber, storage.partitions)
             self.operating = self._operate(cluster, self._replication)
 
     @classmethod
@@ -696,6 +701,8 @@ class Node:
                 for task in reversed(running):
                     task.cancel()
                 await asyncio.wait(running)
+                # Others of the region are answered meanwhile (INV-CLG1).
+                await close_aside(self.storage.partitions)
                 self.storage.metadata.stop()  # after all who change it
         finally:
             if not self.ending.hands_over:
@@ -781,19 +788,22 @@ class Node:
         # A log of a follower begins where its leader's does: that one's retention deletes. What is forgotten here is its own.
         # Who is about to lead does not know yet what is to be kept (INV-RH5).
         if leads or (replication is not None and replication.leadership.follows):
-            reached_of = no_bound if replication is None else replication.reached_of()
-            keeps_rounds = no_copy if replication is None else replication.keeps_rounds
-            hold_of = self.storage.hold.of
-            if not leads and self._holding is not None:
-                hold_of = self._holding.told.of  # INV-THD1
-            self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
+            reached_of = no_bound if replication is None else await replication.reached_of()
+            if reached_of is not None:  # else the next round does it
+                keeps_rounds = no_copy if replication is None else replication.keeps_rounds
+                hold_of = self.storage.hold.of
+                if not leads and self._holding is not None:
+                    hold_of = self._holding.told.of  # INV-THD1
+                self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()
 
 
 def _placed(config: NodeConfig) -> dict[str, list[PlacedNode]]:
     """Return where the nodes of each region are met, as the configuration says."""
     return {
-        region.name: [PlacedNode(n.node_id, n.kafka, split(n.peer), n.http) for n in region.nodes]
+        region.name: [
+            PlacedNode(n.node_id, n.kafka, split(n.peer), n.http, n.rack) for n in region.nodes
+        ]
         for region in config.regions
     }
 

@@ -9,15 +9,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from idempotency.identity import Member
 from idempotency.ports import Clock
 from region_broker.controller import metadata_image
-from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.node.cluster_parts import ClusterParts
-from region_broker.node.lost_logs import LostLogs
+from region_broker.node.lost_logs import LostLogs, LostLogsParts
 from region_broker.node.stepping_down import SteppingDown
 from region_broker.node.storage import Storage
 from region_broker.partitions.partition import Partition
@@ -89,7 +88,7 @@ class Replication:
         self._cuts = LineageCuts(
             LineageCutParts(
                 region=role.region, domain=DEFAULT_DOMAIN, logs=role.logs, lineage=lineage, quarantine=storage.quarantine,
-                clock=clock,
+                clock=clock, aside_uncut=partitions.aside.uncut,
             )
         )  # fmt: skip
         self.readers = RegionReaders(
@@ -103,6 +102,8 @@ class Replication:
                     key
                 ).is_deleted_elsewhere(key, offset),
                 is_open=lambda: self.following.readers.is_open,
+                partitions=partitions,
+                clock=clock,
             )
         )
         self.groups = RegionGroups(
@@ -153,6 +154,7 @@ class Replication:
                 me=cluster.member, region=role.region, image=lambda: metadata.image, store=storage.quarantine, line=cluster.line,
                 cut_by=lambda: self._cuts.digest_of_all, lineage=lambda: digest_of(lineage()),
                 no_room=lambda: storage.partitions.room.refusal, acknowledged_on=self.leading.acknowledged_on,
+                aside_uncut=partitions.aside.uncut,
             )
         )  # fmt: skip
         self.tails.serve_on(cluster.door.handlers_for(STATEMENTS))
@@ -162,6 +164,7 @@ class Replication:
             partitions=partitions,
             clock=clock,
             least_others=self._least,
+            damaged=lambda: cluster.controller.damaged,
         )
         self.spread_keeper = SpreadKeeper(
             SpreadParts(
@@ -183,6 +186,8 @@ class Replication:
                 follows=lambda: self.leadership.follows,
                 counts_on=lambda member, key: self.groups.leading_of(key).counts_on(member, key),
                 logs_changed=self._copied_anew,
+                least_others=self._least,
+                is_uncut=lambda log: self._cuts.may_owe(log, is_known=log.log.is_opened),
             )
         )
         self.copying_anew.serve_on(cluster.door.handlers_for(REPLICA))
@@ -197,7 +202,15 @@ class Replication:
         metadata.follow(self._statements.take_image)
         metadata.follow(self.tails.take_image)
         self.lost_logs = LostLogs(
-            cluster.member, cluster.line.standing.life, metadata, partitions, clock
+            LostLogsParts(
+                me=cluster.member,
+                metadata=metadata,
+                partitions=partitions,
+                clock=clock,
+                line=cluster.line,
+                copies=self.following.copies,
+                damaged=lambda: cluster.controller.damaged,
+            )
         )
         metadata.follow(self.lost_logs.take_image)
 
@@ -220,7 +233,7 @@ class Replication:
         return default_min_in_sync(self._cluster.node_count())
 
     async def _propose(self, command: InSyncChange) -> None:
-        await self._storage.metadata.apply(cast("Command", command))
+        await self._storage.metadata.apply(command)
 
     def _serving(self) -> frozenset[Member]:
         return self.leading.serving()
@@ -238,12 +251,27 @@ class Replication:
         domain = self._storage.metadata.image.domains.get(DEFAULT_DOMAIN)
         return None if domain is None or domain.acting_region == self._role.region else domain
 
-    def reached_of(self) -> Callable[[Partition], int | None]:
-        """Return what says how far the region has reached a log, where this node follows and the region mirrors (INV-TKO5)."""
+    async def reached_of(self) -> Callable[[Partition], int | None] | None:
+        """Return what says how far the region has reached a log, where this node follows and the region mirrors (INV-TKO5).
+
+        None where that changed while it was read in pieces: another node leads, or another lineage counts.
+        """
         if not self.leadership.follows or self._mirrored() is None:
             return no_bound
-        cut = self._tidemarks.held_cut()
+        before = self._judged_by()
+        cut = await self._tidemarks.held_cut()
+        if self._judged_by() != before:
+            return None
         return lambda partition: cut.position_of(partition.key)
+
+    def _judged_by(self) -> tuple[bool, object, object]:
+        image = self._storage.metadata.image
+        leadership = image.leadership
+        return (
+            self.leadership.follows,
+            None if leadership is None else leadership.leader_epoch,
+            image.domains.get(DEFAULT_DOMAIN),
+        )
 
     def logs_changed(self) -> None:
         """Partitions were opened or dropped here."""
@@ -301,6 +329,8 @@ class Replication:
             tasks.create_task(self._statements.run(), name="statement-copies")
             tasks.create_task(self.tails.run(), name="tail-copies")
             tasks.create_task(self.copying_anew.run(), name="copying-anew")
+            tasks.create_task(self.readers.run(), name="readers")
+            tasks.create_task(self.lost_logs.run(), name="lost-logs")
             while True:
                 await self._clock.sleep_ms(AGAIN_MS)
                 if self._registry.is_behind:

@@ -11,6 +11,7 @@ from region_broker.node.storage import Ports, Storage
 from region_broker.partitions.mending import MenderParts, RangeSource
 from region_broker.partitions.pace import Pace
 from region_broker.partitions.scrubber import Scrubber
+from region_broker.partitions.table import PartitionTable
 from region_broker.region.failover.peers import FailoverPeers
 from region_broker.region.mending.node_ranges import NearestFirst, NodeRanges, NodeRangeSide
 from region_broker.region.mending.range_side import RangeSide
@@ -51,3 +52,8 @@ def compose_scrubber(
         room_refusal=lambda: partitions.room.refusal,
     )
     return Scrubber(parts, partitions)
+
+
+def has_damage(scrubber: Scrubber, partitions: PartitionTable) -> bool:
+    """Return whether something of this node's disk is not as it was written, and not mended yet (INV-CND3)."""
+    return bool(scrubber.damaged or partitions.failures() or partitions.lost())

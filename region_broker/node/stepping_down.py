@@ -31,13 +31,14 @@ _log: Final = logging.getLogger("tidemark.replication")
 
 @dataclass(slots=True, kw_only=True)
 class SteppingDown:
-    """`least_others`: tells how many others must be there for the region to go on without this node's logs."""
+    """`least_others`: tells how many others must be there for the region to go on without this node's logs; `damaged`: who says that it is."""
 
     me: Member
     metadata: MetadataStore
     partitions: PartitionTable
     clock: Clock
     least_others: Callable[[], int]
+    damaged: Callable[[], frozenset[Member]]
     waits: str | None = None
     """Why leaders are to be gathered before this goes on; None where it does not wait."""
 
@@ -77,7 +78,9 @@ class SteppingDown:
         image = self.metadata.image
         if image.leadership is None or image.leadership.leader != self.me:
             return None
-        return next((other for other in candidates(image, None) if other != self.me), None)
+        return next(
+            (other for other in candidates(image, None, self.damaged()) if other != self.me), None
+        )
 
     async def _have_elected(self, other: Member, why: str) -> None:
         _log.error("%s, and node %s has all that was committed: it is to lead", why, other)

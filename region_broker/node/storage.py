@@ -215,6 +215,7 @@ class Storage:
             flush_policy=FlushPolicy(config.flush_policy),
             flush_interval_ms=config.flush_interval_ms,
             journal_bytes=config.journal_bytes,
+            proves_full_segments=len(config.own.nodes) > 1,  # INV-R9: others have what is missing
             cached_tail_bytes=config.cached_tail_bytes,
             disk_free_bytes_min=present.disk_free_bytes_min,
             deleted_topic_retention_ms=present.deleted_topic_retention_ms,

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from geo_replicator.history import LastBatch
 from idempotency.record_batch import BatchError, iter_headers
 from region_broker.log.cleaning.state import Swap
-from region_broker.log.failures import CorruptRange, LogDamaged, LogError, NotMended
+from region_broker.log.failures import CorruptRange, LogDamaged, LogError, NoRangeFits, NotMended
 from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX
 from region_broker.log.log_config import NodeLogConfig
 from region_broker.log.scrubbing.damage import DamagedRange, Joining, WrongPiece
@@ -73,6 +73,8 @@ class Mend:
         """Hold the log as it is now."""
         self.reasons: list[str] = []
         self.mended: list[DamagedRange] = []
+        self.no_range_fits = False
+        """Whether something of it can be mended by no range, by nobody (INV-SCB11)."""
         self._partition = partition
         self._log = partition.log
         self._segment = segment
@@ -120,6 +122,7 @@ class Mend:
                     await self._fetch(damage, replacement)
                     self.mended.append(damage)
                 except NotMended as error:
+                    self.no_range_fits |= isinstance(error, NoRangeFits)
                     self.reasons.append(str(error))
             left = [each for each in found.damages if each not in self.mended]
             if self.mended and not self.is_void():
@@ -134,7 +137,7 @@ class Mend:
         """Write what belongs into a range beside the segment; raises `NotMended`."""
         holes_below = self._log.cleaning.holes_below
         if damage.from_offset < holes_below:  # INV-MND2
-            raise NotMended(
+            raise NoRangeFits(
                 f"[{damage.from_offset}, {damage.to_offset}) lies below {holes_below}, where compaction may have left other"
                 " bytes on each node and in each region: what the runbook damaged_log says of compacted topics is to be done by hand"
             )

@@ -4,6 +4,8 @@ INV-SCB7  what is found is believed only if the segment is still the one that wa
          deleted or sealed anew meanwhile is looked at again, or is gone
 INV-SCB8  what is damaged and not mended is tried again, less and less often, and is told until it is mended
 INV-SCB10 before a damaged segment is mended, whoever leads it has been asked, once for each find, to let another node lead
+INV-SCB11 a log with damage that no range mends (it was compacted there) is given up by a node that follows, to be copied again whole,
+         once who leads has said that it has all of it; else it stays as it is, and is asked for again (INV-SCB8)
 INV-SCB9  a pass ends: what is sealed meanwhile has its turn in the next one
 One segment at a time, at `bytes_per_s`. What was looked at does not survive a restart: the next life begins anew.
 
@@ -83,6 +85,8 @@ class Scrubber:
         """How long it rests between two passes."""
         self.make_way: Callable[[], Awaitable[None]] = _nobody_else
         """Returns once this node leads no log that others hold whole, or nobody else can lead (INV-SCB10)."""
+        self.give_up: Callable[[Partition, str], Awaitable[str | None]] = _nobody_has_it
+        """Stops a log that is to be copied again whole, and why; returns why it was not stopped (INV-SCB11)."""
         self.passes = 0
         self.mended_ranges = 0
         self.damaged: dict[SegmentKey, Damage] = {}
@@ -219,10 +223,23 @@ class Scrubber:
             return
         damage.ranges = [each for each in damage.ranges if each not in mend.mended]
         why = "; ".join(mend.reasons[:NAMED_MAX]) or "the log was being changed"
+        if mend.no_range_fits:
+            refusal = await self.give_up(partition, damage.text())
+            if refusal is None:
+                self._forget(partition)
+                return
+            why = f"{why}; nor is the log copied again whole: {refusal}"
         if known is None or known.why != why:
             logger.warning("not mended: %s of %s: %s", segment.path, partition.tp, why)
         damage.why = why
         damage.retry.put_off(self._clock.monotonic_ms())
+
+    def _forget(self, partition: Partition) -> None:
+        """What is damaged in a log that was given up is nothing to readers any more."""
+        key = partition.key
+        for each in [*self.damaged]:
+            if (each.topic_id, each.partition) == (key.topic_id, key.partition):
+                del self.damaged[each]
 
     # -- what is told ----------------------------------------------------------------------------
 
@@ -251,6 +268,11 @@ class Scrubber:
 
 async def _nobody_else() -> None:
     """The region has one node."""
+
+
+async def _nobody_has_it(_partition: Partition, _why: str) -> str | None:
+    """The region has one node."""
+    return "no other node of this region has it"
 
 
 def _sealed_keys(partition: Partition) -> Iterator[SegmentKey]:

@@ -134,7 +134,9 @@ class PartitionTable:
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
-        self.aside = LogsAside(self._made, self._removal, self.folder_of, self._begin_again)
+        self.aside = LogsAside(
+            self._made, self._removal, self.folder_of, self._begin_again, data_dir
+        )
         if config.journal_bytes > 0:
             group_commit.use(self._journal)
 

@@ -384,7 +384,7 @@ class RoleServices:
     settle_logs: Callable[[], Awaitable[None]]
     transactions: TransactionSide
     groups: GroupSide
-    open_cut_leader: Callable[[Term, bool], CutLeaderSide]
+    open_cut_leader: Callable[[Term, bool], Awaitable[CutLeaderSide]]
     open_link: Callable[[Term], LinkSide]
     settle_commits: Callable[[Term], Awaitable[None]] = _all_is_committed
     leads: Callable[[Term], bool] = _nobody_else_leads

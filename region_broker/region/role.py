@@ -38,6 +38,7 @@ from region_broker.region.ports import (
     RoundFailed,
     Term,
 )
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 SILENT_MS: Final = 5_000
 """A region that acts answers a waiting fetch every second."""
@@ -270,8 +271,9 @@ class RegionRole:
         self._region_epoch = term.region_epoch
         self.on_term(term)
         await self._services.settle_logs()
-        logs = self.logs()
+        logs, yielding = self.logs(), CooperativeYield()
         for log in logs:
+            await yielding.row()
             log.become_leader(term.leader_epoch)
             below = base.get(LogKey(log.topic_id, log.tp.partition))
             log.readers_ahead = below is not None
@@ -280,7 +282,7 @@ class RegionRole:
         await self._services.settle_commits(term)
         # From here on coordinators may be half loaded: stand_still must make them resign.
         is_first = leader_counter_of(term.leader_epoch) == FIRST_TERM_COUNTER
-        self._cut_leader = self._services.open_cut_leader(term, adopts and is_first)
+        self._cut_leader = await self._services.open_cut_leader(term, adopts and is_first)
         self._spawn(self._services.groups.run(), "groups")
         self._spawn(self._services.transactions.run(), "transactions")
         await self._load_coordinators(term, logs, base, adopts=adopts, drained=drained)

@@ -138,6 +138,7 @@ class RegionService:
             "history": msgspec.to_builtins(parts.folder.identity.history),
             "primary_region": domain.acting_region,
             "region_epoch": domain.region_epoch,
+            "shard_count": domain.shard_count,
             "promised": {
                 "region_epoch": state.promise.region_epoch,
                 "region": state.promise.candidate,

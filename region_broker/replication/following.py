@@ -347,6 +347,7 @@ class FollowingCore:
         log = self._logs.pop(key, None)
         self._unsynced.discard(key)
         self._added.pop(key, None)
+        self._to_report.pop(key, None)
         self._starts_to_report.pop(key, None)
         if log is not None and log.stage is Stage.COPIED:
             self._forgotten.append(key)

@@ -11,14 +11,14 @@ Not here: whose order is held meanwhile (`handlers.dispatch.dispatcher`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from typing import Self, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Self, TypeVar
 
+from idempotency.pieces import Pieces
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
-Pieces: TypeAlias = Generator[None, None, _Result]
 
 
 async def give_way() -> None:
@@ -66,16 +66,6 @@ async def each_yielding(
         await yielding.row()
         made.append(make(item))
     return made
-
-
-def drained(pieces: Pieces[_Result]) -> _Result:
-    """Return what `pieces` return, without giving way: for what is known to be short."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            result: _Result = done.value
-            return result
 
 
 async def run_yielding(

@@ -232,6 +232,16 @@ def test_damage_of_the_leader_and_a_log_that_does_not_open_are_mended_from_the_o
     assert region.status()["leadership"]["leader"] == moved
     assert region.read() == list(range(1_020))
 
+    cluster.stop([name])  # cleanly: nothing but names and sizes speaks of what goes then
+    second = sorted(path.parent.glob("*.log"))[1]
+    sound = second.read_bytes()
+    second.unlink()
+    cluster.start([name])
+    region.in_sync(1, 2, 3)
+    assert second.read_bytes() == sound
+    assert not (path.parent.with_name("0.1.damaged") / second.name).exists()
+    assert (path.parent.with_name("0.1.damaged") / path.name).exists()
+
 
 def test_the_leading_node_is_stopped_cleanly_and_the_next_one_goes_on(
     cluster: LocalCluster,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from idempotency.pieces import drained
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.bounded import DecodeRefused
@@ -15,7 +16,6 @@ from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch
 from region_broker.wire.codec.fast_paths.fetch import FetchAnswer, FetchedRow
 from region_broker.wire.codec.fast_paths.leaders import Endpoint
-from region_broker.wire.cooperative_yield import drained
 from tests.fixtures.drawn_bodies import INT32, INT64, TEXT, mutated, outcome
 from tests.fixtures.kafka_port import answer_body_of, body_of
 from tests.fixtures.plain_requests import fetch_of_fast_path, fetch_of_kio, read_by_kio

@@ -57,12 +57,8 @@ class Connection:
             return cls(await network.connect("127.0.0.1", port))
         if place is not None:
             return cls(await network.connect("127.0.0.1", leader_port(*place) or port))
-        # Imported here: it is made of this one.
-        from tests.simulation.routed_connection import RoutedConnection  # noqa: PLC0415
-
-        return RoutedConnection(
-            await network.connect("127.0.0.1", port), cast("Any", network), port
-        )
+        routed = cast("Any", network).routed
+        return cast("Connection", routed(await network.connect("127.0.0.1", port), network, port))
 
     async def call(self, key: int, version: int, values: Mapping[str, Any]) -> Any:
         """Return the answer; raises OSError when the connection ends first."""

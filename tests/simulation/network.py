@@ -233,6 +233,8 @@ class Fabric:
         """Let bytes travel for up to `delay_ms_max` each way."""
         self._chance = chance
         self.delay_ms_max = delay_ms_max
+        self.routed: type | None = None
+        """What clients connect by where leaders are spread (`routed_connection`)."""
         self.leader_of: Callable[[str, int], int | None] | None = None
         """Tells clients the port of the node that leads a partition, where leaders are spread."""
         self.late_share = 0.0
@@ -388,6 +390,11 @@ class SiteNetwork:
         """See `Network`."""
         self._check()
         return self._fabric.listen(self._site, (host, port), on_connection)
+
+    @property
+    def routed(self) -> type | None:
+        """Return what clients connect by, where leaders are spread."""
+        return self._fabric.routed
 
     @property
     def leader_port(self) -> Callable[[str, int], int | None] | None:

@@ -14,11 +14,16 @@ import pytest
 from crc32c import crc32c
 
 from idempotency.identity import OFFSETS_LEDGER, TRANSACTION_LEDGER
+from idempotency.identity import Member as ClusterMember
 from idempotency.record_batch import iter_headers
 from region_broker.controller.cluster_commands import ChangeInSync
 from region_broker.controller.metadata_commands import Command
 from region_broker.controller.metadata_image import TIDEMARK_LEDGER, MetadataImage
 from region_broker.controller.raft.entries import Term
+from region_broker.log.cleaning.state import CleanMark
+from region_broker.node.node import Node
+from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
+from tests.simulation.folder_faults import lose_log
 from tests.simulation.http_client import get
 from tests.simulation.kafka_client import Refused
 from tests.simulation.region_cluster import Cluster, Member, region_cluster
@@ -219,6 +224,106 @@ def _seal_anew(batches: bytearray) -> None:
     batches[17:21] = crc32c(bytes(batches[21:size_bytes])).to_bytes(4, "big")
 
 
+async def test_a_full_segment_that_goes_while_a_node_runs_is_fetched_whole(tmp_path: Path) -> None:
+    async with full_segments(tmp_path, 15) as (cluster, leader):
+        for node in (others(cluster, leader)[0], leader):
+            path = sealed(node)[1]
+            before = bytes(node.disk.content(path))
+            if node is leader:
+                del node.disk.content(path)[len(before) // 2 :]
+            else:
+                node.disk.remove(path)
+            assert await scrubbed(node) is None
+            assert bytes(node.disk.content(path)) == before
+        await all_there(cluster)
+        assert cluster.leader is not leader
+
+
+def _damage_for_good(node: Member) -> None:
+    """Damage a range that no other node mends, as it was compacted there, in a log that cannot be copied again: it is evidence."""
+    log = node.partition(TOPIC, 0).log
+    assert log.cleaning.note(CleanMark(holes_below=log.segments.segments[-1].base_offset))
+    replication = node.node._replication
+    assert replication is not None
+    replication.following.disputed.add(node.partition(TOPIC, 0).key)
+    flip(node)
+
+
+async def test_INV_CV5_INV_CW2_a_node_with_damage_leads_only_where_nobody_else_can(
+    tmp_path: Path,
+) -> None:
+    """It has the lowest id of those that are left, and would be elected else."""
+    async with full_segments(tmp_path, 19) as (cluster, leader):
+        second, third = others(cluster, leader)
+        _damage_for_good(second)
+        assert await scrubbed(second) is not None
+        nodes = list(cluster.nodes.values())
+        await cluster.until(
+            lambda: (
+                all(second.member.controller.damaged <= _damaged(node) for node in nodes)
+                and second.member.controller.says_damage
+            ),
+            "all know it",
+        )
+        quorum = next(node for node in nodes if node.node.storage.metadata.group.leads)
+        operating = quorum.node.operating
+        assert operating is not None
+        with pytest.raises(ClusterOrderRefused, match="is damaged, or gone, and not mended"):
+            await quorum.as_process(
+                operating.order("elect", second.node_id, dry_run=False, confirmed=False)
+            )
+        await leader.kill()
+        assert await cluster.until_led(but=leader) is third
+        await get_on(cluster, b"more")
+        await leader.start()
+        await all_in_sync(cluster)
+        await leader.kill()
+        await cluster.until(lambda: len(leadership(third).in_sync) == 2, "it is out")
+        await third.kill()
+        await leader.start()
+        assert await cluster.until_led() is second, "nobody else has all"
+        await third.start()
+        await all_in_sync(cluster)
+
+
+def _damaged(node: Member) -> frozenset[ClusterMember]:
+    return node.member.controller.damaged
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_INV_SCB11_INV_CAN6_a_log_that_was_compacted_where_it_is_damaged_is_copied_again(
+    leads: bool, tmp_path: Path
+) -> None:
+    """A leader lets another one lead first, and is tried again once it follows."""
+    async with full_segments(tmp_path, 16) as (cluster, leader):
+        node = leader if leads else others(cluster, leader)[0]
+        log = node.partition(TOPIC, 0).log
+        assert log.cleaning.note(CleanMark(holes_below=log.segments.segments[-1].base_offset))
+        flip(node)
+        if await scrubbed(node) is not None:
+            await cluster.until(lambda: cluster.leader not in {None, node}, "it follows")
+            assert await scrubbed(node) is None
+        await cluster.until(lambda: bool(kept_aside(node)), "it is put aside")
+        await all_there(cluster)
+        assert node.partition(TOPIC, 0).failed is None
+        assert cluster.leader is not (leader if leads else node)
+
+
+async def test_INV_CAN6_a_log_stays_where_the_leaders_is_not_sound_either(tmp_path: Path) -> None:
+    async with full_segments(tmp_path, 17) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        log = follower.partition(TOPIC, 0).log
+        assert log.cleaning.note(CleanMark(holes_below=log.segments.segments[-1].base_offset))
+        flip(follower)
+        for node in others(cluster, leader, follower):
+            await node.kill()  # so the leader stays, and cannot mend
+        flip(leader, 0)
+        await scrubbed(leader)
+        assert "copied again whole" in str(await scrubbed(follower))
+        assert follower.partition(TOPIC, 0).failed is None
+        assert kept_aside(follower) == []
+
+
 # -- logs that do not open, or stop ---------------------------------------------------------------
 
 
@@ -247,6 +352,33 @@ async def test_a_follower_whose_log_does_not_open_copies_it_again(tmp_path: Path
         await follower.kill()
         await follower.start()
         await all_there(cluster, b"while it is away", b"more")
+
+
+@pytest.mark.parametrize("fault", ["short", "gone"])
+@pytest.mark.parametrize("leads", [False, True])
+async def test_INV_R9_what_is_missing_after_a_clean_stop_is_found_at_the_start_and_copied_again(
+    leads: bool, fault: str, tmp_path: Path
+) -> None:
+    """All are stopped, so all are in sync, and the damaged one may be elected: then it steps down first."""
+    async with full_segments(tmp_path, 18) as (cluster, _):
+        nodes = [*cluster.nodes.values()]
+        for node in nodes:
+            await node.stop()
+        damaged = nodes[0] if leads else nodes[1]
+        if fault == "short":
+            shorten(damaged)
+        else:
+            folder = damaged.folder / "logs" / topic_folder(damaged) / "0"
+            names = [each for each in damaged.disk.list_dir(folder) if each.endswith(".log")]
+            damaged.disk.remove(folder / names[1])
+        was = _bytes_of_folder(damaged)
+        for node in nodes:
+            await node.begin()
+        await get_on(cluster, b"more")
+        await all_there(cluster, b"more")
+        assert cluster.leader is not damaged
+        [kept] = kept_aside(damaged)
+        assert _bytes_of_folder(damaged, kept) == was, "nothing of it was removed"
 
 
 @pytest.mark.parametrize("topic", [TIDEMARK_LEDGER, TRANSACTION_LEDGER, OFFSETS_LEDGER])
@@ -418,6 +550,55 @@ async def test_INV_CAN2_a_log_stays_while_a_proposal_may_still_count_its_node_in
         goes_on.set()
         await cluster.until(lambda: bool(kept_aside(follower)), "it is copied again")
         await all_there(cluster)
+
+
+async def test_INV_NRP5_a_proposal_of_a_former_life_does_not_say_that_a_lost_log_was_copied_again(
+    tmp_path: Path,
+) -> None:
+    """1. A leader proposes to take a node in. 2. The node dies, and its disk loses a log. 3. It starts. 4. It is taken in, late."""
+    async with full_segments(tmp_path, 20) as (cluster, leader):
+        follower = others(cluster, leader)[0]
+        await follower.kill()
+        await cluster.until(lambda: len(leadership(leader).in_sync) == 2, "it is out")
+        metadata = leader.node.storage.metadata
+        apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
+
+        async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
+            if isinstance(command, ChangeInSync):
+                held.set()
+                await goes_on.wait()
+            return await apply(command, in_term=in_term)
+
+        metadata.apply = late  # type: ignore[method-assign]
+        await follower.start()
+        async with asyncio.timeout(WITHIN_S):
+            await held.wait()
+        await follower.kill()
+        lose_log(follower, TOPIC, 0)
+        follower.disk.write_out()
+        follower.on_open = _copy_nothing
+        await follower.start()
+        await cluster.until(
+            lambda: not leader.node.storage.metadata.image.nodes[follower.node_id].fenced,
+            "it is heard",
+        )
+        goes_on.set()
+        await cluster.until(lambda: len(leadership(follower).in_sync) == 3, "it is in sync")
+        await asyncio.sleep(3)
+        assert follower.partition(TOPIC, 0).log_end_offset == 0
+        assert follower.node.storage.partitions.lost() == [f"{TOPIC}-0"]
+        follower.on_open = None
+        await follower.kill()
+        await follower.start()
+        await all_there(cluster)
+        await cluster.until(lambda: not follower.node.storage.partitions.lost(), "it has it again")
+
+
+def _copy_nothing(node: Node) -> None:
+    """Let a node connect to nobody that it would copy from."""
+    replication = node._replication
+    assert replication is not None
+    replication.following._perform_on_line = lambda effect: None  # type: ignore[method-assign]
 
 
 async def test_INV_T9_a_follower_whose_disk_refused_a_new_log_copies_it_once_it_takes_it(

@@ -1,10 +1,11 @@
 """What a takeover lost is known record by record, whichever node leads the region that lost it by then."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster_region_steps import create, shown, values_at, write
+from tests.simulation.cluster_region_steps import TOPIC, create, shown, values_at, write
 from tests.simulation.cluster_regions import AnyNode, NodeAmong, Regions, cluster_regions
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -67,6 +68,56 @@ async def test_a_node_that_was_away_and_leads_later_lists_it(tmp_path: Path) -> 
         await regions.until(
             lambda: all(map(keeps_a_tail, regions.eu.nodes.values())), "all keep it"
         )
+
+
+async def test_INV_TLC7_INV_T10_a_log_that_is_put_aside_with_what_was_lost_is_named(
+    tmp_path: Path,
+) -> None:
+    """It does not open as its node comes back, is copied again, and its tail is in no quarantine."""
+    async with cluster_regions(tmp_path, 44) as regions:
+        await create(regions, regions.eu)
+        await write(regions, regions.eu, b"1")
+        await shown(regions, regions.us, 1)
+        eu, us = list(regions.eu.nodes.values()), list(regions.us.nodes.values())
+        regions.part(eu, us)
+        await write(regions, regions.eu, b"lost")
+        for node in eu:
+            await node.kill()
+        regions.join(eu, us)
+        await regions.take_over(regions.us, planned=False)
+        damaged = eu[2]
+        assert isinstance(damaged, NodeAmong)
+        topic_id = regions.us.led.partition(TOPIC, 0).topic_id
+        folder = damaged.folder / "logs" / topic_id.hex
+
+        def fail(operation: str, path: Path) -> None:
+            if operation == "pread" and path.parent == folder / "0":
+                raise OSError(errno.EIO, "it fails", str(path))
+
+        damaged.disk.fault = fail
+        for node in eu:
+            await node.begin()
+        name = f"{folder.name}/0.uncut.damaged"
+        await regions.until(
+            lambda: damaged.disk.exists(folder / "0.uncut.damaged"), "it is put aside"
+        )
+        damaged.disk.fault = None
+        await regions.until(lambda: regions.eu.mirrors and regions.eu.in_sync() == 3, "eu mirrors")
+        leader = regions.eu.led
+        assert leader is not damaged
+
+        def outstanding() -> dict[int, str]:
+            told = leader.node.operations.elsewhere().outstanding
+            return {each.node_id: each.reason for each in told}
+
+        await regions.until(
+            lambda: outstanding().keys() == {damaged.node_id}, "the others are compared with"
+        )
+        assert "put one aside uncut" in outstanding()[damaged.node_id]
+        assert await records_lost(leader) == 1
+        assert name in str(damaged.node.operations.elsewhere().outstanding)
+        damaged.disk.remove_tree(folder / "0.uncut.damaged")
+        await regions.until(lambda: not outstanding(), "people have removed it")
 
 
 async def test_INV_LO8_a_planned_switch_says_at_once_that_nothing_was_lost(tmp_path: Path) -> None:

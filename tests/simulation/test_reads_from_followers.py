@@ -135,6 +135,29 @@ async def test_INV_FCH1_an_error_that_sends_a_reader_away_names_who_leads(tmp_pa
                 assert [each.node_id for each in answer.node_endpoints] == [leader.node_id]
 
 
+async def test_INV_HRD4_INV_RPR4_a_follower_serves_again_once_what_a_reader_has_met_is_mended(
+    tmp_path: Path,
+) -> None:
+    async with region_cluster(tmp_path, 59) as cluster:
+        leader = await all_in_sync(cluster)
+        await leader.node.topics.create_topic(TOPIC, 1, {"segment.bytes": "4096"})
+        leader = await all_serve(cluster)
+        values = [b"%06d" % number * 150 for number in range(12)]
+        await write(await connected(cluster, leader), values)
+        node = followers_of(cluster, leader)[0]
+        partition, rack = node.partition(TOPIC, 0), rack_of(node.name)
+        await until_copied(cluster, partition, 12)
+        await cluster.until(lambda: bool(partition.log.sealed_paths()), "one is full")
+        connection, [path, *_] = await connected(cluster, node), partition.log.sealed_paths()
+        node.disk.damage(path, 200)
+        row = await asked(connection, rack)
+        assert row.error_code.name == "not_leader_or_follower"
+        await cluster.until(lambda: not serves(node), "readers are sent to the leader")
+        await cluster.until(lambda: node.node.scrubber.mended_ranges == 1, "it is mended")
+        await cluster.until(lambda: serves(node), "readers are served again")
+        assert await read_at(await connected(cluster, node), rack, committed=True) == values
+
+
 async def test_INV_PT11_a_copy_shows_no_undecided_and_no_aborted_record(tmp_path: Path) -> None:
     async with region_cluster(tmp_path, 51) as cluster:
         leader = await all_in_sync(cluster)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -138,6 +137,19 @@ async def test_INV_STG1_a_node_goes_on_answering_while_it_opens_its_logs(
         await cluster.stop()
 
 
+class Changing:
+    """A store whose image is another one as soon as somebody has looked."""
+
+    def __init__(self, first: MetadataImage, later: MetadataImage) -> None:
+        self._first: MetadataImage | None = first
+        self._later = later
+
+    @property
+    def image(self) -> MetadataImage:
+        found, self._first = self._first or self._later, None
+        return found
+
+
 async def test_INV_STG1_what_changes_while_logs_are_opened_is_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +161,9 @@ async def test_INV_STG1_what_changes_while_logs_are_opened_is_taken_in(
     def opened_before(begun: Begun, *rest: Any) -> Storage:
         if not older:
             return finish(begun, *rest)
-        then = replace(begun, metadata=cast("MetadataStore", SimpleNamespace(image=older[0])))
+        then = replace(
+            begun, metadata=cast("MetadataStore", Changing(older[0], begun.metadata.image))
+        )
         storage = finish(then, *rest)
         storage.metadata = begun.metadata
         return storage

@@ -13,8 +13,9 @@ What a driver owes the core:
 4. `Propose(number, term, command)`: proposed to the quorum only while it leads that very term. One `CommandSettled` for each, after
    the `ImageChanged` of what it came to. UNKNOWN only where it may yet be applied or not: the entry is in the log, and this member
    leads no more, or the disk failed.
-5. `Heard(member, life)` for each heartbeat of a process, its own included, at least each `ControllerSettings.heartbeat_ms`. Identity
-   comes from the connection. `Lost` when a connection of that process is reset: after what was heard over it.
+5. `Heard(member, life, opens_logs)` for each heartbeat of a process, its own included, at least each
+   `ControllerSettings.heartbeat_ms`. Identity comes from the connection, and so does whether it is still about to open its logs. `Lost` when a connection of that process is reset: after what was heard over it.
+   `DamageKnown` whenever it has changed who says of itself that it has damage; none at the beginning.
 6. `Ticked` at least each `look_max_ms`, behind all that has arrived by then: time that passed without any event counts as that much
    (INV-CK6), and who is silent is judged there.
 7. Registering: a node sends who it is, and the driver has `RegisterNode` applied as any other command. A process whose life was

@@ -25,6 +25,8 @@ from region_broker.controller.cluster.elections import (
 from region_broker.controller.cluster.events import (
     CommandSettled,
     ControllerCommand,
+    DamagedElected,
+    DamageKnown,
     DrainAsked,
     Effect,
     Event,
@@ -95,6 +97,7 @@ class ControllerCore:
         self._looked_ms = 0
         """Time that passed while this one looked: all that is counted here (INV-CK6)."""
         self._reign: _Reign | None = None
+        self._damaged: frozenset[Member] = frozenset()
         self._last_number = 0
         self._effects: list[Effect] = []
 
@@ -117,6 +120,8 @@ class ControllerCore:
                 self._end()
             case ImageChanged(image):
                 self._follow(image)
+            case DamageKnown(members):
+                self._damaged = members
             case PreferredAsked() | DrainAsked() | UncleanAsked():
                 self._take_order(event)
             case Heard() | Lost() | CommandSettled() | Ticked():
@@ -129,8 +134,8 @@ class ControllerCore:
         if reign is None:
             return
         match event:
-            case Heard(member, life):
-                reign.sessions.heard(member, life, self._looked_ms)
+            case Heard(member, life, opens_logs):
+                reign.sessions.heard(member, life, self._looked_ms, opens_logs=opens_logs)
             case Lost(member, life):
                 reign.sessions.lost(member, life, self._looked_ms)
             case CommandSettled():
@@ -231,16 +236,17 @@ class ControllerCore:
             )
             return FenceNode(node.node_id, node.life)
         try:
-            return self._due_election()
+            return self._due_election(reign)
         except EpochExhausted:
             return None  # `_tell_offline` says so
 
-    def _due_election(self) -> ElectLeader | ElectGroupLeader | None:
-        due = due_election(self._image, self._settings.preferred_node_id)
+    def _due_election(self, reign: _Reign) -> ElectLeader | ElectGroupLeader | None:
+        preferred, opening = self._settings.preferred_node_id, reign.sessions.opening()
+        due = due_election(self._image, preferred, self._damaged, opening)
         return due or due_group_election(self._image)
 
     def _next_order(self, reign: _Reign) -> ControllerCommand | None:
-        command, answers = reign.orders.next_command(self._image)
+        command, answers = reign.orders.next_command(self._image, self._damaged)
         self._effects += answers
         return command
 
@@ -252,6 +258,8 @@ class ControllerCore:
         self._last_number += 1
         reign.pending = _Pending(self._last_number, command, is_order)
         self._effects.append(Propose(self._last_number, reign.term, command))
+        if isinstance(command, ElectLeader) and command.leader in self._damaged:
+            self._effects.append(DamagedElected(command.leader))
 
     # --- what is said loudly ---
 
@@ -274,7 +282,7 @@ class ControllerCore:
         why = "none of those that hold all that was committed is heard"
         able = candidates(self._image, None) if is_main else group_candidates(self._image, group)
         try:
-            self._due_election()
+            self._due_election(reign)
         except EpochExhausted as error:
             awaited, why = (), str(error)
         else:

@@ -7,8 +7,15 @@ INV-CV2  an election is due where nobody leads, where the leader's epoch is of a
 INV-CV3  the main group's leader is elected first: it leads all logs, so then nothing is due in data groups. Of a data group the preferred
          node is elected, or who of those in sync leads the fewest groups; never the main group's leader (INV-SPR6), nor anybody in place of
          one that leads and goes on
+INV-CV5  who has said that its disk has lost something that is not mended comes behind all others: it refuses readers what they would
+         serve, and no follower can copy that from it. Where nobody else can lead it is elected all the same
+INV-CV4  who is still about to open its logs is elected only where nobody else can be: nobody writes meanwhile. It is no condition, as whoever
+         holds all that was committed may be the only one. It comes before one that has damage: it will write soon
 Not here: elections by an operator's word (`orders`), what an election changes (`cluster_leadership`).
 """
+
+from collections.abc import Container, Set
+from typing import Final
 
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import RegionEpoch
@@ -19,26 +26,46 @@ from region_broker.controller.leadership_rules import is_kept_for_main, next_lea
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 
+NOBODY: Final[frozenset[Member]] = frozenset()
 
-def candidates(image: MetadataImage, preferred_node_id: int | None) -> list[Member]:
-    """Return who may be elected, the best first (INV-CV1)."""
+
+def candidates(
+    image: MetadataImage,
+    preferred_node_id: int | None,
+    damaged: Set[Member] = NOBODY,
+    opening: Container[int] = (),
+) -> list[Member]:
+    """Return who may be elected, the best first (INV-CV1, INV-CV4, INV-CV5).
+
+    `damaged`: who has said so. `opening`: who is about to open its logs, by node id.
+    """
     leadership = image.leadership
     if leadership is None:
         in_sync = tuple(node.member for node in image.nodes.values())
     else:
         in_sync = in_sync_in_all(image)
     found = [m for m in in_sync if (node := image.node_of(m)) and node.is_eligible]
-    return sorted(found, key=lambda member: (member.node_id != preferred_node_id, member))
+
+    def rank(member: Member) -> tuple[bool, bool, bool, Member]:
+        node_id = member.node_id
+        return member in damaged, node_id in opening, node_id != preferred_node_id, member
+
+    return sorted(found, key=rank)
 
 
-def due_election(image: MetadataImage, preferred_node_id: int | None) -> ElectLeader | None:
+def due_election(
+    image: MetadataImage,
+    preferred_node_id: int | None,
+    damaged: Set[Member] = NOBODY,
+    opening: Container[int] = (),
+) -> ElectLeader | None:
     """Return the election that is due (INV-CV2), None where none is, or nobody can be elected.
 
     Raises:
         EpochExhausted: the region epoch has no leader epoch left: another region has to take over.
     """
     domain = image.domains.get(DEFAULT_DOMAIN)
-    able = candidates(image, preferred_node_id)
+    able = candidates(image, preferred_node_id, damaged, opening)
     if domain is None or not able:
         return None
     leadership = image.leadership

@@ -36,10 +36,11 @@ class LeadsNoMore:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A process of a member is alive and reaches this one."""
+    """A process of a member is alive and reaches this one. `opens_logs`: it is still about to open its logs."""
 
     member: Member
     life: UUID
+    opens_logs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,13 @@ class Lost:
 
     member: Member
     life: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class DamageKnown:
+    """These members, and no others, have said that something of their disks is damaged and not mended."""
+
+    members: frozenset[Member]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,7 @@ Event: TypeAlias = (
     | LeadsNoMore
     | Heard
     | Lost
+    | DamageKnown
     | ImageChanged
     | CommandSettled
     | PreferredAsked
@@ -148,6 +157,13 @@ class Online:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedElected:
+    """Nobody else can lead but this member, which has said that it has damage. Say it loudly."""
+
+    leader: Member
+
+
+@dataclass(frozen=True, slots=True)
 class FolderReplaced:
     """A node came back with another data folder: what only `former` held is not there. Say it loudly."""
 
@@ -164,4 +180,4 @@ class OrderAnswered:
     text: str = ""
 
 
-Effect: TypeAlias = Propose | Offline | Online | FolderReplaced | OrderAnswered
+Effect: TypeAlias = Propose | Offline | Online | DamagedElected | FolderReplaced | OrderAnswered

@@ -1,15 +1,17 @@
 """What operators order of a controller: one after the other, each judged before it is proposed.
 
+INV-CW2  an operator's word lets nobody lead that has damage while somebody else could (INV-CV5)
 INV-CW1  each order that is taken is answered once: it was done, it was refused with the way out, or nobody can say
 Not here: what a controller does by itself (`core`).
 """
 
 from collections import deque
+from collections.abc import Set
 from typing import assert_never
 
 from idempotency.fencing import EpochExhausted
 from region_broker.controller import metadata_commands
-from region_broker.controller.cluster.elections import candidates, elect
+from region_broker.controller.cluster.elections import NOBODY, candidates, elect
 from region_broker.controller.cluster.events import (
     ControllerCommand,
     DrainAsked,
@@ -28,6 +30,7 @@ from region_broker.controller.metadata_image import (
     NO_REGION_EPOCH,
     MetadataImage,
 )
+from region_broker.controller.raft.entries import Member
 
 
 class Orders:
@@ -52,13 +55,13 @@ class Orders:
         return [order.ticket for order in self._waiting]
 
     def next_command(
-        self, image: MetadataImage
+        self, image: MetadataImage, damaged: Set[Member] = NOBODY
     ) -> tuple[ControllerCommand | None, list[OrderAnswered]]:
         """Return what to propose for the first order that needs it, and the answers of those before it."""
         answers: list[OrderAnswered] = []
         while self._waiting:
             try:
-                command = self._command_of(image, self._waiting[0])
+                command = self._command_of(image, self._waiting[0], damaged)
             except (CommandRefused, EpochExhausted) as error:
                 answers.append(self._answered(Outcome.REFUSED, str(error)))
                 continue
@@ -78,14 +81,16 @@ class Orders:
         self._is_drained = False
         return OrderAnswered(self._waiting.popleft().ticket, outcome, text)
 
-    def _command_of(self, image: MetadataImage, order: Order) -> ControllerCommand | None:
+    def _command_of(
+        self, image: MetadataImage, order: Order, damaged: Set[Member]
+    ) -> ControllerCommand | None:
         """Return the command that the order needs now, None if it is done.
 
         Raises `CommandRefused`, `EpochExhausted`.
         """
         match order:
             case PreferredAsked(preferred_node_id=preferred):
-                command = _preferred(image, preferred)
+                command = _preferred(image, preferred, damaged)
             case DrainAsked(node_id=node_id):
                 command = None if self._is_drained else _drained(image, node_id)
             case UncleanAsked():
@@ -97,11 +102,14 @@ class Orders:
         return command
 
 
-def _preferred(image: MetadataImage, node_id: int | None) -> ControllerCommand | None:
+def _preferred(
+    image: MetadataImage, node_id: int | None, damaged: Set[Member]
+) -> ControllerCommand | None:
     domain = image.domains.get(DEFAULT_DOMAIN)
+    able = candidates(image, None, damaged)
     if node_id is not None:
         chosen = _node(image, node_id).member
-    elif able := candidates(image, None):
+    elif able:
         chosen = able[0]
     else:
         raise CommandRefused(
@@ -110,7 +118,19 @@ def _preferred(image: MetadataImage, node_id: int | None) -> ControllerCommand |
         )
     if image.leadership is not None and image.leadership.leader == chosen:
         return None
+    _judge_damage(chosen, [member for member in able if member not in damaged], damaged)
     return elect(image, domain.region_epoch if domain else NO_REGION_EPOCH, chosen)
+
+
+def _judge_damage(chosen: Member, sound: list[Member], damaged: Set[Member]) -> None:
+    if chosen in damaged and sound:  # INV-CW2
+        names = ", ".join(str(member.node_id) for member in sound)
+        raise CommandRefused(
+            "node-damaged",
+            f"node {chosen.node_id} says that something on its disk is damaged, or gone, and not mended: leading, it would refuse readers what"
+            f" others serve. Let one of these nodes lead: {names}; or mend it first (tidemark cluster status says what,"
+            " docs/runbooks/damaged_log.md what to do)",
+        )
 
 
 def _node(image: MetadataImage, node_id: int) -> NodeImage:

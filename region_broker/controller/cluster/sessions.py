@@ -26,6 +26,7 @@ class _Session:
     life: UUID
     heard_ms: int
     is_heard: bool = False
+    opens_logs: bool = False
     is_silent: bool = False
     lost_ms: int | None = None
 
@@ -77,11 +78,12 @@ class Sessions:
         elif flaps is not None:
             flaps.since_ms = now_ms
 
-    def heard(self, member: Member, life: UUID, now_ms: int) -> None:
+    def heard(self, member: Member, life: UUID, now_ms: int, *, opens_logs: bool = False) -> None:
         """Note that the process was heard."""
         session = self._session_of(member, life)
         if session is not None:
             session.heard_ms, session.is_heard = now_ms, True
+            session.opens_logs = opens_logs
             session.lost_ms, session.is_silent = None, False
 
     def lost(self, member: Member, life: UUID, now_ms: int) -> None:
@@ -93,6 +95,10 @@ class Sessions:
     def _session_of(self, member: Member, life: UUID) -> _Session | None:
         node = self._image.node_of(member)
         return self._sessions[member.node_id] if node is not None and node.life == life else None
+
+    def opening(self) -> frozenset[int]:
+        """Return the ids of the nodes that said last that they are about to open their logs (INV-CV4)."""
+        return frozenset(node_id for node_id, each in self._sessions.items() if each.opens_logs)
 
     def look(self, now_ms: int) -> None:
         """Judge who is silent (INV-CS1)."""

@@ -20,8 +20,8 @@ class RaftStoreDamaged(RaftStoreError):
         super().__init__(
             f"{path}: {what}, from byte {position} on. A member that forgot a vote or an entry could break the quorum, so it"
             " is not mended by guessing, and an older copy of this folder must not be put in its place while other voters are"
-            " there. If other voters are left: remove this member from the membership, empty the folder, and let the node"
-            " join as a new member. If it was the only voter: restore the node's whole data folder from its newest copy."
+            " there. If most of the other voters run: move the node's whole data folder away, and start it with an empty one. It"
+            " joins as a new member, which takes this one's place, and copies everything. If it was the only voter: restore the node's whole data folder from its newest copy."
         )
 
 

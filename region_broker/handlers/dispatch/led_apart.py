@@ -45,20 +45,6 @@ class DataGroups(Protocol):
         ...
 
 
-class NoDataGroups:
-    """`DataGroups` of a node that leads none."""
-
-    any_open = False
-
-    def is_open(self, _partition: Partition) -> bool:
-        """See `DataGroups`."""
-        return False
-
-    def leads_under(self, _key: LogKey) -> LeaderEpoch | None:
-        """See `DataGroups`."""
-        return None
-
-
 class AskedBatch(NamedTuple):
     """One transactional batch that waits: where it goes, under which leader epoch of its group, and where it stands in its producer's order."""
 

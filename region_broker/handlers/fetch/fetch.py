@@ -20,6 +20,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+from idempotency.pieces import Pieces, drained
 from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.partitions import find_partition, isolation_of, nodes_of
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
@@ -56,7 +57,7 @@ from region_broker.wire.codec.fast_paths.fetch import (
     pieces_of_answer,
 )
 from region_broker.wire.codec.fast_paths.leaders import Endpoint
-from region_broker.wire.cooperative_yield import Pieces, drained, run_yielding
+from region_broker.wire.cooperative_yield import run_yielding
 
 _ERROR_OF: Final = {
     SessionError.NOT_FOUND: ErrorCode.fetch_session_id_not_found,

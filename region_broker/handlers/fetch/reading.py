@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.pieces import Pieces
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
@@ -23,7 +24,6 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
-from region_broker.wire.cooperative_yield import Pieces
 
 
 class Read(NamedTuple):
@@ -235,7 +235,7 @@ class Reading:
         readers.counts.copy_bytes += len(row.records)
         if row.error_code != ErrorCode.corrupt_message:
             return row
-        readers.stop_serving(f"{partition.tp} is damaged at {item.offset} or behind it")
+        readers.stop_serving(partition.key, item.offset, str(partition.tp))
         return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
 
     def _row_of(

@@ -18,6 +18,7 @@ from idempotency.identity import (
     ProducerEpoch,
     ProducerId,
 )
+from idempotency.pieces import Pieces
 from idempotency.verification import VerificationGuard
 from region_broker.handlers.dispatch.partitions import nodes_of
 from region_broker.handlers.dispatch.registry import Written
@@ -35,7 +36,6 @@ from region_broker.wire.codec.fast_paths.produce import (
     answer,
     answer_pieces,
 )
-from region_broker.wire.cooperative_yield import Pieces
 from region_broker.wire.server import CloseConnection
 from txn_coordinator.verdicts import TxnVerdict
 

@@ -21,6 +21,9 @@ _MAGIC: Final = b"TMIX"
 _VERSION: Final = 1
 NO_TIMESTAMP_MS: Final = -1
 ENTRY_BYTES: Final = 16
+_HEAD_BYTES: Final = 40
+SUMMARY_BYTES: Final = len(pack_frame(_MAGIC, _VERSION, bytes(_HEAD_BYTES)))
+"""How far one has to read to know what the file says of the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +131,23 @@ class SparseIndex:
         )
 
 
+def peek_summary(data: bytes) -> SegmentSummary | None:
+    """Return what the first `SUMMARY_BYTES` of an index file say of the segment; None where they are none.
+
+    No CRC is looked at: whoever misses something by it reads the whole file (`decode_index`).
+    """
+    if len(data) != SUMMARY_BYTES or not data.startswith(_MAGIC):
+        return None
+    return SegmentSummary(*_column("q", data[-_HEAD_BYTES:])[1:])
+
+
 def decode_index(data: bytes, interval_bytes: int) -> tuple[SparseIndex, SegmentSummary]:
     """Read an index file; raises FrameError if it is damaged."""
     payload = unpack_frame(_MAGIC, _VERSION, data)
-    if len(payload) < 40:
+    if len(payload) < _HEAD_BYTES:
         raise FrameError("index file has no head")
     count, size_bytes, next_offset, max_timestamp_ms, first_timestamp_ms = _column(
-        "q", payload[:40]
+        "q", payload[:_HEAD_BYTES]
     )
     if len(payload) != 40 + count * ENTRY_BYTES:
         raise FrameError(f"index file has {len(payload)} bytes for {count} entries")

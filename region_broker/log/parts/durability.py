@@ -122,6 +122,12 @@ class LogDurability:
         """Return what brings the log's own files up to the journal; None if a group commit does that anyway."""
         return None if self._pending_seals else self._begin((), journal=False)
 
+    def begin_last_sync(self) -> SyncJob | None:
+        """Return what brings all into the log's own files; None if all of a log that runs is there, and no seal is due."""
+        if self._file_offset >= self._content.end_offset and not self._pending_seals:
+            return None
+        return self._begin(tuple(self._pending_seals), journal=False)
+
     def _begin(self, seals: tuple[Seal, ...], *, journal: bool) -> SyncJob | None:
         content = self._content
         active = content.active
@@ -197,10 +203,9 @@ class LogDurability:
     def sync_now(self) -> None:
         """Make all durable in the log's own files, on the caller's thread. Raises PartitionFailed."""
         self._content.check_running()
-        if self._file_offset < self._content.end_offset or self._pending_seals:
-            job = self._begin(tuple(self._pending_seals), journal=False)
-            if job is not None:
-                self.finish_sync(job, job.run())
+        job = self.begin_last_sync()
+        if job is not None:
+            self.finish_sync(job, job.run())
         self._content.check_running()
 
     # -- recovery checkpoints -------------------------------------------------------------------------------

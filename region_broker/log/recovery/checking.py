@@ -4,6 +4,8 @@ INV-R2  only bytes at or behind the checkpoint are ever cut: the first incomplet
         follows it, for none of that was acknowledged
 INV-R3  a missing byte below the checkpoint, and a wrong one among those that are read, is `LogDamaged`: the partition
         fails, nothing is touched. What is wrong elsewhere is found when it is read (`partitions.sound_reads`)
+INV-R9  where others have what is missing (a region of several nodes), a full segment that is shorter than it was sealed, or gone, is
+        `LogDamaged` after a clean stop, too: by names and sizes, and the head of each offset index. Else it is found when it is read
 
 Not here: which folders hold a log (`recovery.opening`), writing and syncing what was kept (`recovery.settling`).
 """
@@ -25,7 +27,12 @@ from region_broker.log.indexes.recovery_checkpoint import (
     RecoveryCheckpoint,
     decode_recovery_checkpoint,
 )
-from region_broker.log.indexes.sparse_index import SparseIndex
+from region_broker.log.indexes.sparse_index import (
+    SUMMARY_BYTES,
+    SegmentSummary,
+    SparseIndex,
+    peek_summary,
+)
 from region_broker.log.log_config import LogConfig
 from region_broker.log.replay import (
     Replayed,
@@ -127,6 +134,35 @@ class Check:
                 Segment(path, base, self._cache, self.left.config, size_bytes, following)
             )
         return segments
+
+    def are_as_sealed(self, segments: list[Segment]) -> bool:
+        """Return whether the full segments of a log that was closed seem to be all there, where that is to be proved (INV-R9).
+
+        Where it is False they are to be checked as after a kill. Raises LogDamaged, OSError.
+        """
+        if not self.left.config.proves_full_segments:
+            return True
+        checkpoint, first = self.left.checkpoint, segments[0].base_offset
+        if checkpoint is not None and first != checkpoint.log_start_offset:
+            raise LogDamaged(
+                f"{self._folder} begins with segment {first}, but its log began at {checkpoint.log_start_offset} when it was closed:"
+                " restore it from a mirror region"
+            )
+        return all(
+            (found := self._sealed_as(segment)) is not None
+            and (found.size_bytes, found.next_offset) == (segment.size_bytes, segment.next_offset)
+            for segment in segments[:-1]
+        )
+
+    def _sealed_as(self, segment: Segment) -> SegmentSummary | None:
+        try:
+            file = self._disk.open(segment.index_path())
+        except FileNotFoundError:
+            return None
+        try:
+            return peek_summary(bytes(file.pread(SUMMARY_BYTES, 0)))
+        finally:
+            file.close()
 
     def begin_at_recovery_checkpoint(self, segment: Segment, durable_bytes: int) -> bool:
         """Let the segment be as its recovery checkpoint says, if there is one that holds; tell which (INV-BKM3)."""

@@ -87,8 +87,9 @@ def recover(
     if (
         checkpoint is not None
         and checkpoint.segment_bytes == 0
+        and checkpoint.segment_base == checkpoint.log_start_offset
         and checkpoint.segment_base not in bases
-    ):
+    ):  # given up as a whole (`LogTrimmer.start_at`), or just made: of a log that was cut, full segments are to stay
         return _create(folder, cache, config, checkpoint.segment_base, checkpoint.fence)
     if checkpoint is None and not any(_log_bytes(folder, cache, base) for base in bases):
         return _create(folder, cache, config, bases[0] if bases else 0, journal_mark)
@@ -193,7 +194,9 @@ def _create(
 def _open(check: Check, segments: list[Segment]) -> RecoveredLog:
     """Check, cut, rebuild."""
     left = check.left
-    clean = left.is_clean(segments) and _is_as_closed(check, segments)
+    clean = (
+        left.is_clean(segments) and check.are_as_sealed(segments) and _is_as_closed(check, segments)
+    )
     if not clean:
         check.run(segments)
         make_durable(left, check.found, segments)

@@ -17,6 +17,7 @@ name, or under one that no log has.
     <folder>.kept, <folder>.1.kept         put away, to be removed later
     <folder>.deleted, <folder>.1.deleted   put away, to be removed
     <folder>.damaged, <folder>.1.damaged   a damaged log: for people, who remove it
+    <folder>.uncut.damaged                 the same, which may hold what a takeover has made void, and is in no quarantine
 
 Not here: what is to be deleted (`partitions.table`).
 """
@@ -45,6 +46,9 @@ MARK_NAME: Final = "deleting"
 DELETED_NAME: Final = "deleted"
 DELETED_SUFFIX: Final = ".deleted"
 ASIDE_SUFFIX: Final = ".damaged"
+UNCUT_SUFFIX: Final = ".uncut" + ASIDE_SUFFIX
+TOPIC_ID_CHARS: Final = 32
+"""The folder of a topic is called by its id, in hexadecimal digits."""
 _LEFT: Final = "%s is left for the next start to remove: %s"
 
 
@@ -122,11 +126,23 @@ class Removal:
         """Return whether a folder has that name now, durably or not."""
         return self._disk.exists(folder)
 
-    def set_aside(self, folder: Path) -> Path:
+    def set_aside(self, folder: Path, *, uncut: bool = False) -> Path:
         """Give a damaged log's folder another name, durably, under which nobody removes it; return that. Raises OSError."""
-        kept = self._renamed(folder, folder, ASIDE_SUFFIX)
+        kept = self._renamed(folder, folder, UNCUT_SUFFIX if uncut else ASIDE_SUFFIX)
         self._disk.fsync_dir(kept.parent)
         return kept
+
+    def uncut_under(self, folder: Path) -> list[Path]:
+        """Return what was set aside uncut, of the logs of all topics under a folder. Raises OSError."""
+        topics = [
+            folder / name for name in self._disk.list_dir(folder) if len(name) == TOPIC_ID_CHARS
+        ]
+        return [
+            topic / name
+            for topic in topics
+            for name in self._disk.list_dir(topic)
+            if name.endswith(UNCUT_SUFFIX)
+        ]
 
     def _keep(self, folder: Path) -> None:
         kept = self._renamed(folder, folder, KEPT_SUFFIX)

@@ -171,7 +171,9 @@ class ClusterOrders:
     async def _by_controller(self, make: Callable[[int], Order], order: ClusterOrder) -> bool:
         orders = Orders(1)
         orders.add(make(_NO_TICKET))
-        command, answers = orders.next_command(self._view.parts.metadata.image)
+        command, answers = orders.next_command(
+            self._view.parts.metadata.image, self._controller.damaged
+        )
         for answer in answers:
             _judge(answer)
         if order.dry_run or command is None:

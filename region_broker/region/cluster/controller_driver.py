@@ -2,6 +2,8 @@
 
 INV-CND1  a proposal is made only in the term of the quorum for which it was decided, and settled once, behind the image that it made
 INV-CND2  a process is heard by the life that its own connection named, whichever connection it is heard on
+INV-CND3  who has damage is known on each node by what the others say as they connect, and with each probe, so also to one that has just begun
+         to decide; this node's own is looked at as often
 Runs on each node; the core decides only where its node leads the quorum.
 Not here: what is decided (`controller.cluster`), who leads the logs because of it (`leadership`).
 """
@@ -19,6 +21,8 @@ from idempotency.ports import Clock
 from region_broker.controller.cluster.core import ControllerCore
 from region_broker.controller.cluster.events import (
     CommandSettled,
+    DamagedElected,
+    DamageKnown,
     Effect,
     Event,
     FolderReplaced,
@@ -43,6 +47,7 @@ from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.raft.effects import Role, RoleChanged
 from region_broker.controller.raft.entries import Term
+from region_broker.limits import NODE_PROBE_MS
 
 _log: Final = logging.getLogger("tidemark.controller")
 
@@ -54,23 +59,33 @@ class Lives(Protocol):
         """Return the life that a member's own connection named, None without one."""
         ...
 
+    def opens_logs(self, member: Member) -> bool:
+        """Return whether it said on that connection that it is about to open its logs."""
+        ...
+
 
 class ControllerDriver:
     """A `member_line.Watcher`, too. `run` is its only task owner."""
 
     def __init__(
-        self, store: MetadataStore, me: Member, life: UUID, clock: Clock, settings: ControllerSettings
+        self, store: MetadataStore, me: Member, life: UUID, clock: Clock, settings: ControllerSettings,
+        opens_logs: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """Decide nothing yet; `lives` is set before anything is heard."""
+        """Decide nothing yet; `lives` is set before anything is heard. `opens_logs`: whether this node is about to open its logs."""
         self._store = store
         self._me, self._life = me, life
         self._clock = clock
         self._settings = settings
+        self._opens_logs = opens_logs
         self._core = ControllerCore(settings, store.image, clock.monotonic_ms())
         self.lives: Lives | None = None
         self._known_lives: dict[Member, UUID] = {}
         self._lost: dict[Member, UUID] = {}
         """Whose connections have ended since they were heard: told to the core when it begins to decide, too."""
+        self.is_damaged: Callable[[], bool] = _sound
+        """Whether this node had better not lead (INV-CV5)."""
+        self.damaged: frozenset[Member] = frozenset()
+        """Who is known to have damage."""
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._tickets = itertools.count()
@@ -110,11 +125,12 @@ class ControllerDriver:
 
     def on_heard(self, member: Member) -> None:
         """See `Watcher` (INV-CND2)."""
-        life = self.lives.life_of(member) if self.lives is not None else None
-        if life is not None:
+        lives = self.lives
+        life = lives.life_of(member) if lives is not None else None
+        if lives is not None and life is not None:
             self._known_lives[member] = life
             self._lost.pop(member, None)
-            self._put(Heard(member, life))
+            self._put(Heard(member, life, lives.opens_logs(member)))
 
     def on_lost(self, member: Member) -> None:
         """See `Watcher`."""
@@ -123,6 +139,14 @@ class ControllerDriver:
             if self._store.image.node_of(member) is not None:
                 self._lost[member] = life
             self._put(Lost(member, life))
+
+    def note_damage(self, member: Member, damaged: bool) -> None:
+        """Take note of what a member says of its damage (INV-CND3)."""
+        if damaged is not (member in self.damaged):
+            self.damaged ^= {member}
+            said = "has damage that is not mended" if damaged else "has no damage any more"
+            _log.warning("node %s says that it %s", member, said)
+            self._put(DamageKnown(self.damaged))
 
     async def order(self, make: Callable[[int], Order]) -> OrderAnswered:
         """Have an operator's order carried out: `make` makes it of its ticket."""
@@ -134,6 +158,11 @@ class ControllerDriver:
             return await answered
         finally:
             del self._asked[ticket]
+
+    @property
+    def says_damage(self) -> bool:
+        """Return whether this node says of itself that it has damage."""
+        return self._me in self.damaged
 
     # -- the turns -------------------------------------------------------------------------------
 
@@ -153,9 +182,13 @@ class ControllerDriver:
 
     async def _beat(self) -> None:
         """Let time pass for the core; this very process is heard, too."""
+        looked_ms = self._clock.monotonic_ms()
         while True:
             await self._clock.sleep_ms(self._settings.heartbeat_ms)
-            self._put(Heard(self._me, self._life))
+            if self._clock.monotonic_ms() - looked_ms >= NODE_PROBE_MS:
+                looked_ms = self._clock.monotonic_ms()
+                self.note_damage(self._me, self.is_damaged())
+            self._put(Heard(self._me, self._life, self._opens_logs()))
             self._put(Ticked())
 
     def _step(self, event: Event) -> None:
@@ -178,6 +211,11 @@ class ControllerDriver:
                 )
             case Online(leader=leader, group=group):
                 _log.warning("%s of this region are led again, by node %s", _logs_of(group), leader)
+            case DamagedElected(leader=leader):
+                _log.error(
+                    "node %s is to lead, and has damage that is not mended: readers of that are refused. Nobody else who is heard has"
+                    " all that was committed: start the other nodes (docs/runbooks/damaged_log.md)", leader,
+                )  # fmt: skip
             case FolderReplaced(former=former, present=present):
                 _log.warning(
                     "node %d came back with another data folder (%s, it had %s): it copies everything, and what only the"
@@ -201,3 +239,7 @@ class ControllerDriver:
 
 def _logs_of(group: int) -> str:
     return "the logs" if group == MAIN_GROUP else f"the logs of data group {group}"
+
+
+def _sound() -> bool:
+    return False

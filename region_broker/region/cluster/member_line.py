@@ -62,6 +62,8 @@ class LineParts:
     watcher: Watcher
     on_shut_out: Callable[[str], None] = lambda _code: None
     """Called when a member says that the region goes on without this node's folder, with the code of why."""
+    on_damage: Callable[[Member, bool], None] = lambda _member, _damaged: None
+    """Called with what a member says of its damage (INV-CV5), each time."""
 
     def where(self, member: Member) -> tuple[str, int] | None:
         """Return where to connect to a member, None for one that is not to be spoken to."""
@@ -164,12 +166,13 @@ class MemberLine:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(client.run())
             try:
-                await client.handshake(self._identity)
+                theirs = await client.handshake(self._identity)
             except (PeerUnreachable, PeerRefused) as error:
                 self._parts.note_refusal(error)
                 client.close()
                 reading.cancel()
                 return error
+            self._parts.on_damage(self.target, theirs.damaged)
             await self._serve(client, tasks, reading)
         assert client.ended is not None
         return PeerUnreachable(client.ended, sent=True)
@@ -216,11 +219,17 @@ class MemberLine:
             await self._parts.clock.sleep_ms(NODE_PROBE_MS)
             patience_ms = NODE_PROBE_TIMEOUT_MS + self._draining_bytes / BYTES_PER_MS_MIN
             try:
-                await client.probe(patience_ms / 1000)
+                standing = self._parts.standing
+                answer = await client.probe(
+                    patience_ms / 1000,
+                    damaged=standing.is_damaged(),
+                    opens_logs=standing.opens_logs(),
+                )
             except PeerUnreachable:
                 return
             except PeerRefused as refused:
                 _log.warning("node %s does not answer probes: %s", self.target, refused)
                 break
             self._on_heard()
+            self._parts.on_damage(self.target, answer.damaged)
         client.close()

@@ -3,6 +3,9 @@
 INV-RPR1 a follower is named only while its own last fetch in this term says that it serves readers, and the metadata have it in sync,
          heard, and not about to stop: whoever is sent away is not sent back for long
 INV-RPR3 while the leaders of partitions are spread no follower serves readers, and nobody is sent to one: leaders serve them (ADR 53)
+INV-RPR4 a follower that has met damage serves again once it has read that place, and knows of no damage in that log: another one has it mended
+         (`partitions.scrubber`), or the log was copied again, or is gone. It looks after a pause, which doubles with each look that is in vain
+         and each time that it has to stop: a place that nobody mends (the open segment) has readers go back and forth less and less often
 INV-RPR2 a follower serves by the image that it has, and by that of no other node (INV-RRD1)
 Not here: what is told of nodes (`view`), what a follower shows (`replica_readers`).
 """
@@ -10,13 +13,21 @@ Not here: what is told of nodes (`view`), what a follower shows (`replica_reader
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
+from idempotency.ports import Clock
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.handlers.dispatch.readers import ReaderCounts
+from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.partitions.table import PartitionTable
+
+LOOK_MS: Final = 1_000
+PAUSE_MS_MIN: Final = 5_000
+PAUSE_MS_MAX: Final = 3_600_000
 
 _log: Final = logging.getLogger("tidemark.replication")
 
@@ -35,6 +46,8 @@ class ReaderParts:
     serving: Callable[[], frozenset[Member]]
     is_open: Callable[[], bool]
     is_deleted_elsewhere: Callable[[LogKey, int], bool]
+    partitions: PartitionTable
+    clock: Clock
 
 
 class RegionReaders:
@@ -44,7 +57,12 @@ class RegionReaders:
         """Nobody was sent away yet."""
         self.counts = ReaderCounts()
         self._parts = parts
-        self._is_damaged = False
+        self.is_damaged: Callable[[LogKey], bool] = _sound
+        """Whether something of a log is known to be damaged here, and not mended."""
+        self._met: dict[LogKey, int] = {}
+        """Where readers have met damage that is not known to be mended: the offset, by log."""
+        self._pause_ms = PAUSE_MS_MIN
+        self._due_ms = 0
         self._of: tuple[MetadataImage, frozenset[Member]] | None = None
         self._by_rack: Mapping[str, Sequence[int]] = {}
 
@@ -66,11 +84,52 @@ class RegionReaders:
         """See `ReaderPlaces`."""
         return self._parts.is_open() and rack == self._own_rack(self._parts.image())
 
-    def stop_serving(self, reason: str) -> None:
+    def stop_serving(self, key: LogKey, offset: int, name: str) -> None:
         """See `ReaderPlaces`."""
-        if not self._is_damaged:
-            self._is_damaged = True
-            _log.error("this node serves no readers while it follows, until it is started anew: %s", reason)  # fmt: skip
+        if not self._met:
+            _log.error(
+                "this node serves no readers while it follows, until that is mended: %s is damaged at %d or behind it", name, offset
+            )  # fmt: skip
+            self._put_off()
+        self._met.setdefault(key, offset)
+
+    def _put_off(self) -> None:
+        self._due_ms = self._parts.clock.monotonic_ms() + self._pause_ms
+        self._pause_ms = min(2 * self._pause_ms, PAUSE_MS_MAX)
+
+    async def run(self) -> None:
+        """See again and again whether what readers have met is mended, until cancelled."""
+        while True:
+            await self._parts.clock.sleep_ms(LOOK_MS)
+            if self._met and self._parts.clock.monotonic_ms() >= self._due_ms:
+                await self.look()
+
+    async def look(self) -> None:
+        """Serve readers again where all that they have met is as it was written (INV-RPR4)."""
+        for key, offset in [*self._met.items()]:
+            if await self._is_sound(key, offset):
+                del self._met[key]
+        if self._met:
+            self._put_off()
+        else:
+            _log.warning("what readers have met is mended: this node serves them again")
+
+    async def _is_sound(self, key: LogKey, offset: int) -> bool:
+        partition = self._parts.partitions.by_id(key.topic_id, key.partition)
+        if partition is None:
+            return True
+        if partition.failed is not None or self.is_damaged(key):
+            return False
+        read = partial(partition.reader.read_raw, offset, 1)
+        try:
+            await self._parts.partitions.cold_reads.read(read)
+        except (
+            OffsetOutOfRange
+        ):  # deleted, or copied again, and then not in sync before all is there
+            return True
+        except (CorruptRange, PartitionFailed):
+            return False
+        return True
 
     def _own_rack(self, image: MetadataImage) -> str:
         node = image.node_of(self._parts.me)
@@ -81,7 +140,7 @@ class RegionReaders:
         image, me = self._parts.image(), self._parts.me
         leadership, node = image.leadership, image.node_of(me)
         domain = image.domains.get(DEFAULT_DOMAIN)
-        if self._is_damaged or leadership is None or node is None or domain is None:
+        if self._met or leadership is None or node is None or domain is None:
             return False
         return (
             (leadership.leader, leadership.leader_epoch) == (leader, leader_epoch)
@@ -91,6 +150,10 @@ class RegionReaders:
             and domain.acting_region == self._parts.region
             and image.spread is None
         )
+
+
+def _sound(_key: LogKey) -> bool:
+    return False
 
 
 def _by_rack(image: MetadataImage, serving: frozenset[Member]) -> dict[str, tuple[int, ...]]:

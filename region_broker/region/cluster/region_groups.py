@@ -7,7 +7,6 @@ INV-RGR2 data groups run only while the main group runs here under the leadershi
          leader of another time has heard of them says nothing of HW now
          1. A spread ends by an election. 2. The main leader of before takes the logs back, alone in its in-sync set. 3. It would show
          all that it has of them, which the data leader's in-sync set has not.
-INV-RGR7 the main leader keeps, of its copies of data groups' logs, where rounds begin: it reads D from them (`Retention`)
 INV-RGR10 where nobody leads the main group, and until somebody is elected, data groups go on
          1. The in-sync set of a group is one node, that of the main group another one, and the main leader dies. 2. Nobody is in sync in
          all groups, so nobody can be elected. 3. The data leader takes the others in: then somebody is.

@@ -20,6 +20,7 @@ class PlacedNode(NamedTuple):
     kafka: str
     peer: Address
     http: str
+    rack: str = ""
 
     @classmethod
     def of(cls, region: RegionImage) -> "PlacedNode":
@@ -88,6 +89,7 @@ class RegionPlaces:
         return [
             {
                 "region": region.name,
+                "ordinal": region.ordinal,
                 "kafka": met.kafka,
                 "http": f"http://{met.http}",
                 "acts": region.name == acting_region,
@@ -104,5 +106,6 @@ def _row(node: PlacedNode, leading: PlacedNode | None) -> dict[str, Any]:
         "node_id": node.node_id,
         "kafka": node.kafka,
         "http": f"http://{node.http}",
+        "rack": node.rack,
         "leads": None if leading is None else node == leading,
     }

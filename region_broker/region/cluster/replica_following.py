@@ -457,6 +457,11 @@ class ReplicaFollowing:
                         task = self._tasks[line] = tasks.create_task(self._keep(line))
                         task.add_done_callback(partial(self._ended, line))
 
+    def copies(self, key: LogKey, leader_epoch: LeaderEpoch) -> bool:
+        """Return whether a log was compared with that of who leads under `leader_epoch`, and is copied from there now."""
+        known = self._core.leader_epoch == leader_epoch
+        return known and self._core.stage(key) is Stage.COPIED
+
     @property
     def serves_readers(self) -> bool:
         """See `Driver`."""

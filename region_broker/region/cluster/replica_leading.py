@@ -306,10 +306,11 @@ class ReplicaLeading:
     def acknowledged_on(self) -> int:
         """Return on how many nodes each record is, at the least, that acks=all has answered: of the topics that there are.
 
-        One, in a region that has had one node: what was answered then may have been cut off by that one alone (INV-MH7).
+        One, in a region that has had one node: what was answered then may have been cut off by that one alone (INV-MH7). A region that
+        has grown at feature level 1 has no `grown_to`; that its node ran alone it knows by the starts that only such a node counts.
         """
         image, default = self._parts.image(), self._parts.min_in_sync()
-        if image.grown_to:
+        if image.grown_to or image.node_start_count:
             return 1
         topics = image.topics.values()
         return min([default, *(int(topic.configs.get(MIN_IN_SYNC, default)) for topic in topics)])

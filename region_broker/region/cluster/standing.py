@@ -45,8 +45,12 @@ class NodeStanding:
     finalized: Callable[[], int | None] = lambda: None
     starts: Callable[[], Shown | None] = lambda: None
     """The starts of this node's folder, once they are known."""
+    opens_logs: Callable[[], bool] = lambda: False
+    """Whether this node is still about to open its logs: others lead rather than it (INV-CV4)."""
     is_outdated: Callable[[NodeHello], bool] = lambda _hello: False
     """Whether the quorum is known to know a later start of the folder of whoever says that."""
+    is_damaged: Callable[[], bool] = lambda: False
+    """Whether this node had better not lead (INV-CV5)."""
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
@@ -62,6 +66,8 @@ class NodeStanding:
             lowest_level=self.levels[0],
             newest_level=self.levels[-1],
             finalized_level=finalized,
+            damaged=self.is_damaged(),
+            opens_logs=self.opens_logs(),
         )
 
     def objection(self, theirs: NodeHello) -> PeerRefused | None:

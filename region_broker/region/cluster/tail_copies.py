@@ -8,8 +8,12 @@ INV-TLC3 a node that has not cut all its logs by the lineage of the moment, beca
 INV-TLC4 a disk that is nearly full takes no copies: writes go first
 INV-TLC5 what another node names chooses no folder: only domains of the image, and tails of this region, are kept; only what is in the
          store's own list is sent
-INV-TLC6 a loss is counted exactly only while fewer nodes are outstanding than hold each record that acks=all has answered: then one that
-         holds it is not outstanding
+INV-TLC6 a loss is counted exactly only while fewer folders are outstanding than hold each record that acks=all has answered: then one that
+         holds it is not outstanding. A folder that is gone for good (its node was removed, or came back with another one) counts among them, unless
+         it was compared with: what it alone had cut off, or would have, nobody can tell any more. When it went is not known, so one that
+         went before the takeover counts, too
+INV-TLC7 a log that was put aside with what a takeover has made void (INV-T10) is in no list, and nothing is taken out of it by itself, as its disk
+         has failed: its node is outstanding, to the others as to itself, until people have taken out of it what they want, and removed it
 
 A tail is cut off by each node from its own logs. Who was away while the region still took writes has none of it, and may lead later: it
 could not say what was lost, and were the disks of the others lost, nobody could. Tails are sent in pieces, and checked by their CRC.
@@ -58,6 +62,11 @@ TROUBLE_AGAIN_MS: Final = 10_000
 """A tail that is damaged there, or has no room here: it is not sent each second for nothing."""
 LOOK_AGAIN_MS: Final = 60_000
 """A log may be cut without a change that all hear of: one that has parted from its primary's."""
+
+UNCUT: Final = "damaged logs were put aside that may hold what was lost, and nothing of them is listed (docs/runbooks/damaged_log.md)"
+UNCUT_NAMED_MAX: Final = 10
+GONE_REMOVED: Final = "it was removed, and what it alone had cannot be told any more"
+GONE_REPLACED: Final = "it came back with another data folder, and what the former one alone had cannot be told any more"
 
 _log: Final = logging.getLogger("tidemark.failover")
 
@@ -176,6 +185,8 @@ class TailCopiesParts:
     lineage: Callable[[], int]
     no_room: Callable[[], str | None]
     acknowledged_on: Callable[[], int]
+    aside_uncut: Callable[[], Sequence[str]] = tuple
+    """The logs of this node that were put aside before they were cut, by folder."""
 
 
 class TailCopies:
@@ -206,7 +217,25 @@ class TailCopies:
             for node in self._others()
             if self._compared.get(node.member) != (node.life, lineage)
         )
-        return Elsewhere(outstanding, len(outstanding) >= self._parts.acknowledged_on())
+        if uncut := self._parts.aside_uncut():  # INV-TLC7
+            reason = f"{UNCUT}: {', '.join(uncut[:UNCUT_NAMED_MAX])}"
+            outstanding = (Outstanding(self._parts.me.node_id, reason), *outstanding)
+        gone = self._gone(lineage)
+        may_hold_more = len(outstanding) + len(gone) >= self._parts.acknowledged_on()
+        return Elsewhere((*outstanding, *gone) if may_hold_more else outstanding, may_hold_more)
+
+    def _gone(self, lineage: int) -> tuple[Outstanding, ...]:
+        """Return the folders that no node has any more, as far as they are remembered (INV-TLC6)."""
+        image = self._parts.image()
+        present = {node.incarnation for node in image.nodes.values()}
+        compared = {
+            member.incarnation for member, (_, by) in self._compared.items() if by == lineage
+        }
+        return tuple(
+            Outstanding(folder.node_id, GONE_REMOVED if folder.removed else GONE_REPLACED)
+            for incarnation, folder in sorted(image.folders.items(), key=lambda row: row[1].node_id)
+            if incarnation not in present and incarnation not in compared
+        )
 
     def _others(self) -> list[NodeImage]:
         nodes = self._parts.image().nodes
@@ -304,7 +333,9 @@ class TailCopies:
             return error
         self._digests[node.member] = answer.digest
         if answer.cut_by != lineage:
-            return _NotYet("it has not cut all its logs by the newest takeover yet")
+            return _NotYet(
+                "it has not cut all its logs by the newest takeover yet, or has put one aside uncut (docs/runbooks/damaged_log.md)"
+            )
         self._compared[node.member] = node.life, lineage
         return None
 

@@ -131,6 +131,11 @@ class PeerTransport:
         session = self._sessions.get(member)
         return None if session is None else session.life
 
+    def opens_logs(self, member: Member) -> bool:
+        """Return whether a member that has a connection to here said last that it is about to open its logs."""
+        session = self._sessions.get(member)
+        return session is not None and session.opens_logs
+
     def send(self, group: str, target: Member, message: Message) -> None:
         """Send a message of a group to a member, or lose it (INV-CLT1)."""
         line = self._lines.get(target) or self._new_line(target)
@@ -231,11 +236,13 @@ class PeerTransport:
         group.take(Received(session.member, message))
 
     async def _on_probe(
-        self, session: NodeSession, _probe: Probe, _attachment: memoryview
+        self, session: NodeSession, probe: Probe, _attachment: memoryview
     ) -> Probed:
         self._expect_member(session)
+        session.opens_logs = probe.opens_logs
         self._parts.watcher.on_heard(session.member)
-        return Probed()
+        self._parts.on_damage(session.member, probe.damaged)
+        return Probed(damaged=self._parts.standing.is_damaged())
 
     def _expect_member(self, session: NodeSession) -> None:
         """Raise `PeerProtocolError` for a member that was removed since it came in."""

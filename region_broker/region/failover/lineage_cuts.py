@@ -12,7 +12,7 @@ Not here: how a log is cut (`log_surgery`), where entries come from (`failover.s
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from idempotency.ports import Clock
 from region_broker.region.failover.log_surgery import CutReason, cut_log, extent_of, key_of
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.ports import RegionLog
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 AGAIN_MS: Final = 1_000
 _log: Final = logging.getLogger("tidemark.failover")
@@ -59,12 +60,26 @@ class LineageCut(NamedTuple):
     lacks: bool
 
 
-def next_cut(log: LoggedEpochs, lineage: Lineage) -> LineageCut | None:
-    """Return what the oldest entry that voids something of a log voids; None where nothing is void (INV-LNC1)."""
+class Voiding(NamedTuple):
+    """An entry in force, and the older region epochs that were passed over: what both void goes under its name."""
+
+    entry: LineageEntry
+    passed_over: tuple[RegionEpoch, ...]
+
+
+def voiding_of(lineage: Lineage) -> tuple[Voiding, ...]:
+    """Return what a lineage voids, oldest first: the same for every log, so it is asked once for all of them."""
     standing = in_force(lineage.entries)
     passed_over = [entry.region_epoch for entry in lineage.entries if entry not in standing]
-    for entry in standing:
-        older = [epoch for epoch in passed_over if epoch < entry.region_epoch]
+    return tuple(
+        Voiding(entry, tuple(epoch for epoch in passed_over if epoch < entry.region_epoch))
+        for entry in standing
+    )
+
+
+def next_cut(log: LoggedEpochs, voiding: Iterable[Voiding]) -> LineageCut | None:
+    """Return what the oldest entry that voids something of a log voids; None where nothing is void (INV-LNC1)."""
+    for entry, older in voiding:
         found = list(_voided_by(log, entry, older))
         if found:
             return min(found, key=lambda cut: (cut.position, not cut.lacks))
@@ -99,10 +114,11 @@ async def cut_by_lineage(
     quarantine: QuarantineStore,
 ) -> list[Provenance]:
     """Cut off, into quarantine, all that is void; return what was moved. Raises OSError: running it again goes on (INV-LNC3)."""
-    moved = []
+    moved, voiding, yielding = [], voiding_of(lineage), CooperativeYield()
     for log in sorted(logs, key=key_of):
+        await yielding.row()
         while log.failed is None:
-            found = next_cut(LoggedEpochs.of(log), lineage)
+            found = next_cut(LoggedEpochs.of(log), voiding)
             if found is None:
                 break
             step = LogCut(extent_of(log), found.position, found.lacks)
@@ -124,6 +140,8 @@ class LineageCutParts:
     lineage: Callable[[], Lineage]
     quarantine: QuarantineStore
     clock: Clock
+    aside_uncut: Callable[[], Sequence[str]] = tuple
+    """The logs that were put aside before they were cut."""
 
 
 class LineageCuts:
@@ -137,14 +155,22 @@ class LineageCuts:
 
     @property
     def digest_of_all(self) -> int:
-        """Return `digest`, 0 while a log has stopped: what is void in it has not been cut off, and is in no quarantine (INV-TLC3)."""
-        return 0 if any(log.failed is not None for log in self._parts.logs()) else self.digest
+        """Return `digest`, 0 while a log has stopped, or was put aside uncut: what is void in it is in no quarantine (INV-TLC3, INV-TLC7)."""
+        has_stopped = any(log.failed is not None for log in self._parts.logs())
+        return 0 if has_stopped or self._parts.aside_uncut() else self.digest
 
     def owes(self, log: RegionLog) -> bool:
         """Return whether a log that can be read holds what the lineage voids."""
-        return (
-            log.failed is None and next_cut(LoggedEpochs.of(log), self._parts.lineage()) is not None
-        )
+        return log.failed is None and self._is_void(log)
+
+    def _is_void(self, log: RegionLog) -> bool:
+        return next_cut(LoggedEpochs.of(log), voiding_of(self._parts.lineage())) is not None
+
+    def may_owe(self, log: RegionLog, *, is_known: bool) -> bool:
+        """Return whether a log that has stopped may hold what the lineage voids; `is_known`: whether it was opened."""
+        if not is_known:
+            return bool(self._parts.lineage().entries)
+        return self._is_void(log)
 
     async def run(self) -> None:
         """Return once nothing is void here by the lineage of the moment; may be cancelled at any time."""

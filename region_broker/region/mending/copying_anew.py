@@ -10,6 +10,8 @@ INV-CAN2 nothing is put aside before the node that leads has said, under the lea
 INV-CAN3 a log that parts from the leader's below HW is not put aside by itself: one of the two disks has lied, and it is evidence
 INV-CAN5 nothing is put aside while the leaders of partitions are spread: what was committed in each group, one node holds once they are
          gathered (ADR 53)
+INV-CAN6 a log that runs, and has damage that no range mends, is stopped for that only where another node leads, enough others are in sync for
+         the region to go on, and who leads has said what INV-CAN2 asks for: a log that nobody could give stays, with what is sound in it
 INV-CAN4 what was put aside is not put aside again at once: the pauses double, so a disk that is broken is not filled with copies
 
 The log that takes its place is empty, and is copied like one that was never there; each batch is checked as it is written. The leader
@@ -43,18 +45,23 @@ _log: Final = logging.getLogger("tidemark.replication")
 
 
 class AskLogHeld(PeerMessage, frozen=True, kw_only=True):
-    """Do you lead under `leader_epoch`, and does this log run there?"""
+    """Do you lead under `leader_epoch`, and does this log run there?
+
+    `is_running_here`: who asks has not stopped it yet, so it may be counted on. An older version does not know that field, and refuses.
+    """
 
     leader_epoch: LeaderEpoch
     topic_id: UUID
     partition: int
+    is_running_here: bool = False
 
 
 class LogHeld(PeerMessage, frozen=True, kw_only=True):
-    """It does, from `log_start_offset` on, committed up to `high_watermark`."""
+    """It does, from `log_start_offset` on, committed up to `high_watermark`, and ends at `log_end_offset` (-1: an older version)."""
 
     log_start_offset: int
     high_watermark: int
+    log_end_offset: int = -1
 
 
 class Following(Protocol):
@@ -78,7 +85,8 @@ class Following(Protocol):
 class CopyingAnewParts:
     """What it is joined with. `logs_changed`: told in the step in which an empty log has taken the place of another one.
 
-    `counts_on`: whether this node, as leader, counts on what another one has of a log, or may yet.
+    `counts_on`: whether this node, as leader, counts on what another one has of a log, or may yet. `least_others`: how many others must be
+    in sync for the region to go on without this node.
     """
 
     me: Member
@@ -89,6 +97,9 @@ class CopyingAnewParts:
     follows: Callable[[], bool]
     counts_on: Callable[[Member, LogKey], bool]
     logs_changed: Callable[[], None]
+    least_others: Callable[[], int]
+    is_uncut: Callable[[Partition], bool] = lambda _partition: False
+    """Whether a log may hold what a takeover has made void, and is in no quarantine (INV-T10)."""
 
 
 @dataclass(slots=True)
@@ -129,10 +140,12 @@ class CopyingAnew:
             raise PeerRefused(
                 NOT_HELD, "the leaders of partitions are spread: they are gathered first"
             )
-        if session.member in leadership.in_sync:  # the asking node's metadata may lag behind
-            raise PeerRefused(NOT_HELD, "it still counts that node as in sync")
         key = LogKey(message.topic_id, message.partition)
-        if self._parts.counts_on(session.member, key):
+        if message.is_running_here:  # INV-CAN6: what is put aside is asked for again
+            pass
+        elif session.member in leadership.in_sync:  # the asking node's metadata may lag behind
+            raise PeerRefused(NOT_HELD, "it still counts that node as in sync")
+        elif self._parts.counts_on(session.member, key):
             raise PeerRefused(NOT_HELD, "it may still count on what that node has of the log")
         if partition is None or partition.failed is not None:
             raise PeerRefused(NOT_HELD, f"the log does not run at node {self._parts.me}, either")
@@ -141,7 +154,9 @@ class CopyingAnew:
                 NOT_HELD, f"the log is damaged at node {self._parts.me}, or lost, and not whole yet"
             )
         return LogHeld(
-            log_start_offset=partition.log_start_offset, high_watermark=partition.high_watermark
+            log_start_offset=partition.log_start_offset,
+            high_watermark=partition.high_watermark,
+            log_end_offset=partition.log_end_offset,
         )
 
     async def run(self) -> None:
@@ -164,17 +179,33 @@ class CopyingAnew:
                     _log.warning("%s is not copied again yet: %s", partition.tp, why)
         self.waiting = waiting
 
-    async def _why_not(self, partition: Partition) -> str | None:
-        """Return why the log stays as it is; None where it may be put aside, in this step."""
+    async def give_up(self, partition: Partition, why: str) -> str | None:
+        """Stop a log that runs, so that it is copied again whole; return why it was not stopped (INV-CAN6)."""
+        refusal = await self._why_not(partition, is_running=True)
+        if refusal is None:
+            partition.stop(f"it is to be copied again whole, as no range mends it: {why}")
+        return refusal
+
+    def _objection(self, leadership: Leadership | None, *, is_running: bool) -> str | None:
+        me = self._parts.me
+        return (
+            objection_to_stopping(me, leadership, self._parts.least_others())
+            if is_running
+            else objection(me, leadership)
+        )
+
+    async def _why_not(self, partition: Partition, *, is_running: bool = False) -> str | None:
+        """Return why the log stays as it is; None where it may be put aside, or stopped for that, in this step."""
         parts = self._parts
         leadership = parts.image().leadership
-        why = objection(parts.me, leadership) or self._objection_here(partition)
+        why = self._objection(leadership, is_running=is_running) or self._objection_here(partition)
         if why is not None or leadership is None or leadership.leader is None:
             return why or "nobody leads"
         ask = AskLogHeld(
             leader_epoch=leadership.leader_epoch,
             topic_id=partition.topic_id,
             partition=partition.tp.partition,
+            is_running_here=is_running,
         )
         try:
             await asked(parts.line, leadership.leader, ask, LogHeld)  # INV-CAN2
@@ -183,7 +214,7 @@ class CopyingAnew:
         now = parts.image().leadership
         if now is None or now.leader_epoch != leadership.leader_epoch:
             return "another node is about to lead"
-        return objection(parts.me, now) or self._objection_here(partition)
+        return self._objection(now, is_running=is_running) or self._objection_here(partition)
 
     def _objection_here(self, partition: Partition) -> str | None:
         parts = self._parts
@@ -212,7 +243,7 @@ class CopyingAnew:
         tries.pause_ms = min(2 * tries.pause_ms, PAUSE_MS_MAX)
         why = partition.failed
         try:
-            became = parts.partitions.aside.put(partition)
+            became = parts.partitions.aside.put(partition, uncut=parts.is_uncut(partition))
         except OSError as error:
             return f"it cannot be put aside: {error}"
         if not became:
@@ -245,4 +276,20 @@ def objection(me: Member, leadership: Leadership | None) -> str | None:
         return "this node leads: another one that is in sync is to lead first"
     if me in leadership.in_sync:
         return "this node still counts as in sync: the one that leads is to take it out first"
+    return None
+
+
+def objection_to_stopping(
+    me: Member, leadership: Leadership | None, least_others: int
+) -> str | None:
+    """Return why a member that the metadata know so may not stop a log that runs, to copy it again; None where it may (INV-CAN6)."""
+    if leadership is None or leadership.leader is None:
+        return "nobody leads this region: nobody could be copied from"
+    if leadership.leader == me:
+        return (
+            "this node leads: another one that is in sync is to lead first (tidemark cluster move)"
+        )
+    others = [member for member in leadership.in_sync if member != me]
+    if me in leadership.in_sync and len(others) < least_others:
+        return f"only {len(others)} other nodes are in sync, and writes need {least_others}: start the others, or wait until they have caught up"
     return None

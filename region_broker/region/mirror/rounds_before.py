@@ -12,6 +12,7 @@ from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from geo_replicator.whole_cut import NO_ROUND
 from idempotency.identity import Round
+from idempotency.pieces import drained
 
 _KEPT_MAX: Final = 4_096
 
@@ -48,7 +49,8 @@ class RoundsBefore:
         def began_below(log: LogKey, position: int) -> bool:
             return log == key and position > offset
 
-        point = point_without_lack(self._records, self._ledgers, self._reached.point, began_below)
+        found = point_without_lack(self._records, self._ledgers, self._reached.point, began_below)
+        point = drained(found)
         if point == BEFORE_ALL:
             return NO_ROUND
         vector = read_book(self._records, self._ledgers, point).book.vector(point)

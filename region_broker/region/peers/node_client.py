@@ -76,9 +76,11 @@ class NodeClient(PeerCalls):
         """Wait until more may be sent; OSError when the connection broke."""
         await self._stream.drain()
 
-    async def probe(self, timeout_s: float) -> None:
-        """Return once the other side has answered; raises `PeerUnreachable` where it does not, and ends the connection."""
-        await self._within(timeout_s, Probe(), Probed)
+    async def probe(
+        self, timeout_s: float, *, damaged: bool = False, opens_logs: bool = False
+    ) -> Probed:
+        """Return what the other side answers; raises `PeerUnreachable` where it does not, and ends the connection."""
+        return await self._within(timeout_s, Probe(damaged=damaged, opens_logs=opens_logs), Probed)
 
     async def _within(
         self, timeout_s: float, message: PeerMessage, answer_type: type[AnyMessage]

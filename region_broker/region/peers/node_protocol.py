@@ -47,8 +47,9 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     `incarnation`: of the folder, with `node_id` the `Member`. `life`: drawn at each start of the process.
     `feature_level`: what the node speaks, for a version that tells no range; that one refuses what it does not know. `purpose`: what the
     connection is for; in an answer it says nothing. `starts`: those of the folder, None from a version that does not tell.
+    `opens_logs`: whether it is still about to open its logs; False from a version that does not tell.
     `lowest_level`, `newest_level`: what the code knows; None from a version that knows `feature_level` alone. `finalized_level`: that of
-    the region; None from one that has seen nothing of its region yet, or does not tell.
+    the region; None from one that has seen nothing of its region yet, or does not tell. `damaged`: as in `Probe`.
     """
 
     cluster_id: str
@@ -62,6 +63,8 @@ class NodeHello(PeerMessage, frozen=True, kw_only=True):
     lowest_level: int | None = None
     newest_level: int | None = None
     finalized_level: int | None = None
+    damaged: bool = False
+    opens_logs: bool = False
 
     @property
     def levels(self) -> range:
@@ -89,8 +92,17 @@ class NodeIdentity(Protocol):
 
 
 class Probe(PeerMessage, frozen=True, kw_only=True):
-    """Asks whether the other side is there: a connection through which nothing comes any more is to be noticed."""
+    """Asks whether the other side is there: a connection through which nothing comes any more is to be noticed.
+
+    `damaged`: who asks had better not lead, as its disk has lost something that is not mended (INV-CV5); an older version does not tell.
+    `opens_logs`: as in `NodeHello`, at this moment. Who drops the field takes the node for ready, as older versions do.
+    """
+
+    damaged: bool = False
+    opens_logs: bool = False
 
 
 class Probed(PeerMessage, frozen=True, kw_only=True):
-    """The answer to `Probe`."""
+    """The answer to `Probe`; `damaged` of who answers."""
+
+    damaged: bool = False

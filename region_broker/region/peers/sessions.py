@@ -85,6 +85,8 @@ class NodeSession(Session):
         """Describe the connection of the node that made its handshake with `hello`."""
         super().__init__(session_id, peer_address)
         self._hello = hello
+        self.opens_logs = hello.opens_logs
+        """Whether the node is still about to open its logs, as it said last."""
         self._cut_off = cut_off
 
     @property

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 from uuid import UUID
 
 from geo_replicator.cut_rounds import (
@@ -46,7 +46,7 @@ from geo_replicator.events import (
     TimePassed,
 )
 from geo_replicator.lineage import Cut, LogKey, TidemarkPoint
-from geo_replicator.reading import read_book
+from geo_replicator.reading import book_in_pieces
 from geo_replicator.tidemark import (
     LogPosition,
     TermRecord,
@@ -71,6 +71,7 @@ from region_broker.region.mirror.mirror_log import TidemarkLog, key_of
 from region_broker.region.ports import MetadataSide, RoundFailed, Term
 from region_broker.region.tidemarks.copied_logs import CopiedLogs, CoveredCopy
 from region_broker.region.tidemarks.moved_logs import MovedLogs
+from region_broker.wire.cooperative_yield import run_yielding
 from txn_coordinator.ports import LedgerFailed
 
 _log: Final = logging.getLogger("tidemark.cut_leader")
@@ -130,22 +131,35 @@ class CutLeaderParts:
     """This member of its region; None in a region of one node."""
 
 
+class LastBook(NamedTuple):
+    """What `__tidemarks` ends with; `unreadable` says why nobody can tell, empty where it can be read."""
+
+    book: TidemarkBook
+    unreadable: str
+
+
+async def last_book(partitions: PartitionTable, ledgers: LedgerTopics) -> LastBook:
+    """Read where `__tidemarks` ends, giving way to others (INV-TR3): for `CutLeader`, and before anything is written there in its term."""
+    records = TidemarkLog(partitions, ledgers)
+    try:
+        read = await run_yielding(book_in_pieces(records, ledgers, None))
+    except TidemarkError as error:
+        return LastBook(TidemarkBook(ledgers), str(error))
+    return LastBook(read.book, "")
+
+
 class CutLeader:
     """The cut leader of one term. `run` until cancelled; `__tidemarks` must be led here already."""
 
-    def __init__(self, parts: CutLeaderParts, term: Term, *, adopts: bool) -> None:
-        """Read where `__tidemarks` ends; where it cannot be read, `run` publishes nothing and says why.
+    def __init__(self, parts: CutLeaderParts, term: Term, last: LastBook, *, adopts: bool) -> None:
+        """Go on after `last`; where that cannot be read, `run` publishes nothing and says why.
 
         `adopts`: nothing was written in the term's region epoch yet, so D of a log that has stopped is known (INV-CL8).
         """
         self._parts = parts
         self._term = term
         self._records = TidemarkLog(parts.partitions, parts.ledgers)
-        self._unreadable = ""
-        try:
-            book = read_book(self._records, parts.ledgers, None).book
-        except TidemarkError as error:
-            book, self._unreadable = TidemarkBook(parts.ledgers), str(error)
+        book, self._unreadable = last
         self._stopped = "" if adopts else _stopped_in(parts.partitions)
         self._writer = TidemarkWriter(DEFAULT_DOMAIN, book)
         image = parts.metadata.image

@@ -44,9 +44,14 @@ from region_broker.region.mirror.shown_history import ShownHistory
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.protocol import PeerIdentity
 from region_broker.region.ports import MetadataSide, Term
-from region_broker.region.tidemarks.cut_leader import CutLeader, CutLeaderParts, RoundTaker
+from region_broker.region.tidemarks.cut_leader import (
+    CutLeader,
+    CutLeaderParts,
+    RoundTaker,
+    last_book,
+)
 from region_broker.region.tidemarks.reached_store import ReachedFile
-from region_broker.region.tidemarks.taking_over import OwnFile, taken_over
+from region_broker.region.tidemarks.taking_over import OwnFile, cut_at, taken_over
 
 _log: Final = logging.getLogger("tidemark.failover")
 _LEDGER_NAMESPACE: Final = UUID("8c5a0f1e-6d0b-5b6e-9a53-7469646d726b")
@@ -121,7 +126,7 @@ class TidemarkService:
         parts.source.published = self._published
         parts.source.waiting_since_ms = self._waiting_since_ms
 
-    def open_cut_leader(self, term: Term, adopts: bool) -> CutLeader:
+    async def open_cut_leader(self, term: Term, adopts: bool) -> CutLeader:
         """Return the cut leader of `term`; it publishes nothing, and says so, if `__tidemarks` is not readable.
 
         `adopts`: the term adopts a takeover's cut; see `CutLeader`.
@@ -140,7 +145,8 @@ class TidemarkService:
         self.link = None
         self._keep_from_primary(term)
         parts.source.lags.term_began(parts.clock.monotonic_ms())
-        self.cut_leader = CutLeader(leader_parts, term, adopts=adopts)
+        last = await last_book(parts.partitions, leader_parts.ledgers)
+        self.cut_leader = CutLeader(leader_parts, term, last, adopts=adopts)
         return self.cut_leader
 
     def open_link(self, term: Term) -> Link:
@@ -346,24 +352,26 @@ class TidemarkService:
         """
         reached = self._parts.reached
         self.link = self.cut_leader = None  # of an earlier time: others have led since
-        point = self._taken_over()
+        point = await self._taken_over()
         if point == reached.point:
             await reached.forget_whole()
         else:
             _log.info("this node leads now: by its logs, this region has reached %s", point)
             await reached.save(point, NOTHING_WHOLE)
 
-    def _taken_over(self) -> TidemarkPoint:
+    async def _taken_over(self) -> TidemarkPoint:
         parts = self._parts
         own = OwnFile(parts.region, parts.ordinal, parts.reached.point)
         image = parts.metadata.image
-        return taken_over(parts.partitions, ledgers_of(image), image, parts.lineage(), own)
+        return await taken_over(parts.partitions, ledgers_of(image), image, parts.lineage(), own)
 
-    def held_cut(self) -> Cut:
+    async def held_cut(self) -> Cut:
         """Return what this node would find reached if it led next, the empty cut where that cannot be read (INV-TKO5)."""
-        records = TidemarkLog(self._parts.partitions, ledgers_of(self._parts.metadata.image))
+        ledgers = ledgers_of(self._parts.metadata.image)
+        records = TidemarkLog(self._parts.partitions, ledgers)
         try:
-            return self._cut_at(records, self._taken_over()) or EMPTY_CUT
+            point = await self._taken_over()
+            return await cut_at(records, ledgers, point) or EMPTY_CUT
         except TidemarkError:
             return EMPTY_CUT
 

@@ -29,15 +29,17 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from geo_replicator.lineage import BEFORE_ALL, Lineage, LogKey, TidemarkPoint
-from geo_replicator.reading import point_without_lack, read_book
+from geo_replicator.lineage import BEFORE_ALL, Cut, Lineage, LogKey, TidemarkPoint
+from geo_replicator.reading import book_in_pieces, point_without_lack
 from geo_replicator.tidemark import TidemarkError
 from geo_replicator.topology import LedgerTopics
 from idempotency.fencing import region_epoch_of, region_ordinal_of
+from idempotency.pieces import Pieces
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.mirror.mirror_log import TidemarkLog
+from region_broker.wire.cooperative_yield import run_yielding
 
 _log: Final = logging.getLogger("tidemark.mirror")
 
@@ -50,14 +52,14 @@ class OwnFile(NamedTuple):
     point: TidemarkPoint
 
 
-def taken_over(
+async def taken_over(
     partitions: PartitionTable,
     ledgers: LedgerTopics,
     image: MetadataImage,
     lineage: Lineage,
     own: OwnFile,
 ) -> TidemarkPoint:
-    """Return what the file of this node has to name.
+    """Return what the file of this node has to name, giving way to others (INV-TR3).
 
     Where this region acts, and has published, that is what it names: the claim is what was published (T24), and the file is
     for the time before.
@@ -67,7 +69,7 @@ def taken_over(
         standing = lineage.fallback_of(standing).point
     records = TidemarkLog(partitions, ledgers)
     try:
-        newest = read_book(records, ledgers, None).book.newest
+        newest = (await run_yielding(book_in_pieces(records, ledgers, None))).book.newest
         if newest is None:
             return standing
         point = newest.newest.point
@@ -75,11 +77,16 @@ def taken_over(
         if published_here and image.main_domain.acting_region == own.region:
             return own.point
         logs = _Logs(partitions, image, lineage)
-        found = _newest_held(records, ledgers, lineage, point, logs)
+        found = await run_yielding(_newest_held(records, ledgers, lineage, point, logs))
     except TidemarkError as error:
         _log.error("what this region has reached is not to be found in its logs: %s", error)
         return standing
     return max(standing, found)
+
+
+async def cut_at(records: TidemarkLog, ledgers: LedgerTopics, point: TidemarkPoint) -> Cut | None:
+    """Return the positions of a tidemark, giving way to others (INV-TR3); None where it is not known. Raises `TidemarkError`."""
+    return (await run_yielding(book_in_pieces(records, ledgers, point))).book.positions(point)
 
 
 def _newest_held(
@@ -88,13 +95,14 @@ def _newest_held(
     lineage: Lineage,
     newest: TidemarkPoint,
     logs: "_Logs",
-) -> TidemarkPoint:
+) -> Pieces[TidemarkPoint]:
     floor = lineage.fallback_of(newest).point if lineage.is_void(newest) else newest
-    found = point_without_lack(records, ledgers, floor, logs.lacks)
+    found = yield from point_without_lack(records, ledgers, floor, logs.lacks)
     base = lineage.entries[-1].base if lineage.entries else BEFORE_ALL
     if found < base:
         below = min(floor, base)
-        found = max(found, point_without_lack(records, ledgers, below, logs.lacks_below_base))
+        below_base = yield from point_without_lack(records, ledgers, below, logs.lacks_below_base)
+        found = max(found, below_base)
     return found
 
 

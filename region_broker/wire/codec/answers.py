@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from kio.static.constants import EntityType
 
+from idempotency.pieces import Pieces
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS, RESPONSE_BYTES_MAX
 from region_broker.wire.codec.schemas import class_of, field_shapes
 from region_broker.wire.codec.struct_writers import (
@@ -24,7 +25,7 @@ from region_broker.wire.codec.struct_writers import (
     struct_writer,
 )
 from region_broker.wire.codec.value_writers import Writer
-from region_broker.wire.cooperative_yield import CooperativeYield, Pieces
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _CORRELATION_ID: Final = struct.Struct(">i")
 

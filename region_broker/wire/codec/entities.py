@@ -13,11 +13,11 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
+from idempotency.pieces import Pieces
 from region_broker.wire.codec.bounded import DecodeRefused, malformed
 from region_broker.wire.codec.guard import Op, check, compile_plan
 from region_broker.wire.codec.piece_readers import read_pieces
 from region_broker.wire.codec.schemas import class_of
-from region_broker.wire.cooperative_yield import Pieces
 
 # kio's native reader raises these for booleans that are neither 0 nor 1, bad UTF-8, nulls.
 _KIO_ERRORS: Final = (SerialError, ValueError, LookupError, TypeError, OverflowError)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from kio.serial import entity_reader, readers
 
+from idempotency.pieces import Pieces
 from region_broker.limits import ARRAY_ELEMENTS_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec.bounded import DecodeRefused, read_uvarint
 from region_broker.wire.codec.guard import (
@@ -29,7 +30,7 @@ from region_broker.wire.codec.guard import (
     edited,
 )
 from region_broker.wire.codec.schemas import FieldShape, field_shapes
-from region_broker.wire.cooperative_yield import CooperativeYield, Pieces
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _Reader: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 """(body, position) -> (value, how many bytes it has): the form of kio's readers. The guard has passed the bytes."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from idempotency.pieces import Pieces
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths import fetch, produce, transactions
-from region_broker.wire.cooperative_yield import Pieces
 
 
 class FastPath(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from idempotency.pieces import Pieces
 from region_broker.wire.codec.bounded import write_uvarint
 from region_broker.wire.codec.schemas import NO_DEFAULT, FieldShape, field_shapes
 from region_broker.wire.codec.value_writers import (
@@ -20,7 +21,7 @@ from region_broker.wire.codec.value_writers import (
     nullable_struct_writer,
     value_writer,
 )
-from region_broker.wire.cooperative_yield import CooperativeYield, Pieces
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 Fields: TypeAlias = Mapping[str, Any]
 PiecesWriter: TypeAlias = Callable[[bytearray, Fields, CooperativeYield], Pieces[None]]

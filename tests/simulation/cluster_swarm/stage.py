@@ -18,6 +18,7 @@ from tests.simulation.cluster_swarm.plan import Plan
 from tests.simulation.network import Fabric
 from tests.simulation.node_faults.stage import NodesStage
 from tests.simulation.region_cluster import NAMES, Member
+from tests.simulation.routed_connection import RoutedConnection
 from tests.simulation.spread_facts import (
     hasten_spread,
     in_sync_everywhere,
@@ -45,7 +46,7 @@ class Stage(NodesStage[Member]):
         for member in nodes.values():
             member.settings = self.settings
         if plan.spreads:
-            fabric.leader_of = self.leader_port
+            fabric.leader_of, fabric.routed = self.leader_port, RoutedConnection
         super().__init__(nodes, fabric, trace, say, chance)
         if plan.spreads:
             for member in nodes.values():

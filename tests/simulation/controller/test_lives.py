@@ -58,7 +58,7 @@ def _folders_do_not_count(patch: pytest.MonkeyPatch) -> None:
     def by_node_id(image: MetadataImage, member: Member) -> NodeImage | None:
         return image.nodes.get(member.node_id)
 
-    def candidates(image: MetadataImage, _preferred: int | None) -> list[Member]:
+    def candidates(image: MetadataImage, _preferred: int | None, *_: object) -> list[Member]:
         nodes = (
             {member.node_id for member in image.leadership.in_sync}
             if image.leadership
@@ -82,7 +82,7 @@ def _elected_from_anywhere(image: MetadataImage, command: Any) -> MetadataImage:
 
 
 def _anybody_is_elected(patch: pytest.MonkeyPatch) -> None:
-    def candidates(image: MetadataImage, _preferred: int | None) -> list[Member]:
+    def candidates(image: MetadataImage, _preferred: int | None, *_: object) -> list[Member]:
         return sorted(node.member for node in image.nodes.values() if node.is_eligible)
 
     patch.setattr(elections, "candidates", candidates)
@@ -148,9 +148,9 @@ def _former_lives_are_heard(patch: pytest.MonkeyPatch) -> None:
 def _stale_leaders_stay(patch: pytest.MonkeyPatch) -> None:
     """A failover asks for no election: the leader goes on under a former region epoch."""
 
-    def due(image: MetadataImage, preferred: int | None) -> Any:
+    def due(image: MetadataImage, preferred: int | None, *ranks: Any) -> Any:
         is_led = image.leadership is not None and image.leadership.leader is not None
-        return None if is_led else elections.due_election(image, preferred)
+        return None if is_led else elections.due_election(image, preferred, *ranks)
 
     patch.setattr(core, "due_election", due)
 

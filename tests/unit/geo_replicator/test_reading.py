@@ -7,10 +7,17 @@ from uuid import UUID
 import pytest
 
 from geo_replicator.lineage import BEFORE_ALL, LogKey, TidemarkPoint
-from geo_replicator.reading import held_point
+from geo_replicator.reading import (
+    LOGS_AT_ONCE,
+    RECORD_COST,
+    book_in_pieces,
+    held_point,
+    point_without_lack,
+)
 from geo_replicator.tidemark import LogPosition, Tidemark, encode
 from geo_replicator.topology import LedgerTopics
 from idempotency.identity import Round
+from idempotency.pieces import Pieces
 from tests.unit.geo_replicator.test_tidemark import TIDEMARK
 
 LOG = LogKey(UUID(int=9), 0)
@@ -58,3 +65,37 @@ def test_T36_a_full_record_straight_behind_a_full_one_is_no_end_of_the_search() 
     second = replace(first, number=4, round=Round(6), moved={LOG: LogPosition(9, 0)}, previous_at=0)
     ledgers = LedgerTopics(UUID(int=1), UUID(int=2))
     assert held_point(Records([first, second]), ledgers, second.point, {LOG: 5}.get) == first.point
+
+
+def pieces_of(pieces: Pieces[object]) -> int:
+    """Return into how many pieces some work is parted."""
+    return 1 + sum(1 for _ in pieces)
+
+
+def test_INV_TR3_reading_gives_way_after_so_many_positions_and_records_whoever_asks() -> None:
+    logs = [LogKey(UUID(int=9), number) for number in range(LOGS_AT_ONCE // 2)]
+    first = replace(TIDEMARK, ledger={}, moved={key: LogPosition(5, 0) for key in logs})
+    tidemarks = [first]
+    for number in range(4, 11):
+        moved = {key: LogPosition(number + 5, 0) for key in logs}
+        after = len(tidemarks) - 1
+        tidemarks.append(
+            replace(first, number=number, round=Round(number + 5), moved=moved, full=False, previous_at=after, full_at=0)
+        )  # fmt: skip
+    records, ledgers = Records(tidemarks), LedgerTopics(UUID(int=1), UUID(int=2))
+    enough = len(tidemarks) * (len(logs) + RECORD_COST) // LOGS_AT_ONCE
+    last = tidemarks[-1].point
+    assert pieces_of(book_in_pieces(records, ledgers, None)) >= enough
+    assert pieces_of(point_without_lack(records, ledgers, last, lambda _key, _at: False)) >= enough
+
+
+def test_INV_TR3_many_small_tidemarks_are_parted_too() -> None:
+    first = replace(TIDEMARK, ledger={}, moved={LOG: LogPosition(5, 0)})
+    count = 3 * LOGS_AT_ONCE // RECORD_COST
+    tidemarks = [
+        first if number == 0 else
+        replace(first, number=3 + number, round=Round(9 + number), moved={}, full=False, previous_at=number - 1, full_at=0)
+        for number in range(count)
+    ]  # fmt: skip
+    ledgers = LedgerTopics(UUID(int=1), UUID(int=2))
+    assert pieces_of(book_in_pieces(Records(tidemarks), ledgers, None)) > 2

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
+from idempotency.pieces import Pieces, drained
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.ports.network import Buffer
 from region_broker.wire.codec.bounded import (
@@ -31,7 +32,6 @@ from region_broker.wire.codec.bounded import (
 )
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
-from region_broker.wire.cooperative_yield import Pieces, drained
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)

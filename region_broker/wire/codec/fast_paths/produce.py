@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from idempotency.pieces import Pieces, drained
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec.bounded import (
     MALFORMED,
@@ -31,7 +32,6 @@ from region_broker.wire.codec.bounded import (
 )
 from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
 from region_broker.wire.codec.guard import pass_tags
-from region_broker.wire.cooperative_yield import Pieces, drained
 
 KEY: Final = 0
 VERSIONS: Final = range(3, 14)

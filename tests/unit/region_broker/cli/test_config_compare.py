@@ -113,3 +113,30 @@ http = "h4:9093"
     assert "names node 5 of region us" in result.output
     assert "names node 6 of region us" in result.output
     assert "is a valid configuration" in result.output
+
+
+def test_INV_CFC2_another_rack_is_named(running: dict[str, Any]) -> None:
+    view = running["http://h4:9093"] = naming(*US)
+    view["peers"][1]["nodes"][2]["rack"] = "b"
+    (told,) = differences(config(*US))
+    assert "has rack = 'b' for node 6 of region us, this configuration ''" in told
+
+
+def test_INV_CFC2_and_so_are_shards_ordinals_and_the_order_of_nodes(
+    running: dict[str, Any],
+) -> None:
+    view = running["http://h4:9093"] = naming(5, 4, 6)
+    view["shard_count"] = 8
+    view["peers"][1]["ordinal"] = 3
+    shards, ordinal, order = differences(config(*US))
+    assert "shard_count = 8, this configuration has 4" in shards
+    assert "ordinal 3 for region us, this configuration has 1" in ordinal
+    assert "region us in the order [5, 4, 6], this configuration has [4, 5, 6]" in order
+
+
+def test_INV_CFC2_what_an_older_version_does_not_tell_is_no_difference(
+    running: dict[str, Any],
+) -> None:
+    running["http://h4:9093"] = naming(*US)
+    running["http://h4:9093"] |= {"shard_count": config(*US).shard_count}
+    assert differences(config(*US)) == []

@@ -1,11 +1,13 @@
 """Packages that a node does not import: hidden while others are imported, there again afterwards."""
 
+import gc
 import importlib
 import subprocess
 import sys
 
 import pytest
 
+from region_broker.cli import lean
 from region_broker.cli.lean import without
 
 
@@ -59,3 +61,15 @@ def test_blocks_of_a_request_s_size_are_used_again() -> None:
 
     assert page_faults("keep") < 1_000
     assert page_faults("not") > 10_000
+
+
+def test_INV_LEAN2_a_node_that_is_ready_looks_for_no_cycles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    for name in ("collect", "freeze", "set_threshold"):
+        monkeypatch.setattr(gc, name, lambda *_values, name=name: asked.append(name))
+    lean.calm_collector()
+    assert asked == ["collect", "freeze", "set_threshold"]
+    lean.skip_what_is_there()
+    assert asked[3:] == ["freeze"]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 from uuid import UUID
 
 import msgspec
@@ -25,17 +25,26 @@ from region_broker.controller.feature_levels import (
     finalized_epoch,
     objection_to,
     since_type,
+    told,
 )
-from region_broker.controller.image_database import MetadataUnreadable
+from region_broker.controller.image_database import MetadataUnreadable, Stored
 from region_broker.controller.metadata_commands import (
     Command,
     CommandRefused,
     CountNodeStart,
     TakeLeaderEpoch,
+    apply,
 )
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.controller.metadata_machine import MachineState, encode_wish, fold
+from region_broker.controller.metadata_machine import (
+    MachineState,
+    MetadataMachine,
+    encode_state,
+    encode_wish,
+    fold,
+)
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Term
 from tests.fixtures.cluster_images import after, born, leader_epoch, let_in, member, node, refusal
 from tests.fixtures.metadata_stores import open_metadata
@@ -235,3 +244,46 @@ def test_INV_MH7_an_unclean_election_ends_it() -> None:
 
 if __name__ == "__main__":
     RELEASED.write_text(json.dumps(held(), indent=1, sort_keys=True) + "\n")
+
+
+def test_a_range_without_a_level_is_told_as_none() -> None:
+    """Another node may say that its newest level is below its oldest one."""
+    assert (told(range(3, 3)), told(range(2, 3)), told(range(1, 3))) == ("none", "2", "1 to 2")
+
+
+def test_INV_FL2_who_wants_to_lower_the_level_is_told_to_restore_all_nodes() -> None:
+    with pytest.raises(CommandRefused, match="restore the copies of all of them"):
+        apply(after(born(), FinalizeLevel(2)), FinalizeLevel(1))
+
+
+class Database:
+    """An `ImageDatabase` in memory."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.stored = Stored(image, None)
+
+    async def write(self, image: MetadataImage, position: LogPosition) -> None:
+        self.stored = Stored(image, position)
+
+
+def machine(image: MetadataImage, levels: range) -> tuple[MetadataMachine, Database]:
+    database = Database(image)
+    return MetadataMachine(member(1), cast("Any", database), levels), database
+
+
+async def test_INV_FL3_an_entry_that_leads_to_a_level_which_the_code_does_not_know_ends_the_node() -> (
+    None
+):
+    at_one = born()
+    made, database = machine(at_one, NEW)
+    with pytest.raises(MetadataUnreadable, match="feature levels 1 to 2, and its region is at 3"):
+        await made.apply([entry(FinalizeLevel(3))])
+    assert database.stored.image == at_one, "nothing of it is written down"
+
+
+def test_INV_FL3_nor_is_a_snapshot_of_such_a_level_taken() -> None:
+    image = after(born(), FinalizeLevel(2))
+    made, _ = machine(image, range(2, 3))
+    with pytest.raises(MetadataUnreadable, match="feature levels 2, and its region is at 1"):
+        made.load(encode_state(MachineState(born())))
+    assert made.current == image

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
+from idempotency.pieces import drained
 from region_broker.handlers.dispatch.deadlines import Deadlines
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.produce.wait import Item, ProduceWait, written, written_pieces
 from region_broker.limits import RECORD_ERRORS_MAX
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest, SentBatch, SentTopic
 from region_broker.wire.connection_state import ConnectionState
-from region_broker.wire.cooperative_yield import drained
 from tests.fixtures.node_logs import Fixture, batch, fixture
 
 NONE, TIMED_OUT = 0, 7

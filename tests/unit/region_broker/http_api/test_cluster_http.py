@@ -310,6 +310,39 @@ async def test_a_region_of_one_node_is_told_so() -> None:
     assert done.exit_code == 3
 
 
-async def test_there_is_nothing_to_rebalance(nodes: Nodes) -> None:
+def _spread(*leaders: int, wanted: bool = True, waiting: str = "") -> dict[str, Any]:
+    rows = [
+        {"group": number, "leader": leader, "preferred": 1 + number, "leader_epoch": 9, "in_sync": [1, 2, 3], "partitions": 4}
+        for number, leader in enumerate(leaders, 1)
+    ]  # fmt: skip
+    return {"wanted": wanted, "groups": rows, "waiting": waiting}
+
+
+async def test_INV_CRB5_a_rebalance_ends_well_where_leaders_are_as_they_were_ordered_to_be(
+    nodes: Nodes,
+) -> None:
+    for told in nodes.told:
+        told.describes["spread"] = _spread(2, 3)
     done = await command(nodes, "rebalance")
-    assert (done.exit_code, "node 1 leads all logs" in done.output) == (0, True)
+    assert (done.exit_code, "are to be spread" in done.output) == (0, True)
+    assert nodes.told[1].orders == [("spread", None, False, False)]
+    assert (await command(nodes, "rebalance", "--show")).exit_code == 0
+    assert len(nodes.told[1].orders) == 1
+    assert (await command(nodes, "rebalance", "--show", "--gather")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "spread", "why"),
+    [
+        ((), _spread(waiting="not in sync: nodes [3]"), "not in sync: nodes [3]"),
+        ((), _spread(3, 3), "group 1 is to be led by node 2"),
+        (("--gather",), _spread(2, 3, wanted=False), "one node takes all leaders back"),
+    ],
+)
+async def test_INV_CRB5_what_is_ordered_and_not_done_in_time_says_what_is_waited_for(
+    nodes: Nodes, words: tuple[str, ...], spread: dict[str, Any], why: str
+) -> None:
+    for told in nodes.told:
+        told.describes["spread"] = spread
+    done = await command(nodes, "rebalance", *words, "--timeout", "1")
+    assert (done.exit_code, why in done.output) == (5, True)

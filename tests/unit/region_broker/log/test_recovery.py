@@ -2,6 +2,8 @@
 
 import errno
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from region_broker.log.failures import NewerFormat, PartitionFailed
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.checked_file import CHECKPOINT_FILE_BYTES, Checkpoint
 from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
+from region_broker.log.indexes.sparse_index import SUMMARY_BYTES
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
@@ -248,6 +251,97 @@ def test_removed_sealed_segment_fails_the_partition() -> None:
     some.disk.remove(sealed[1])
     some.kill_and_reopen()
     assert some.partition.failed is not None
+
+
+def shorten_first(some: Fixture) -> None:
+    del some.disk.content(some.folder / file_name(0, ".log"))[-400:]
+
+
+def lose(which: int) -> Callable[[Fixture], None]:
+    def lose_one(some: Fixture) -> None:
+        some.disk.remove(some.folder / segment_names(some)[which])
+
+    return lose_one
+
+
+def segment_names(some: Fixture) -> list[str]:
+    return [name for name in some.disk.list_dir(some.folder) if name.endswith(".log")]
+
+
+def closed(*, proves: bool) -> Fixture:
+    """Return a node that was stopped cleanly, with four full segments and an open one."""
+    some = fixture(SMALL_SEGMENTS)
+    some.config = replace(some.config, proves_full_segments=proves)
+    some.close_and_reopen()
+    fill(some, 45)
+    some.sync()
+    some.table.close()
+    some.disk.process_killed()
+    assert len(segment_names(some)) == 5
+    return some
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [shorten_first, lose(0), lose(1), lose(3), lose(4)],
+    ids=["short", "first", "middle", "last", "open"],
+)
+def test_INV_R9_a_full_segment_that_is_short_or_gone_is_found_after_a_clean_stop(
+    fault: Callable[[Fixture], None],
+) -> None:
+    some = closed(proves=True)
+    fault(some)
+    left = {name: some.disk.read_file(some.folder / name) for name in segment_names(some)}
+    some.open()
+    assert some.partition.failed is not None
+    assert left == {name: some.disk.read_file(some.folder / name) for name in segment_names(some)}
+
+
+def test_INV_R9_a_sound_log_is_read_no_further_than_the_heads_of_its_indexes() -> None:
+    some = closed(proves=True)
+    some.disk.bytes_read = 0
+    some.open()
+    assert some.partition.log.recovered_clean
+    heads = SUMMARY_BYTES * 4
+    assert some.disk.bytes_read < heads + PROOF_BYTES_MAX + CHECKPOINT_FILE_BYTES + 100
+
+
+@pytest.mark.parametrize("how", ["flip", "remove"])
+def test_INV_R9_an_offset_index_that_is_damaged_proves_nothing_against_its_segment(
+    how: str,
+) -> None:
+    some = closed(proves=True)
+    path = some.folder / file_name(0, ".index")
+    if how == "flip":
+        some.disk.damage(path, SUMMARY_BYTES - 26)
+    else:
+        some.disk.remove(path)
+    some.open()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset == 45
+
+
+def test_one_node_alone_serves_what_is_left_of_a_log_that_was_closed() -> None:
+    some = closed(proves=False)
+    shorten_first(some)
+    some.open()
+    assert some.partition.failed is None
+    assert some.partition.reader.read_raw(20, 10)
+
+
+def test_a_log_that_was_cut_keeps_its_full_segments_where_the_open_one_is_gone() -> None:
+    """It was cut where a segment begins: that one is empty, and gone from the disk, as is all that says so."""
+    some = fixture(SMALL_SEGMENTS)
+    fill(some, 25)
+    some.sync()
+    some.partition.truncate_to(some.partition.log.segments.bases[1])
+    some.table.close()
+    some.disk.process_killed()
+    names = segment_names(some)
+    some.disk.remove(some.folder / names[-1])
+    some.open()
+    assert some.partition.failed is not None
+    assert segment_names(some) == names[:-1]
 
 
 # Holds INV-A2.

@@ -306,10 +306,10 @@ def aside(some: Fixture) -> list[str]:
     return sorted(name for name in some.disk.list_dir(FOLDER) if name.endswith(".damaged"))
 
 
-def put_aside(some: Fixture, number: int = 1) -> str:
+def put_aside(some: Fixture, number: int = 1, *, uncut: bool = False) -> str:
     partition = some.table.by_id(TOPIC_ID, number)
     assert partition is not None
-    became = some.table.aside.put(partition)
+    became = some.table.aside.put(partition, uncut=uncut)
     some.partitions = some.table.open_topic(some.topic)
     return became
 
@@ -354,6 +354,32 @@ def test_INV_T9_a_copy_that_stops_before_it_is_whole_is_removed_and_a_whole_one_
     some.partitions[1].stop("its disk has failed")
     put_aside(some)
     assert aside(some) == ["1.1.damaged", "1.damaged"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_INV_T10_what_was_put_aside_uncut_is_told_until_people_have_removed_it(
+    known: bool,
+) -> None:
+    some = fixture(partition_count=2)
+    if known:
+        assert some.table.aside.uncut() == []
+    some.partitions[1].stop("its disk has failed")
+    put_aside(some, uncut=True)
+    some.table.take_note_of_lost()
+    some.partitions[0].stop("its disk has failed, too")
+    put_aside(some, 0)
+    told = [f"{TOPIC_ID.hex}/1.uncut.damaged"]
+    assert some.table.aside.uncut() == told
+    assert aside(some) == ["0.damaged", "1.uncut.damaged"]
+    some.kill_and_reopen()
+    assert some.table.aside.uncut() == told
+    some.disk.remove_tree(FOLDER / "1.uncut.damaged")
+    assert some.table.aside.uncut() == []
+    some.partitions[1].stop("it fails again")
+    put_aside(some, uncut=True)
+    assert some.table.aside.uncut() == told
+    some.table.drop_topic(TOPIC_ID)
+    assert some.table.aside.uncut() == []
 
 
 def test_INV_T9_nothing_is_put_aside_while_something_writes_into_it_or_the_disk_refuses() -> None:

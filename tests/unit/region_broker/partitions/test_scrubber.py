@@ -11,10 +11,12 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, iter_headers
+from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.failures import CorruptRange
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.mending import MenderParts
 from region_broker.partitions.pace import Pace
+from region_broker.partitions.partition import Partition
 from region_broker.partitions.scrubber import Scrubber
 from region_broker.records.batches import Origin, Record, build_batch
 from tests.fixtures.node_logs import Fixture, all_bytes, append_marker, run_now
@@ -269,6 +271,43 @@ def test_T13_what_a_cleaning_may_have_thinned_out_is_not_fetched() -> None:
     made = scrub(some, twin)
     assert not twin.asked
     assert "compaction" in (made.problem() or "")
+
+
+def test_INV_SCB11_a_log_that_no_range_mends_is_given_up_where_others_have_all_of_it() -> None:
+    some = filled()
+    end = some.partition.log.segments.segments[0].next_offset
+    assert some.partition.log.cleaning.note(CleanMark(holes_below=end))
+    path, twin = sealed(some)[0], twin_of(some)
+    some.disk.damage(path, places(some, path)[0][0] + FIELDS["payload"])
+    made = scrubber_of(some, twin)
+    asked: list[str] = []
+    answers: list[str | None] = ["node 2 does not answer", None]
+
+    async def give_up(partition: Partition, why: str) -> str | None:
+        asked.append(why)
+        if answers[0] is None:
+            partition.stop(why)
+        return answers.pop(0)
+
+    made.give_up = give_up
+    run_now(made.run_pass())
+    assert "nor is the log copied again whole: node 2 does not answer" in str(made.problem())
+    run_now(made.run_pass())
+    assert (len(asked), made.problem()) == (2, None)
+    assert "the CRC is wrong" in asked[0]
+
+
+def test_INV_SCB11_what_others_could_mend_is_not_given_up() -> None:
+    some, twin, _, _ = damaged()
+    twin.refusal = "it is away"
+    made = scrubber_of(some, twin)
+
+    async def give_up(partition: Partition, _why: str) -> str | None:
+        raise AssertionError(partition)
+
+    made.give_up = give_up
+    run_now(made.run_pass())
+    assert "it is away" in str(made.problem())
 
 
 def test_a_full_disk_holds_a_mend_back() -> None:

@@ -43,6 +43,10 @@ class CutLeader:
         await asyncio.Event().wait()
 
 
+async def _opened_cut_leader(_term: object, _adopts: bool) -> Any:
+    return CutLeader()
+
+
 class Services:
     """A role with real logs, and coordinators that only say what they are told."""
 
@@ -56,7 +60,7 @@ class Services:
             settle_logs=self._settle_logs,
             transactions=cast("Any", Coordinator(self.said, "transactions", self)),
             groups=cast("Any", Coordinator(self.said, "groups", self)),
-            open_cut_leader=lambda _term, _is_first: cast("Any", CutLeader()),
+            open_cut_leader=_opened_cut_leader,
             open_link=cast("Any", None),
             settle_commits=self._settle_commits,
         )

@@ -531,3 +531,15 @@ def test_INV_RPF6_what_was_not_durable_in_another_session_or_of_a_log_that_is_go
     assert fetches(follower.fetched(little(3, 5))) == []
     assert len(fetches(follower.step(LogRemoved(X)))) == 1
     assert len(fetches(follower.fetched())) == 1
+
+
+def test_INV_RPF6_nothing_is_reported_of_a_log_that_is_gone() -> None:
+    """What is to be said waits for the history of another log, and the log goes meanwhile."""
+    follower = copying()
+    follower.fetched(Slice(X, 3, 5, 0, 0, 100))
+    follower.step(LogAdded(Y, local(end=0)))
+    follower.fetched()
+    assert follower.step(LogsDurable({X: 5})) == []
+    assert follower.step(LogRemoved(X)) == []
+    (fetch, *_) = fetches(follower.checked((Y, answer(NONE, NONE, 0))))
+    assert fetch == SendFetch(1, {Y: 0}, (X,), {Y: 0}, {})

@@ -3,11 +3,10 @@
 import asyncio
 from typing import Any
 
+from idempotency.pieces import Pieces, drained
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, YIELD_ROWS
 from region_broker.wire.cooperative_yield import (
     CooperativeYield,
-    Pieces,
-    drained,
     each_yielding,
     run_yielding,
 )

@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.wire.codec import bounded
 from region_broker.wire.codec.bounded import DecodeRefused
 from region_broker.wire.codec.fast_paths import produce, transactions
-from region_broker.wire.cooperative_yield import drained
 
 ACKS_AND_TIMEOUT = b"\xff\xff\0\0\0\1"
 BATCH = b"\0\0\0\0\3ab\0"  # partition 0, two bytes, no tags

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.wire.codec import guard
 from region_broker.wire.codec.bounded import DecodeRefused, write_uvarint
 from region_broker.wire.codec.entities import entity_pieces, read_entity, request_schema
 from region_broker.wire.codec.guard import check, compile_plan
-from region_broker.wire.cooperative_yield import drained
 
 # One topic: nil id, name "t", no tags; auto creation, no authorised operations, no tags.
 TOPIC = bytes(16) + b"\x02t\x00"

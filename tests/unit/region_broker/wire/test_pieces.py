@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from kio.static.constants import EntityType
 
+from idempotency.pieces import Pieces
 from region_broker.limits import ARRAY_ELEMENTS_MAX, ELEMENTS_AT_ONCE_MAX, PIECE_ELEMENTS
 from region_broker.wire.codec import answers
 from region_broker.wire.codec.answers import (
@@ -17,7 +18,6 @@ from region_broker.wire.codec.answers import (
 )
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.requests import decode_request, request_pieces
-from region_broker.wire.cooperative_yield import Pieces
 from tests.fixtures.kafka_port import body_of, build, parse_answer, schema
 
 MANY = 2 * ELEMENTS_AT_ONCE_MAX

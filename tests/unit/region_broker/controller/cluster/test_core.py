@@ -10,6 +10,8 @@ from region_broker.controller.cluster.core import ControllerCore
 from region_broker.controller.cluster.events import (
     CommandSettled,
     ControllerCommand,
+    DamagedElected,
+    DamageKnown,
     DrainAsked,
     Effect,
     Event,
@@ -70,6 +72,7 @@ class Region:
         self.loud: list[Effect] = []
         self.applies = True
         self.lives = dict(LIVES)
+        self.opening: set[int] = set()
 
     def tell(self, event: Event) -> list[Effect]:
         effects = self.core.step(event, self.now_ms)
@@ -109,7 +112,8 @@ class Region:
                 if node_id in self.image.nodes
                 else UUID(int=0)
             )
-            self.tell(Heard(type(A)(node_id, incarnation), self.lives[node_id]))
+            who, opens = type(A)(node_id, incarnation), node_id in self.opening
+            self.tell(Heard(who, self.lives[node_id], opens))
 
     def pass_time(self, ms: int, heard: Iterable[int] = ()) -> None:
         """Let time pass in steps of 50 ms, in each of which some nodes are heard."""
@@ -321,6 +325,25 @@ def test_INV_CV1_the_preferred_one_leads_where_several_may() -> None:
     assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
 
 
+def test_INV_CV4_who_still_opens_its_logs_is_elected_where_nobody_else_can_be() -> None:
+    region = Region(in_sync(), ControllerSettings(preferred_node_id=2)).lead()
+    region.opening = {2}
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
+    region.opening = {1, 2}
+    region.pass_time(750, heard=(2,))
+    assert region.taken()[-1] == ElectLeader(B, leader_epoch(3), 5)
+
+
+def test_INV_CV4_who_has_opened_them_since_counts_as_ready() -> None:
+    region = Region(in_sync()).lead()
+    region.opening = {2}
+    region.pass_time(700, heard=(2, 3))
+    region.opening = set()
+    region.pass_time(50, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(B, leader_epoch(2), 3)
+
+
 def test_INV_CV2_T19_a_failover_lets_the_leader_be_elected_anew() -> None:
     region = Region(in_sync()).lead()
     region.change(PutDomain(main_domain(RegionEpoch(16))))
@@ -443,6 +466,53 @@ def test_INV_CW1_an_election_that_is_ordered() -> None:
     region.tell(PreferredAsked(3, None))
     assert region.taken() == [ElectLeader(A, leader_epoch(3), 3)]
     assert region.loud == [OrderAnswered(ticket, Outcome.DONE) for ticket in (1, 2, 3)]
+
+
+def test_INV_CV5_who_has_damage_comes_behind_all_others() -> None:
+    region = Region(in_sync())
+    region.tell(DamageKnown(frozenset({B})))
+    region.lead()
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken() == [FenceNode(1, LIVES[1]), ElectLeader(C, leader_epoch(2), 3)]
+    assert region.loud == []
+    region.tell(DamageKnown(frozenset()))
+    region.pass_time(750, heard=(2,))
+    assert region.taken() == [FenceNode(3, LIVES[3]), ElectLeader(B, leader_epoch(3), 5)]
+    assert region.loud == []
+
+
+def test_INV_CV4_INV_CV5_a_sound_one_that_opens_its_logs_comes_before_one_with_damage() -> None:
+    region = Region(in_sync(), ControllerSettings(preferred_node_id=2)).lead()
+    region.tell(DamageKnown(frozenset({B})))
+    region.opening = {3}
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken()[-1] == ElectLeader(C, leader_epoch(2), 3)
+
+
+def test_INV_CV5_where_all_who_could_lead_have_damage_one_is_elected_loudly() -> None:
+    region = Region(in_sync()).lead()
+    region.tell(DamageKnown(frozenset({A, B, C})))
+    region.pass_time(750, heard=(2, 3))
+    assert region.taken() == [FenceNode(1, LIVES[1]), ElectLeader(B, leader_epoch(2), 3)]
+    assert region.loud == [DamagedElected(B)]
+
+
+def test_INV_CW2_a_node_with_damage_leads_by_no_order_while_another_one_could() -> None:
+    region = Region(in_sync()).lead()
+    region.tell(DamageKnown(frozenset({B})))
+    region.tell(PreferredAsked(1, 2))
+    assert region.taken() == []
+    [refused] = region.loud
+    assert isinstance(refused, OrderAnswered)
+    assert refused.outcome is Outcome.REFUSED
+    assert "Let one of these nodes lead: 1, 3" in refused.text
+    region.tell(DamageKnown(frozenset({A, B, C})))
+    region.tell(PreferredAsked(2, 2))
+    assert region.taken() == [ElectLeader(B, leader_epoch(2), 2)]
+    region.tell(DamageKnown(frozenset({A, B})))
+    region.tell(PreferredAsked(3, 2))
+    region.tell(PreferredAsked(4, None))
+    assert region.taken() == [ElectLeader(C, leader_epoch(3), 3)], "who leads goes on, or the best"
 
 
 def answers(region: Region) -> list[tuple[int, Outcome]]:

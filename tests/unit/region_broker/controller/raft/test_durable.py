@@ -316,7 +316,10 @@ def test_a_damaged_frame_in_front_of_a_sound_one_is_refused() -> None:
     store.persist([appended(entry(2))])
     store.close()
     disk.damage(LOG, HEAD_BYTES + FRAME_HEAD_BYTES)
-    with pytest.raises(RaftStoreDamaged, match=r"/data/raft/log.*byte 48 on.*join as a new member"):
+    with pytest.raises(
+        RaftStoreDamaged,
+        match=r"/data/raft/log.*byte 48 on.*start it with an empty one.*joins as a new member",
+    ):
         opened(disk)
 
 

@@ -13,6 +13,7 @@ from region_broker.controller.cluster.core import ControllerCore
 from region_broker.controller.cluster.events import (
     CommandSettled,
     ControllerCommand,
+    DamageKnown,
     DrainAsked,
     Effect,
     Event,
@@ -58,9 +59,13 @@ class Lives:
 
     def __init__(self) -> None:
         self.named: dict[Member, UUID] = {}
+        self.opening: set[Member] = set()
 
     def life_of(self, member: Member) -> UUID | None:
         return self.named.get(member)
+
+    def opens_logs(self, member: Member) -> bool:
+        return member in self.opening
 
 
 class Controller:
@@ -349,3 +354,22 @@ async def test_an_order_whose_caller_has_gone_is_answered_to_nobody(
     assert caller.cancelled()
     controller.driver._carry(answer)
     assert not controller.driver._asked
+
+
+@simulated
+async def test_INV_CND3_who_has_damage_is_known_by_what_the_others_and_this_node_say(
+    controller: Controller, nodes: list[Node]
+) -> None:
+    driver, other = controller.driver, nodes[1].member
+
+    def told() -> list[frozenset[Member]]:
+        return [each.members for each in controller.core.told if isinstance(each, DamageKnown)]
+
+    for damaged in (True, True, False):
+        driver.note_damage(other, damaged)
+    await until(lambda: told() == [{other}, set()])
+    driver.is_damaged = lambda: True
+    await until(lambda: driver.says_damage)
+    assert driver.damaged == {controller.at.member}
+    driver.is_damaged = lambda: False
+    await until(lambda: told() == [{other}, set(), {controller.at.member}, set()])

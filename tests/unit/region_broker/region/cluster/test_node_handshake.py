@@ -507,6 +507,7 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "incarnation": "00000000-0000-0000-0000-000000000002",
         "life": "00000000-0000-0002-0000-000000000000", "feature_level": 1,
         "purpose": "raft", "starts": None, "lowest_level": 1, "newest_level": 3, "finalized_level": None,
+        "damaged": False, "opens_logs": False,
     }  # fmt: skip
     shown = standing_of(TWO, starts=lambda: OLDER).hello()
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(shown))["starts"] == {
@@ -514,3 +515,18 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "incarnation_count": 2, "aside": False, "elected": False,
     }  # fmt: skip
     assert NodeHello.__name__ == "NodeHello"
+
+
+async def test_INV_CV4_a_node_says_whether_it_is_about_to_open_its_logs_and_when_it_has() -> None:
+    node = first_node()
+    opens = True
+    async with (
+        running(node),
+        handshaken(node.addresses[ONE], standing_of(TWO, opens_logs=lambda: opens)) as (client, _),
+    ):
+        assert node.transport.opens_logs(TWO)
+        await client.call(Probe(opens_logs=True), Probed)
+        assert node.transport.opens_logs(TWO)
+        await client.call(Probe(), Probed)
+        assert not node.transport.opens_logs(TWO)
+    assert not node.transport.opens_logs(member(3)), "who is not connected has said nothing"

@@ -350,6 +350,30 @@ async def test_INV_CLL2_tries_are_further_and_further_apart_and_begin_anew_when_
 
 
 @simulated
+async def test_INV_CND3_damage_is_told_as_two_nodes_meet_and_with_each_probe(
+    world: Simulated, tasks: asyncio.TaskGroup
+) -> list[asyncio.Task[None]]:
+    """Whoever leads the quorum next has just connected to those that vote for it."""
+    damaged = {ONE: True, TWO: True}
+    one, two = (world.node(each, is_damaged=lambda each=each: damaged[each]) for each in (ONE, TWO))
+    started = [await world.start(node, tasks) for node in (one, two)]
+    two.received("metadata")
+    one.group("metadata").send(TWO, vote(1))
+    await passes(0.2, lambda: None)
+    assert one.watched.damaged == {TWO: [True]}, "with its hello"
+    assert two.watched.damaged == {}
+    await passes(1.5, lambda: None)
+    assert two.watched.damaged == {ONE: [True]}, "with the first probe"
+    damaged.update({ONE: False, TWO: False})
+    await passes(1.5, lambda: None)
+    assert (one.watched.damaged, two.watched.damaged) == (
+        {TWO: [True, False]},
+        {ONE: [True, False]},
+    )
+    return started
+
+
+@simulated
 async def test_INV_CLL1_what_waits_while_nobody_can_be_reached_is_lost(
     world: Simulated, tasks: asyncio.TaskGroup
 ) -> list[asyncio.Task[None]]:

@@ -21,6 +21,7 @@ from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
+from region_broker.region.cluster.replica_readers import ReplicaReaders
 from region_broker.replication.following import FETCHES_IN_FLIGHT
 from tests.fixtures.node_logs import TOPIC_ID, Topic, append_marker, batch
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
@@ -204,8 +205,10 @@ def test_INV_TLC6_who_had_one_node_may_have_acknowledged_on_that_one_alone() -> 
             )
         )  # fmt: skip
         assert leading.acknowledged_on() == 2
-        region.image = msgspec.structs.replace(region.image, grown_to=3)
-        assert leading.acknowledged_on() == 1
+        founded = region.image
+        for grown in ({"grown_to": 3}, {"node_start_count": 1}):  # the latter at feature level 1
+            region.image = msgspec.structs.replace(founded, **grown)
+            assert leading.acknowledged_on() == 1
 
     live(life)
 
@@ -755,6 +758,99 @@ def test_a_log_that_parts_from_the_leaders_below_hw_stops_and_is_not_cut() -> No
         await region.until(lambda: two.partition().failed is not None, "it stops")
         assert "what lies below 4 was committed" in str(two.partition().failed)
         assert two.disk.file_size(two.table.folder_of(TOPIC_ID, 0) / f"{0:020d}.log") == len(kept)
+        assert two.following.disputed == {two.partition().key}, "INV-CAN3: nobody puts it aside"
+
+    live(life)
+
+
+def test_INV_RFN6_a_log_that_does_not_run_is_told_to_the_next_leader_after_a_time_of_following_nobody() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        _, two, three = await region.start()
+        two.partition().stop("for a test")
+        two.logs_changed()
+        await region.until(lambda: 2 not in region.in_sync(), "it says so")
+        two.following.stop()
+        region.fence(1)
+        region.elect(3)
+        two.take_role()
+        await region.until(
+            lambda: three.leading.standings().get(two.member, {}).get("logs_stopped") == 1,
+            "and says it again to another one",
+        )
+
+    live(life, partitions=2)
+
+
+def test_INV_RFN6_a_session_that_is_to_compare_anew_ends_and_another_one_copies_on() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        former = two.following._line
+        assert former is not None
+        two.following.compare_anew("for a test")
+        assert two.following._line is not former
+        await region.until(
+            lambda: two.following._line is not None and two.following._line.is_let_in, "it is back"
+        )
+        present = two.following._line
+        assert present is not None
+        assert present.session > former.session
+        await one.produce(batch())
+        await region.until(lambda: two.partition().log_end_offset == 1, "it copies on")
+
+    live(life)
+
+
+def test_INV_RRD2_readers_are_shown_nothing_in_the_step_in_which_the_metadata_change() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        _, two, _ = await region.start()
+        may = True
+        readers = two.following.readers = ReplicaReaders(lambda _leader, _epoch: may)
+        leadership = region.leadership
+        assert leadership.leader is not None
+        readers.begin(leadership.leader, leadership.leader_epoch)
+        readers.heard(region.clock.monotonic_ms(), acts=True)
+        assert readers.is_open
+        may = False
+        two.following.image_changed()
+        assert not readers.is_open
+
+    live(life)
+
+
+def test_INV_MH7_who_grows_from_one_node_waits_for_no_more_than_have_been_in_sync() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        one, *_ = await region.start(topic_configs={"min.insync.replicas": "3"})
+
+        def wanted() -> int:
+            return one.leading._min_in_sync_of(one.partition())
+
+        assert wanted() == 3
+        for grown_to in (1, 2):
+            region.image = msgspec.structs.replace(region.image, grown_to=grown_to)
+            assert wanted() == grown_to
+        region.image = msgspec.structs.replace(region.image, grown_to=0)
+        assert wanted() == 3
+
+    live(life)
+
+
+def test_INV_TLC6_a_record_is_acknowledged_on_as_many_as_the_topic_that_asks_for_the_fewest() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        one, *_ = await region.start(topic_configs={"min.insync.replicas": "1"})
+        leading = ReplicaLeading(
+            LeadingParts(
+                me=one.member, partitions=one.table, clock=region.clock, image=lambda: region.image, propose=region.propose,
+                min_in_sync=lambda: 2,
+            )
+        )  # fmt: skip
+        assert leading.acknowledged_on() == 1
+        topics = {name: msgspec.structs.replace(topic, configs={"min.insync.replicas": "3"}) for name, topic in region.image.topics.items()}  # fmt: skip
+        region.image = msgspec.structs.replace(region.image, topics=topics)
+        assert leading.acknowledged_on() == 2, "of a topic that is still to be made"
 
     live(life)
 

@@ -1,20 +1,31 @@
 """When a follower shows readers its copies, and from whom readers are told of it."""
 
 from collections.abc import Callable
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
+from idempotency.ports import Clock
 from region_broker.controller.cluster_image import Leadership, NodeImage, Spread
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
+from region_broker.log.failures import CorruptRange
 from region_broker.partitions.partition import Partition
-from region_broker.region.cluster.reader_places import ReaderParts, RegionReaders
+from region_broker.partitions.table import PartitionTable
+from region_broker.region.cluster.reader_places import (
+    PAUSE_MS_MAX,
+    PAUSE_MS_MIN,
+    ReaderParts,
+    RegionReaders,
+)
 from region_broker.region.cluster.replica_readers import PATIENCE_MS, ReplicaReaders
 from tests.fixtures.cluster_images import born, main_domain
+from tests.fixtures.node_logs import TOPIC_ID, Fixture, ManualClock
 from tests.fixtures.region_nodes import member
+from tests.fixtures.scrubbing import filled, sealed
 
 EPOCH = LeaderEpoch(7)
 LEADER, ME, OTHER = member(1), member(2), member(3)
@@ -140,9 +151,13 @@ def readers_of(
     serving: frozenset[Member] = frozenset(),
     *,
     is_open: bool = False,
+    partitions: PartitionTable | None = None,
+    clock: Clock | None = None,
 ) -> RegionReaders:
     return RegionReaders(
-        ReaderParts(region="eu", me=me, life=LIFE, image=lambda: held, serving=lambda: serving, is_open=lambda: is_open, is_deleted_elsewhere=lambda _key, _offset: False)
+        ReaderParts(
+            partitions=cast("Any", partitions), clock=clock or ManualClock(),
+            region="eu", me=me, life=LIFE, image=lambda: held, serving=lambda: serving, is_open=lambda: is_open, is_deleted_elsewhere=lambda _key, _offset: False)
     )  # fmt: skip
 
 
@@ -191,8 +206,66 @@ def test_INV_RPR2_a_follower_serves_by_its_own_metadata() -> None:
     assert not readers_of(ME, image(nodes[0], other_life)).may_serve(LEADER, EPOCH)
 
 
-def test_INV_HRD4_a_follower_with_damage_serves_nobody_any_more() -> None:
-    found = readers_of(ME, image(node(LEADER, "a"), node(ME, "b")), is_open=True)
-    found.stop_serving("orders-0 is damaged at 5 or behind it")
-    found.stop_serving("orders-1 is damaged at 7 or behind it")
+def with_damage() -> tuple[Fixture, Path, ManualClock, RegionReaders]:
+    """Return a log with a flipped bit in its first batch, the file, a clock, and readers that have met it."""
+    some, clock = filled(), ManualClock()
+    [path, *_] = sealed(some)
+    some.disk.damage(path, 200)
+    held = image(node(LEADER, "a"), node(ME, "b"))
+    found = readers_of(ME, held, is_open=True, partitions=some.table, clock=clock)
+    with pytest.raises(CorruptRange):
+        some.partition.reader.read_raw(0, 1)
+    assert found.may_serve(LEADER, EPOCH)
+    found.stop_serving(some.partition.key, 0, "orders-0")
+    found.stop_serving(some.partition.key, 7, "orders-0")
     assert not found.may_serve(LEADER, EPOCH)
+    return some, path, clock, found
+
+
+async def test_INV_HRD4_INV_RPR4_a_follower_with_damage_serves_nobody_until_it_is_mended() -> None:
+    some, path, _, found = with_damage()
+    await found.look()
+    assert not found.may_serve(LEADER, EPOCH)
+    some.disk.damage(path, 200)  # the bit is flipped back
+    found.is_damaged = lambda key: key == some.partition.key
+    await found.look()
+    assert not found.may_serve(LEADER, EPOCH), "another place of it is not mended"
+    found.is_damaged = lambda _: False
+    await found.look()
+    assert found.may_serve(LEADER, EPOCH)
+
+
+@pytest.mark.parametrize("gone", ["deleted", "emptied"])
+async def test_INV_RPR4_what_is_gone_is_no_damage(gone: str) -> None:
+    some, _, _, found = with_damage()
+    if gone == "deleted":
+        some.table.drop_topic(TOPIC_ID)
+    else:
+        some.partition.log.trimmer.start_at(100)
+        some.partition.commit_up_to(100)
+    await found.look()
+    assert found.may_serve(LEADER, EPOCH)
+
+
+async def test_INV_RPR4_a_log_that_has_stopped_is_not_sound() -> None:
+    some, path, _, found = with_damage()
+    some.disk.damage(path, 200)
+    some.partition.stop("its disk has failed")
+    await found.look()
+    assert not found.may_serve(LEADER, EPOCH)
+
+
+async def test_INV_RPR4_it_looks_less_and_less_often() -> None:
+    some, path, clock, found = with_damage()
+    looks = found._due_ms - clock.now_ms
+    await found.look()
+    again = found._due_ms - clock.now_ms
+    assert (looks, again) == (PAUSE_MS_MIN, 2 * PAUSE_MS_MIN)
+    some.disk.damage(path, 200)
+    await found.look()
+    assert found.may_serve(LEADER, EPOCH)
+    found.stop_serving(some.partition.key, 0, "orders-0")
+    assert found._due_ms - clock.now_ms == 4 * PAUSE_MS_MIN
+    for _ in range(20):
+        found._put_off()
+    assert found._due_ms - clock.now_ms == PAUSE_MS_MAX

@@ -38,6 +38,9 @@ class Region:
             )
         )  # fmt: skip
 
+    def is_spread(self) -> bool:
+        return self.image.spread is not None
+
     async def _apply(self, command: KeeperCommand) -> None:
         self.asked.append(command)
         await asyncio.sleep(0)
@@ -101,3 +104,22 @@ async def test_where_no_leader_epoch_is_left_a_look_goes_on(
     await region.keeper().look()
     assert region.asked == []
     assert "not gathered" in caplog.text
+
+
+async def test_INV_SPD3_one_node_leads_all_while_clients_of_another_region_write() -> None:
+    """What a mirror's clients send is carried to the main leader, whole: it could not serve what others lead."""
+    region = Region(after(spread(), PreferSpread(wanted=True)))
+    keeper = region.keeper()
+    keeper.note_forwarded()
+    await keeper.look()
+    assert region.asked == [GatherLeaders(3)]
+    region.clock.now_ms += 599_000
+    await keeper.look()
+    assert "clients of another region write here" in keeper.waits_for()
+    assert not region.is_spread()
+    region.clock.now_ms += 1_000
+    await keeper.look()
+    region.clock.now_ms += 10_000
+    await keeper.look()
+    assert region.is_spread()
+    assert keeper.waits_for() == ""

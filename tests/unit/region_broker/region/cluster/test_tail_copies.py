@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -13,6 +14,7 @@ import pytest
 from geo_replicator.quarantine import CutCause, Provenance
 from idempotency.identity import RegionEpoch
 from region_broker.controller.cluster_commands import FenceNode, UnfenceNode
+from region_broker.controller.cluster_image import FolderImage
 from region_broker.controller.metadata_image import LineageEntry, MetadataImage
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
@@ -204,6 +206,66 @@ async def test_INV_TLC6_what_too_few_are_compared_of_may_have_lost_more(
     assert one.copies.elsewhere().may_hold_more
     one.sees(in_sync())
     assert not one.outstanding, "nobody ever took over"
+
+
+async def test_INV_TLC6_folders_that_are_gone_may_have_had_more(
+    nodes: tuple[Node, Node, Node], soon: None
+) -> None:
+    """One has been removed, another one has got an empty folder: an acknowledged record may have been on just these."""
+    one, two, _ = nodes
+    one.sees(after(one.seen.image, FenceNode(3, life(3))))
+    async with copying([one], two):
+        await until(lambda: one.outstanding == {3: "it is not heard"}, "two is compared with")
+    gone = {UUID(int=77): FolderImage(node_id=4, since_version=0, removed=True)}
+    image = one.seen.image
+    one.sees(msgspec.structs.replace(image, folders={**image.folders, **gone}))
+    elsewhere = one.copies.elsewhere()
+    assert elsewhere.may_hold_more
+    assert [each.node_id for each in elsewhere.outstanding] == [3, 4]
+    assert "was removed" in elsewhere.outstanding[1].reason
+    replaced = {UUID(int=78): FolderImage(node_id=4, since_version=0)}
+    nodes_left = {at: node for at, node in image.nodes.items() if at != 3}
+    three = {key: each for key, each in image.folders.items() if each.node_id != 3}
+    one.sees(msgspec.structs.replace(image, nodes=nodes_left, folders={**three, **replaced}))
+    elsewhere = one.copies.elsewhere()
+    assert (elsewhere.outstanding, elsewhere.may_hold_more) == ((), False), "it is on another one"
+    both = {**three, **gone, **replaced}
+    one.sees(msgspec.structs.replace(image, nodes=nodes_left, folders=both))
+    elsewhere = one.copies.elsewhere()
+    assert elsewhere.may_hold_more
+    assert "another data folder" in elsewhere.outstanding[1].reason
+
+
+async def test_INV_TLC6_a_folder_that_was_compared_with_before_it_went_is_known(
+    nodes: tuple[Node, Node, Node], soon: None
+) -> None:
+    one, two, three = nodes
+    async with copying([one], two, three):
+        await until(lambda: not one.outstanding, "all are compared with")
+    image = one.seen.image
+    only_one = {1: image.nodes[1]}
+    one.sees(msgspec.structs.replace(image, nodes=only_one))
+    assert not one.copies.elsewhere().may_hold_more
+    one.begin_anew()
+    one.sees(msgspec.structs.replace(image, nodes=only_one))
+    assert one.copies.elsewhere().may_hold_more, "another life does not know that"
+
+
+async def test_INV_TLC7_a_node_that_has_put_a_log_aside_uncut_says_so_of_itself(
+    nodes: tuple[Node, Node, Node], soon: None
+) -> None:
+    one, two, three = nodes
+    async with copying([one], two, three):
+        await until(lambda: not one.outstanding, "all are compared with")
+        one.copies._parts = replace(one.copies._parts, aside_uncut=lambda: ["a/0.uncut.damaged"])
+        assert "put aside" in one.outstanding[1]
+        assert "a/0.uncut.damaged" in one.outstanding[1]
+        assert not one.copies.elsewhere().may_hold_more, "what was acknowledged is on another one"
+        two.cut_by = 0  # as it has, too
+        one.lineage = three.cut_by = 2
+        one.sees(one.seen.image)
+        await until(lambda: "put one aside uncut" in one.outstanding.get(2, ""), "it is told")
+        assert one.copies.elsewhere().may_hold_more
 
 
 async def test_INV_TLC2_a_tail_that_comes_in_pieces_counts_when_it_is_whole(

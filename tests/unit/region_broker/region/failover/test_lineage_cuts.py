@@ -28,6 +28,7 @@ from region_broker.region.failover.lineage_cuts import (
     LoggedEpochs,
     digest_of,
     next_cut,
+    voiding_of,
 )
 from region_broker.region.failover.quarantine_store import QuarantineStore, ReadBatches
 from region_broker.region.failover.steps.effects import FailoverSteps
@@ -71,7 +72,7 @@ def logged(region_epochs: Sequence[int], kept_from: int = 0) -> LoggedEpochs:
 def cut_position(log: LoggedEpochs, lineage: Lineage) -> int | None:
     """Return where a log ends once nothing of it is void; None where it stays as it is."""
     position = None
-    while (found := next_cut(log, lineage)) is not None:
+    while (found := next_cut(log, voiding_of(lineage))) is not None:
         position = found.position
         log = LoggedEpochs(log.key, log.kept_from, position, log.end_of_older)
     return position
@@ -116,7 +117,7 @@ def test_INV_LNC1_after_the_cut_nothing_is_void_and_nothing_else_was_cut(
 
 def test_INV_LNC1_a_log_that_an_entry_does_not_name_is_left_alone_by_it() -> None:
     lineage = Lineage((entry(IN_FORCE, (FIRST, 3), 2, key=LogKey(UUID(int=2), 0)),))
-    assert next_cut(logged([FIRST] * 5), lineage) is None
+    assert next_cut(logged([FIRST] * 5), voiding_of(lineage)) is None
 
 
 def test_INV_LNC1_INV_LN4_all_of_an_epoch_that_was_passed_over_is_void_and_what_it_would_have_cut_is_not() -> (
@@ -130,10 +131,10 @@ def test_INV_LNC1_INV_LN4_all_of_an_epoch_that_was_passed_over_is_void_and_what_
 def test_INV_LNC2_a_tail_is_filed_under_the_first_entry_that_voids_it() -> None:
     lineage = Lineage((entry(IN_FORCE, (FIRST, 5), 6), entry(LATER, (FIRST, 3), 4)))
     assert len(in_force(lineage.entries)) == 2
-    found = next_cut(logged([FIRST] * 9), lineage)
+    found = next_cut(logged([FIRST] * 9), voiding_of(lineage))
     assert found is not None
     assert (found.entry.region_epoch, found.position) == (IN_FORCE, 6)
-    found = next_cut(logged([FIRST] * 6), lineage)
+    found = next_cut(logged([FIRST] * 6), voiding_of(lineage))
     assert found is not None
     assert (found.entry.region_epoch, found.position) == (LATER, 4)
 
@@ -141,14 +142,14 @@ def test_INV_LNC2_a_tail_is_filed_under_the_first_entry_that_voids_it() -> None:
 def test_INV_LNC2_what_was_passed_over_is_filed_under_the_entry_that_did_so() -> None:
     first = entry(FIRST, (1, 3), 2)
     lineage = Lineage((first, entry(PASSED_OVER, (FIRST, 3), 2), entry(IN_FORCE, (FIRST, 5), 6)))
-    found = next_cut(logged([FIRST] * 4 + [PASSED_OVER] * 4), lineage)
+    found = next_cut(logged([FIRST] * 4 + [PASSED_OVER] * 4), voiding_of(lineage))
     assert found is not None
     assert (found.entry.region_epoch, found.position) == (IN_FORCE, 4), "in one tail"
 
 
 def test_T13_a_log_that_begins_above_the_base_lacks_what_is_below_whatever_else_is_void() -> None:
     lineage = Lineage((entry(PASSED_OVER, (FIRST, 3), 2), entry(IN_FORCE, (FIRST, 5), 6)))
-    found = next_cut(logged([PASSED_OVER] * 3, kept_from=7), lineage)
+    found = next_cut(logged([PASSED_OVER] * 3, kept_from=7), voiding_of(lineage))
     assert found is not None
     assert (found.position, found.lacks) == (7, True)
 
@@ -159,7 +160,7 @@ def test_INV_LNC1_an_epoch_that_was_passed_over_voids_nothing_where_the_log_begi
     lineage = Lineage((entry(PASSED_OVER, (FIRST, 3)), entry(IN_FORCE, (FIRST, 5))))
     starts = {epoch_of(IN_FORCE, 0): 4, epoch_of(PASSED_OVER, 0): 2}
     log = LoggedEpochs(KEY, 5, 8, lambda epoch: starts.get(epoch, 0))
-    assert next_cut(log, lineage) is None
+    assert next_cut(log, voiding_of(lineage)) is None
 
 
 def test_a_digest_tells_takeovers_of_one_region_apart_by_their_bases() -> None:
@@ -418,3 +419,26 @@ async def test_INV_RLD6_the_failover_machine_leaves_nothing_that_followers_have_
     effect = CutLogs(lowest_base((newest,)), IN_FORCE, records, records[1:])
     await FailoverSteps(outlook, lambda: state)._cut_all(state, effect)
     assert node.partition.log_end_offset == (4 if has_nodes else 7)
+
+
+async def test_INV_T10_a_log_that_has_stopped_may_hold_what_is_void() -> None:
+    node = fixture()
+    holding(node.partition, (4, FIRST), (3, FIRST))
+    node.sync()
+    node.partition.log.content.fail("its disk is broken")
+    void, _ = cuts_of(node, [named(node, IN_FORCE, 5, {0: 4})])
+    assert void.may_owe(node.partition, is_known=True)
+    sound, _ = cuts_of(node, [named(node, IN_FORCE, 5, {0: 7})])
+    assert not sound.may_owe(node.partition, is_known=True)
+    assert sound.may_owe(node.partition, is_known=False), "nobody has read it"
+    first, _ = cuts_of(node, ())
+    assert not first.may_owe(node.partition, is_known=False), "nobody ever took over"
+
+
+async def test_INV_TLC7_who_has_put_a_log_aside_uncut_has_not_cut_all() -> None:
+    node = fixture()
+    cuts, _ = cuts_of(node, [named(node, IN_FORCE, 5, {0: 4})])
+    await cuts.run()
+    assert cuts.digest_of_all == cuts.digest != 0
+    cuts._parts = replace(cuts._parts, aside_uncut=lambda: ["a/0.uncut.damaged"])
+    assert cuts.digest_of_all == 0

@@ -17,6 +17,7 @@ from region_broker.region.mending.copying_anew import (
     CopyingAnewParts,
     LogHeld,
     objection,
+    objection_to_stopping,
 )
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.sessions import NodeSession
@@ -61,21 +62,23 @@ def leading(some: Fixture, present: Leadership) -> CopyingAnew:
     unused = cast("Any", None)
     parts = CopyingAnewParts(
         me=ONE, image=lambda: image, partitions=some.table, line=unused, following=unused, follows=unused, logs_changed=unused,
-        counts_on=lambda who, _: who != TWO,
+        counts_on=lambda who, _: who != TWO, least_others=lambda: 1,
     )  # fmt: skip
     return CopyingAnew(parts)
 
 
-async def ask(side: CopyingAnew, epoch: int = 9) -> LogHeld:
+async def ask(side: CopyingAnew, epoch: int = 9, *, runs: bool = False) -> LogHeld:
     """Let node 2 ask."""
-    message = AskLogHeld(leader_epoch=LeaderEpoch(epoch), topic_id=TOPIC_ID, partition=0)
+    message = AskLogHeld(
+        leader_epoch=LeaderEpoch(epoch), topic_id=TOPIC_ID, partition=0, is_running_here=runs
+    )
     session = cast("NodeSession", SimpleNamespace(member=TWO))
     return await side._on_ask(session, message, memoryview(b""))
 
 
 async def test_INV_CAN2_who_leads_and_has_a_sound_log_says_so() -> None:
     held = await ask(leading(filled(), leadership(ONE, ONE, THREE)))
-    assert held == LogHeld(log_start_offset=0, high_watermark=BATCHES)
+    assert held == LogHeld(log_start_offset=0, high_watermark=BATCHES, log_end_offset=BATCHES)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,34 @@ async def test_INV_CAN5_nothing_is_put_aside_while_leaders_are_spread(
         await ask(side)
 
 
+async def test_INV_CAN6_of_a_log_that_still_runs_at_the_other_node_the_same_is_said_while_it_is_in_sync() -> (
+    None
+):
+    some = filled()
+    side = leading(some, leadership(ONE, ONE, TWO, THREE))
+    assert (await ask(side, runs=True)).high_watermark == BATCHES
+    side.is_damaged = lambda key: key == some.partition.key
+    with pytest.raises(PeerRefused, match="is damaged at node"):
+        await ask(side, runs=True)
+
+
+@pytest.mark.parametrize(
+    ("present", "why"),
+    [
+        (None, "nobody leads"),
+        (leadership(None, ONE, TWO, THREE), "nobody leads"),
+        (leadership(ONE, ONE, TWO, THREE), "this node leads"),
+        (leadership(TWO, ONE, TWO), "only 1 other nodes are in sync"),
+    ],
+)
+def test_INV_CAN6_a_log_that_runs_goes_on_where_the_region_could_not_without_it(
+    present: Leadership | None, why: str
+) -> None:
+    assert why in str(objection_to_stopping(ONE, present, 2))
+    assert objection_to_stopping(ONE, leadership(TWO, ONE, TWO, THREE), 2) is None
+    assert objection_to_stopping(ONE, leadership(TWO, TWO), 2) is None, "it counts for nothing"
+
+
 # -- the node whose log has stopped ----------------------------------------------------------------
 
 
@@ -150,7 +181,7 @@ class Stopped:
         parts = CopyingAnewParts(
             me=ONE, image=lambda: self.image, partitions=self.some.table, line=cast("Any", SimpleNamespace(clock=self.clock)),
             following=cast("Any", SimpleNamespace(disputed=self.disputed, logs_changed=lambda: None)), follows=lambda: self.follows, logs_changed=lambda: None,
-            counts_on=lambda _, __: False,
+            counts_on=lambda _, __: False, least_others=lambda: 2,
         )  # fmt: skip
         self.side = CopyingAnew(parts)
         monkeypatch.setattr(copying_anew, "asked", self.answer)
@@ -219,3 +250,22 @@ async def test_INV_CAN3_INV_CAN4_evidence_and_what_was_just_copied_is_not_even_a
     assert node.asked == 0
     node.clock.now_ms += 1
     assert await node.why_not() is None
+
+
+async def test_INV_CAN6_a_log_is_stopped_only_behind_the_word_of_the_node_that_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Stopped(monkeypatch)
+    node.some.partition.log.content.failed = None
+    node.sees(leadership(TWO, ONE, TWO, THREE))
+    partition = node.some.partition
+
+    async def refuses(*_: object) -> LogHeld:
+        raise PeerRefused("not-held", "the log is damaged there")
+
+    monkeypatch.setattr(copying_anew, "asked", refuses)
+    assert "the log is damaged there" in str(await node.side.give_up(partition, "a flipped bit"))
+    assert partition.failed is None
+    monkeypatch.setattr(copying_anew, "asked", node.answer)
+    assert await node.side.give_up(partition, "a flipped bit") is None
+    assert "a flipped bit" in str(partition.failed)

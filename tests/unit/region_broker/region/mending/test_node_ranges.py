@@ -4,11 +4,21 @@ from typing import Any, cast
 
 import pytest
 
+from region_broker.controller.cluster_commands import ChangeInSync, ElectLeader
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.log.cleaning.state import CleanMark
 from region_broker.region.mending import node_ranges, range_side
-from region_broker.region.mending.node_ranges import AskNodeRange, NodeRangeSide
+from region_broker.region.mending.node_ranges import AskNodeRange, NodeRanges, NodeRangeSide
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.sessions import NodeSession
+from tests.fixtures.cluster_images import (
+    after,
+    born,
+    in_sync,
+    leader_epoch,
+    led_by_one,
+    member,
+)
 from tests.fixtures.node_logs import TOPIC_ID, Fixture
 from tests.fixtures.scrubbing import BATCHES, filled
 
@@ -70,3 +80,17 @@ async def test_INV_NRG1_nor_what_was_cleaned_or_has_stopped_while_it_was_read(
     monkeypatch.setattr(node_ranges, "sound_range", sound_range)
     with pytest.raises(PeerRefused):
         await side._on_ask(session, message, memoryview(b""))
+
+
+def test_INV_NRG3_asked_are_who_leads_first_and_who_is_in_sync_and_nobody_else() -> None:
+    def asked(image: MetadataImage, me: int) -> list[int]:
+        ranges = NodeRanges(me=member(me), image=lambda: image, line=cast("Any", None))
+        return [other.node_id for other in ranges._others()]
+
+    led_by_three = after(in_sync(), ElectLeader(member(3), leader_epoch(2), 2))
+    assert asked(led_by_three, 1) == [3, 2]
+    assert asked(led_by_three, 3) == [1, 2], "not itself"
+    two = after(led_by_one(), ChangeInSync(member(1), leader_epoch(1), (member(1), member(2)), 1))
+    assert asked(two, 2) == [1], "node 3 is registered, and may lack what was committed"
+    assert asked(two, 3) == [1, 2]
+    assert asked(born(), 1) == []

@@ -447,7 +447,7 @@ async def test_INV_TKO5_what_the_region_had_shown_is_shown_by_the_next_leader_wh
         for partition in pair.us.table:
             partition.rewind_cut(0, is_end=False)
         successor = Successor(pair.us, tmp_path / "successor")
-        cut = successor.service.held_cut()
+        cut = await successor.service.held_cut()
         pair.us.table.maintain(lambda _: None, lambda partition: cut.position_of(partition.key))
         assert [pair.us.partition(number).state.forgotten_below for number in range(2)] == [1, 1]
         await successor.service.take_over_reached()
@@ -462,4 +462,4 @@ async def test_INV_TKO5_where_no_tidemark_can_be_read_nothing_is_forgotten(pair:
     records = pair.us.table.get(TIDEMARK_LEDGER, 0)
     assert records is not None
     records.stop("for a test")
-    assert not pair.us.tidemarks.held_cut().positions
+    assert not (await pair.us.tidemarks.held_cut()).positions

@@ -1,0 +1,78 @@
+"""What one answer to a follower has, and what it says of the region."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from idempotency.identity import LeaderEpoch
+from region_broker.log.cold_reads import Reading
+from region_broker.region.cluster.replica_messages import ReplicaFetch, ReplicaFetched
+from region_broker.region.cluster.replica_sending import (
+    ANSWER_BYTES_MAX,
+    LOGS_AT_ONCE,
+    Copying,
+    FetchSession,
+)
+from tests.fixtures.node_logs import Fixture, InstantClock, batch, fixture
+
+FETCH = ReplicaFetch(
+    leader_epoch=LeaderEpoch(1), positions=(), forgotten=(), wait_ms_max=0, bytes_max=ANSWER_BYTES_MAX
+)  # fmt: skip
+
+
+class Reads:
+    """Reads at once; something happens between two of them."""
+
+    def __init__(self) -> None:
+        self.between: Callable[[], None] = lambda: None
+
+    async def read(self, reading: Reading[Any]) -> Any:
+        found = reading(wait=True)
+        self.between()
+        return found
+
+
+class Region:
+    """Takes writes, or not."""
+
+    acts = True
+
+
+def session_of(some: Fixture, region: Region, reads: Reads) -> FetchSession:
+    logs = {partition.key: partition for partition in some.partitions}
+    session = FetchSession(logs, Copying(), cast("Any", reads), InstantClock(), lambda: region.acts)
+    for key in logs:
+        session.begin(key, 0)
+    return session
+
+
+async def answered(session: FetchSession) -> ReplicaFetched:
+    fetched = (await session.answer(FETCH)).message
+    assert isinstance(fetched, ReplicaFetched)
+    return fetched
+
+
+async def test_INV_RSN6_many_logs_go_in_several_answers_and_none_is_left_out() -> None:
+    some = fixture(partition_count=LOGS_AT_ONCE + 5)
+    for partition in some.partitions:
+        partition.writer.append(batch())
+    session = session_of(some, Region(), Reads())
+    first, second = await answered(session), await answered(session)
+    assert (len(first.parts), len(second.parts)) == (LOGS_AT_ONCE, 5)
+    told = [part.key for part in (*first.parts, *second.parts)]
+    assert sorted(told) == sorted(partition.key for partition in some.partitions)
+
+
+@pytest.mark.parametrize(("before", "behind"), [(True, False), (False, True), (False, False)])
+async def test_INV_RSN7_a_region_that_begins_or_ends_to_act_meanwhile_is_not_said_to(
+    before: bool, behind: bool
+) -> None:
+    some, region, reads = fixture(), Region(), Reads()
+    region.acts = before
+    reads.between = lambda: setattr(region, "acts", behind)
+    assert not (await answered(session_of(some, region, reads))).acts
+
+
+async def test_INV_RSN7_one_that_acts_throughout_is() -> None:
+    assert (await answered(session_of(fixture(), Region(), Reads()))).acts
