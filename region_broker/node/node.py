@@ -485,8 +485,8 @@ class Node:
             lambda: metadata.image, self._cluster.member, known, self.config.region, several=True
         )
 
-    def _is_sure(self) -> bool:
-        return self._replication is None or self._replication.is_sure()
+    def _is_sure(self, partition: Partition) -> bool:
+        return self._replication is None or self._replication.is_sure(partition)
 
     def _is_short(self, partition: Partition) -> bool:
         return self._replication is not None and self._replication.is_short(partition)

@@ -171,7 +171,7 @@ class Replication:
                 me=cluster.member,
                 image=lambda: metadata.image,
                 apply=metadata.apply,
-                acts=lambda: role.acting and self.leadership.leads is not None,
+                acts=lambda: role.acts_steadily and self.leadership.leads is not None,
                 trouble=self.trouble,
                 clock=clock,
             )
@@ -281,10 +281,9 @@ class Replication:
         """Return whether the in-sync set is smaller than the log's `min.insync.replicas` (R1)."""
         return self.groups.leading_of(partition.key).is_short(partition)
 
-    def is_sure(self, partition: Partition | None = None) -> bool:
-        """Return whether this node leads, as far as can be known (INV-RTM5): a log, or the main group."""
-        leading = self.leading if partition is None else self.groups.leading_of(partition.key)
-        return leading.is_sure()
+    def is_sure(self, partition: Partition) -> bool:
+        """Return whether this node leads a log, as far as can be known (INV-RTM5)."""
+        return self.groups.leading_of(partition.key).is_sure()
 
     def keeps_rounds(self, _partition: Partition) -> bool:
         """Return whether D of a log is read here: this node leads the main group, and the region acts (INV-SCU4)."""

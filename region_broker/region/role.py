@@ -6,6 +6,8 @@ INV-RR6  a mirror says that another region acts only while that one answers: aft
          has not, and names the runbook
 INV-RR7  a role begins, and ends by a fence, with one leader for all logs of the region: the election that began the term has ended a
          spread, and leaders are gathered before the region changes what it is
+INV-RR8  leaders are spread only where no reader is waited for that may have read beyond the end of a log before a takeover: who leads a
+         data group would tell it that its place is gone (T26)
 INV-RR4  a change of topics or of a log's start begins only while the gate is open; the last tidemark before a takeover is
          taken, and a role ends, only when all that began have ended: none is acknowledged behind it (T18)
 Link and cut leader never run at the same time: one node copies or publishes, not both. A sequence that is cancelled
@@ -68,6 +70,7 @@ class RegionRole:
         self._services = services
         self._region_epoch = region_epoch
         self._gate_open = False
+        self._readers_are_back = True
         self._reason = "this region is starting; it goes on by itself"
         self._changes = 0
         self._unchanged = asyncio.Event()
@@ -270,6 +273,7 @@ class RegionRole:
         await self.stand_still(reason)
         self._region_epoch = term.region_epoch
         self.on_term(term)
+        self._readers_are_back = not base
         await self._services.settle_logs()
         logs, yielding = self.logs(), CooperativeYield()
         for log in logs:
@@ -297,8 +301,14 @@ class RegionRole:
             log.become_leader(term.leader_epoch)
         self._term = term
 
+    @property
+    def acts_steadily(self) -> bool:
+        """Return whether this region takes writes here, and readers beyond the end of a log wait no more (INV-RR8)."""
+        return self._gate_open and self._readers_are_back
+
     def readers_are_back(self) -> None:
         """Answer readers beyond the end of a log as everywhere: whoever is in a group has rejoined by now (T26)."""
+        self._readers_are_back = True
         for log in self.logs():
             log.readers_ahead = False
 

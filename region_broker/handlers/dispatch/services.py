@@ -307,7 +307,7 @@ class HandlerConfig(Protocol):
         ...
 
 
-def always_sure() -> bool:
+def always_sure(_partition: Partition) -> bool:
     """Return True: a region of one node has no other one that could lead."""
     return True
 
@@ -347,7 +347,7 @@ class Services:
     """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
     is_short: Callable[[Partition], bool] = never_short
     """Tells whether fewer replicas of a partition are in sync than its `min.insync.replicas` (R1)."""
-    is_sure: Callable[[], bool] = always_sure
+    is_sure: Callable[[Partition], bool] = always_sure
     """Tells whether this node, which leads as far as it knows, can be sure of that: what a client would take for the loss of records, or for
     a fault of its own, is not told otherwise (INV-HRD5)."""
     readers: ReaderPlaces | None = None

@@ -248,7 +248,7 @@ class Reading:
                 item.offset, bytes_max, self._isolation, first_batch_always=first, wait=wait
             )
         except OffsetOutOfRange:
-            sure = self._services.is_sure()  # INV-HRD5
+            sure = self._services.is_sure(partition)  # INV-HRD5
             error = ErrorCode.offset_out_of_range if sure else ErrorCode.not_leader_or_follower
             return FetchedRow(item.index, int(error))
         except CorruptRange:

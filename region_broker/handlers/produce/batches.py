@@ -299,7 +299,9 @@ def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) 
         outcome = item.partition.writer.append(item.data, tv2=tv2, ahead=item.ahead)
         if outcome.verdict is AppendVerdict.APPENDED or outcome.verdict is AppendVerdict.DUPLICATE:
             item.outcome = outcome
-        elif outcome.verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE and not ctx.services.is_sure():
+        elif outcome.verdict is AppendVerdict.OUT_OF_ORDER_SEQUENCE and not ctx.services.is_sure(
+            item.partition
+        ):
             text = "another node may lead by now: this one has heard none of those in sync"
             _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, text)  # INV-HRD5
         elif outcome.verdict is AppendVerdict.NOT_LEADER:  # it may lead again before the next one

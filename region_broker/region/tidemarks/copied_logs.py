@@ -74,10 +74,12 @@ class CopiedLogs:
             return partition.commits.durable_end
         return partition.high_watermark
 
-    async def covered(self, key: LogKey) -> CoveredCopy | None:
+    async def covered(self, key: LogKey, durable_end: int | None = None) -> CoveredCopy | None:
         """Return a copy once D may be read from it, in the step in which this returns (INV-SCU1).
 
-        None where the log is gone, or is led here. It waits for as long as that takes.
+        `durable_end`: what was durable in it at one moment after the round was closed; now, where None. All logs of a round are looked at in
+        one moment, or each would wait for what came while the one before it was waited for. None where the log is gone, or is led
+        here. It waits for as long as that takes.
         """
         try:
             while True:
@@ -85,7 +87,11 @@ class CopiedLogs:
                 row = self.metadata.image.leadership_of(key)
                 if partition is None or not self.has(key):
                     return None
-                covers = partition.commits.durable_end
+                covers = (
+                    partition.commits.durable_end
+                )  # less than it was, if the copy was cut since
+                if durable_end is not None:
+                    covers, durable_end = min(covers, durable_end), None
                 if row is None or self.me not in row.in_sync:
                     why = "this node is not in sync with who leads it"
                 elif not (why := await self._until_committed(partition, covers)):

@@ -368,10 +368,11 @@ class CutLeader:
         asked_under: dict[LogKey, LeaderEpoch] = {}
         collection = Collection(number, asked_under)
         saying = None
-        if any(map(self._copies.has, asked)):
+        ends = {key: log.commits.durable_end for key, log in asked.items() if self._copies.has(key)}
+        if ends:
             saying = tasks.create_task(self._copies.say_what_lags(), name="tidemarks-wait")
         for key, partition in asked.items():
-            await self._ask(key, partition, collection, asked_under)
+            await self._ask(key, partition, collection, asked_under, ends.get(key))
         if saying is not None:
             saying.cancel()
         assert not collection.missing, collection.missing
@@ -379,12 +380,13 @@ class CutLeader:
         self._events.put_nowait(PositionsCollected(number))
 
     async def _ask(
-        self, key: LogKey, partition: Partition, collection: Collection, asked_under: dict[LogKey, LeaderEpoch]
+        self, key: LogKey, partition: Partition, collection: Collection, asked_under: dict[LogKey, LeaderEpoch],
+        durable_end: int | None,
     ) -> None:  # fmt: skip
         """Take D of a log; nothing of one that is gone by now (T15)."""
         while True:
             if self._copies.has(key):
-                copy = await self._copies.covered(key)
+                copy = await self._copies.covered(key, durable_end)
                 if copy is not None:
                     asked_under[key] = copy.leader_epoch
                     verdict = collection.take(_answer_of_copy(key, copy, collection.round))

@@ -695,7 +695,7 @@ async def test_INV_HRD5_who_leads_and_is_not_sure_of_it_names_no_fault_that_may_
         )
         assert codes(await client.call(0, 9, produce_of(first))) == {0}
         assert codes(await client.call(0, 9, produce_of(newer))) == {0}
-        fixture.services.is_sure = lambda: False
+        fixture.services.is_sure = lambda _: False
         assert codes(await client.call(0, 9, produce_of(gap))) == {6}
         fenced = await fixture.connect()
         assert codes(await fenced.call(0, 9, produce_of(older))) == {47}, (
@@ -704,7 +704,7 @@ async def test_INV_HRD5_who_leads_and_is_not_sure_of_it_names_no_fault_that_may_
         assert codes(await client.call(1, 12, fetch_of(99))) == {0, 6}
         assert codes(await client.call(1, 12, fetch_of(0))) == {0}
         assert fixture.partition("t").log_end_offset == 2
-        fixture.services.is_sure = lambda: True
+        fixture.services.is_sure = lambda _: True
         again = await fixture.connect()
         assert codes(await again.call(0, 9, produce_of(gap))) == {45}
         assert codes(await again.call(1, 12, fetch_of(99))) == {0, 1}

@@ -71,6 +71,9 @@ class Services:
         gate = "open" if self.role.acting else "closed"
         return f"gate {gate}, {'leads' if self.some.partition.is_leader else 'follows'}"
 
+    def is_steady(self) -> bool:
+        return self.role.acts_steadily
+
     def _logs(self) -> Iterable[RegionLog]:
         return cast("Iterable[RegionLog]", list(self.some.table))
 
@@ -144,6 +147,20 @@ async def test_INV_LSH5_a_node_follows_before_changes_under_way_have_ended() -> 
             assert services.role.serving is None
         with pytest.raises(NotLeader):
             waiting.result()
+
+
+async def test_INV_RR8_a_region_that_took_over_acts_steadily_once_readers_are_back() -> None:
+    async with played() as services:
+        await services.act()
+        services.role.open_gate()
+        assert services.is_steady()
+        key = services.some.partition.key
+        await services.role.act(TERM, adopts=False, base={key: 0}, reason="it took over")
+        services.role.open_gate()
+        assert services.role.acting
+        assert not services.is_steady()
+        services.role.readers_are_back()
+        assert services.is_steady()
 
 
 async def test_INV_RR4_a_last_tidemark_that_waits_is_refused_where_the_term_ends_meanwhile() -> (
