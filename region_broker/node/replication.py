@@ -171,7 +171,9 @@ class Replication:
                 me=cluster.member,
                 image=lambda: metadata.image,
                 apply=metadata.apply,
-                acts=lambda: role.acts_steadily and self.leadership.leads is not None,
+                acts=lambda: (
+                    role.acting and not role.awaits_readers and self.leadership.leads is not None
+                ),
                 trouble=self.trouble,
                 clock=clock,
             )

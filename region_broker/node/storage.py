@@ -319,7 +319,9 @@ async def _open_identified(
     )
     try:
         image = store.image
-        if cluster_of is not None:  # which has only seen the snapshot that its log begins with
+        if cluster_of is not None and found is not None:
+            # It has only seen the snapshot that its log begins with. A folder that has lost its identity is judged by that alone: what the log
+            # says beyond it is no proof that this folder is whole.
             image = region_in_log(folder / METADATA_FILE, ports.disk) or image
         _check_contradictions(image, config)
         _check_whole(folder, found, image, ports.disk)

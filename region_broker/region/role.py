@@ -70,7 +70,8 @@ class RegionRole:
         self._services = services
         self._region_epoch = region_epoch
         self._gate_open = False
-        self._readers_are_back = True
+        self.awaits_readers = False
+        """Whether readers beyond the end of a log wait, as they may have read on before a takeover (INV-RR8)."""
         self._reason = "this region is starting; it goes on by itself"
         self._changes = 0
         self._unchanged = asyncio.Event()
@@ -273,7 +274,7 @@ class RegionRole:
         await self.stand_still(reason)
         self._region_epoch = term.region_epoch
         self.on_term(term)
-        self._readers_are_back = not base
+        self.awaits_readers = bool(base)
         await self._services.settle_logs()
         logs, yielding = self.logs(), CooperativeYield()
         for log in logs:
@@ -301,14 +302,9 @@ class RegionRole:
             log.become_leader(term.leader_epoch)
         self._term = term
 
-    @property
-    def acts_steadily(self) -> bool:
-        """Return whether this region takes writes here, and readers beyond the end of a log wait no more (INV-RR8)."""
-        return self._gate_open and self._readers_are_back
-
     def readers_are_back(self) -> None:
         """Answer readers beyond the end of a log as everywhere: whoever is in a group has rejoined by now (T26)."""
-        self._readers_are_back = True
+        self.awaits_readers = False
         for log in self.logs():
             log.readers_ahead = False
 

@@ -19,6 +19,11 @@ def test_INV_CSJ1_INV_CSW1_INV_CSW2_INV_CSR1_nothing_is_lost_doubled_or_torn() -
     assert any(outcome.counted[each.value] for each in Fault), "nothing has happened"
     assert outcome.counted["acked"] > 0
     assert outcome.counted["committed"] > 0
+
+
+def test_INV_CSR1_readers_of_a_rack_are_served_by_followers_where_one_node_leads_all() -> None:
+    outcome = play(2, minutes=MINUTES, without=frozenset({"spread"}))
+    assert not outcome.violations, outcome
     assert outcome.counted["read at followers"] > 0
 
 

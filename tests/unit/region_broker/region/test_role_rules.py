@@ -72,7 +72,7 @@ class Services:
         return f"gate {gate}, {'leads' if self.some.partition.is_leader else 'follows'}"
 
     def is_steady(self) -> bool:
-        return self.role.acts_steadily
+        return self.role.acting and not self.role.awaits_readers
 
     def _logs(self) -> Iterable[RegionLog]:
         return cast("Iterable[RegionLog]", list(self.some.table))
