@@ -1,6 +1,7 @@
-"""ElectLeaders (43), versions 0-2: one node of a region leads every partition of it, so there is nobody to be preferred.
+"""ElectLeaders (43), versions 0-2: who leads a partition is no client's to say, so there is nobody to be preferred.
 
 v1: the kind of election, an error for the whole.  v2: flexible.
+One node leads every partition of a region, or each group of them goes to its preferred node by itself (ADR 53).
 The node that answers leads: others forward the request. A partition that has stopped there cannot be led by another node alone, as
 all of them are led together: PREFERRED_LEADER_NOT_AVAILABLE, or ELIGIBLE_LEADERS_NOT_AVAILABLE where an unclean election was
 asked for. Another leader is an operator's order to the region, not one of a Kafka client. Where all partitions are meant, those that need none are left out.
