@@ -28,11 +28,11 @@ from typing import Any, Final, Protocol
 import msgspec
 from aiohttp import web
 
-from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.refusals import CommandRefused
+from region_broker.http_api.orders import metadata_problem, order_of
 from region_broker.http_api.problems import answer, problem
 
-_JSON: Final = "application/json"
 KINDS: Final = ("drain", "elect", "unclean-election", "remove", "spread", "gather")
 OF_NO_NODE: Final = frozenset({"elect", "spread", "gather"})
 """Orders that may, or do, name no node."""
@@ -113,21 +113,13 @@ def add_node_routes(app: web.Application, api: AddingApi) -> None:
     """Add the route by which a region grows."""
 
     async def add_node(request: web.Request) -> web.Response:
-        if request.content_type != _JSON:
-            return problem(415, "not-json", f"send the order as {_JSON}")
-        try:
-            body = msgspec.json.decode(await request.read(), type=AddNodeBody)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            detail = f'{error}; send {{"node_id": 2, "peer": "host:port"}}'
-            return problem(400, "bad-order", detail)
+        body = await order_of(request, AddNodeBody, '{"node_id": 2, "peer": "host:port"}')
+        if isinstance(body, web.Response):
+            return body
         try:
             return answer(await api.add(body, dry_run=body.dry_run))
-        except CommandRefused as error:
-            return problem(409, error.code, error.reason)
-        except MetadataInDoubt as error:
-            return problem(504, "outcome-unknown", str(error))
-        except MetadataUnwritable as error:
-            return problem(503, "metadata-unwritable", str(error))
+        except (CommandRefused, MetadataUnwritable) as error:
+            return metadata_problem(error)
 
     app.router.add_post("/v1/cluster/nodes", add_node)
 
@@ -136,12 +128,9 @@ def _order_route(
     api: ClusterApi, kind: str
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def take(request: web.Request) -> web.Response:
-        if request.content_type != _JSON:
-            return problem(415, "not-json", f"send the order as {_JSON}")
-        try:
-            body = msgspec.json.decode(await request.read(), type=ClusterOrderBody)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            return problem(400, "bad-order", f'{error}; send {{"node_id": 1}}')
+        body = await order_of(request, ClusterOrderBody, '{"node_id": 1}')
+        if isinstance(body, web.Response):
+            return body
         if body.node_id is None and kind not in OF_NO_NODE:
             return problem(400, "bad-order", 'say which node is meant: {"node_id": 1}')
         try:

@@ -10,16 +10,15 @@ Not here: when it is refused (`region_broker.controller.cluster_levels`).
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.refusals import CommandRefused
-from region_broker.http_api.problems import answer, problem
-
-_JSON: Final = "application/json"
+from region_broker.http_api.orders import metadata_problem, order_of
+from region_broker.http_api.problems import answer
 
 
 class FeaturesApi(Protocol):
@@ -53,22 +52,15 @@ def add_feature_routes(app: web.Application, api: FeaturesApi) -> None:
         return answer(api.describe())
 
     async def raise_level(request: web.Request) -> web.Response:
-        if request.content_type != _JSON:
-            return problem(415, "not-json", f"send the order as {_JSON}")
-        try:
-            body = msgspec.json.decode(await request.read(), type=RaiseBody)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            return problem(400, "bad-order", f'{error}; send {{"level": 2}}')
+        body = await order_of(request, RaiseBody, '{"level": 2}')
+        if isinstance(body, web.Response):
+            return body
         level = api.supported[-1] if body.level is None else body.level
         before = api.describe()["finalized"]
         try:
             changed = await api.raise_to(level, dry_run=body.dry_run)
-        except CommandRefused as error:
-            return problem(409, error.code, error.reason)
-        except MetadataInDoubt as error:
-            return problem(504, "outcome-unknown", str(error))
-        except MetadataUnwritable as error:
-            return problem(503, "metadata-unwritable", str(error))
+        except (CommandRefused, MetadataUnwritable) as error:
+            return metadata_problem(error)
         outcome = {"level": level, "before": before, "changed": changed, "dry_run": body.dry_run}
         return answer({**api.describe(), **outcome})
 

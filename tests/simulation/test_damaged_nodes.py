@@ -523,6 +523,21 @@ async def test_INV_CAN4_a_disk_on_which_copies_stop_is_tried_less_and_less_often
         assert kept_aside(follower) == ["0.damaged"], "what was copied in vain is removed"
 
 
+def proposals_held_back(leader: Member) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold back who is to be in sync, as a leader proposes it: one event says that something is held, the other one lets it go."""
+    metadata = leader.node.storage.metadata
+    apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
+
+    async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
+        if isinstance(command, ChangeInSync):
+            held.set()
+            await goes_on.wait()
+        return await apply(command, in_term=in_term)
+
+    metadata.apply = late  # type: ignore[method-assign]
+    return held, goes_on
+
+
 async def test_INV_CAN2_a_log_stays_while_a_proposal_may_still_count_its_node_in(
     tmp_path: Path,
 ) -> None:
@@ -531,16 +546,7 @@ async def test_INV_CAN2_a_log_stays_while_a_proposal_may_still_count_its_node_in
         follower = others(cluster, leader)[0]
         await follower.kill()
         await cluster.until(lambda: len(leadership(leader).in_sync) == 2, "it is out")
-        metadata = leader.node.storage.metadata
-        apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
-
-        async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
-            if isinstance(command, ChangeInSync):
-                held.set()
-                await goes_on.wait()
-            return await apply(command, in_term=in_term)
-
-        metadata.apply = late  # type: ignore[method-assign]
+        held, goes_on = proposals_held_back(leader)
         await follower.start()
         async with asyncio.timeout(WITHIN_S):
             await held.wait()
@@ -560,16 +566,7 @@ async def test_INV_NRP5_a_proposal_of_a_former_life_does_not_say_that_a_lost_log
         follower = others(cluster, leader)[0]
         await follower.kill()
         await cluster.until(lambda: len(leadership(leader).in_sync) == 2, "it is out")
-        metadata = leader.node.storage.metadata
-        apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
-
-        async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
-            if isinstance(command, ChangeInSync):
-                held.set()
-                await goes_on.wait()
-            return await apply(command, in_term=in_term)
-
-        metadata.apply = late  # type: ignore[method-assign]
+        held, goes_on = proposals_held_back(leader)
         await follower.start()
         async with asyncio.timeout(WITHIN_S):
             await held.wait()

@@ -14,7 +14,6 @@ from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.routes_cluster import AddNodeBody
 from region_broker.node import GrowingNode, Ports
 from region_broker.node.cluster_node import ClusterNode
-from tests.fixtures.born_folders import birth_at, with_history
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
 from tests.simulation.region_cluster import REGION, Cluster, Member
@@ -49,13 +48,6 @@ class GrowingMember(Member):
     @override
     def config(self) -> NodeConfig:
         return NodeConfig.build({**self.file, **self.settings}, self.name)
-
-    @override
-    def make_folder(self) -> None:
-        if self.node_id == 1:
-            with_history(
-                self.disk, self.folder, cluster_id=CLUSTER_ID, region=REGION, node_id=1, history=birth_at(REGION, 0)
-            )  # fmt: skip
 
     @override
     async def open(self) -> None:
