@@ -186,7 +186,7 @@ def _places(counts: tuple[int, int], port: int, held: contextlib.ExitStack) -> l
             f"--port {port} leaves no room: {total} nodes would need ports up to {last}"
         )
     ports = (
-        _free_ports(3 * total, held)
+        free_ports(3 * total, held)
         if port == 0
         else [port + PORTS_PER_NODE * i + j for i in range(total) for j in range(3)]
     )
@@ -205,7 +205,7 @@ def _places(counts: tuple[int, int], port: int, held: contextlib.ExitStack) -> l
     ]
 
 
-def _free_ports(count: int, held: contextlib.ExitStack) -> list[int]:
+def free_ports(count: int, held: contextlib.ExitStack) -> list[int]:
     """Return ports that are free now, that the system gives to no connection that is dialled (INV-LC4), and that `held` keeps
     from other clusters (INV-LC5)."""
     chance = SystemChance()
