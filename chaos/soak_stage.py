@@ -71,6 +71,14 @@ class ClusterStage:
         for name, code in self.cluster.dead().items():
             self.blame(f"the node of {name} ended by itself with exit code {code}")
 
+    def stop_failed(self, *names: str) -> None:
+        """Stop nodes whose disks have failed; they may have ended by that. Blame any other that has."""
+        if ended := self.cluster.dead():
+            self.tell(f"  ended by their disk: {ended}")
+            for each in set(ended) - set(names):
+                self.blame(f"the node of {each} ended by itself with exit code {ended[each]}")
+        self.cluster.stop([name for name in names if self.cluster.pids(name)])
+
 
 class SoakStage(ClusterStage):
     """The regions of a soak or a drill; `primary`, `mirror` and `mend` are for the two of a soak."""

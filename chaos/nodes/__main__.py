@@ -73,7 +73,7 @@ def main(  # noqa: PLR0913 -- one for each option
     if not is_inside() and set(wanted) & set(INSIDE_FAULTS):
         if "java" in clients:
             fetched()  # the drill's own network reaches no registry
-        begin_inside(sys.argv[1:])
+        begin_inside("chaos.nodes", sys.argv[1:])
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-nodes-{seed}-"))
     stage = NodesStage(seed, folder / "cluster", wanted)
     load = Load(tellers, producers, workers, rows, [each for each in clients.split(",") if each])

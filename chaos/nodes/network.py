@@ -28,8 +28,8 @@ def is_inside() -> bool:
     return _INSIDE in os.environ
 
 
-def begin_inside(arguments: Sequence[str]) -> NoReturn:
-    """Become `python -m chaos.nodes` with these arguments, in network and mount namespaces of its own; raises OSError."""
+def begin_inside(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Become `python -m MODULE` with these arguments, in network and mount namespaces of its own; raises OSError."""
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = [
         "unshare",
@@ -38,7 +38,7 @@ def begin_inside(arguments: Sequence[str]) -> NoReturn:
         "--mount",
         sys.executable,
         "-m",
-        "chaos.nodes",
+        module,
         *arguments,
     ]
     os.execvpe(command[0], command, {**os.environ, _INSIDE: "1"})

@@ -5,23 +5,18 @@ Only processes of its own cluster are ever signalled. What does not come about i
 Not here: which faults (`plan`), clients (`clients`).
 """
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from random import Random
-from typing import IO, Final
+from typing import Final
 
-from chaos.nodes.disks import FailingDisks, SmallDisks
+from chaos.nodes.hurting import LastingFaults
 from chaos.nodes.looks import RegionLook
-from chaos.nodes.network import NodeNetworks
-from chaos.nodes.plan import DISK_FAULTS, PLAIN_FAULTS, Fault, Victim
+from chaos.nodes.plan import DISK_FAULTS, LASTING_FAULTS, PLAIN_FAULTS, Fault, Victim
 from chaos.soak_stage import ClusterStage
 from region_broker.workbench import stage
-from region_broker.workbench.local_cluster import NodeProcess
 from region_broker.workbench.node_http import ApiError, request
 
 REGION: Final = "eu"
@@ -39,17 +34,7 @@ class NodesStage(ClusterStage):
         """Plan it, and make the networks and disks that these faults need; nothing is started. Raises OSError."""
         super().__init__(folder, 1, Random(seed), node_count=NODES)
         self.folder = folder
-        names = [node.name for node in self.cluster.plan.nodes]
-        self._networks = NodeNetworks(names) if Fault.CUT in faults else None
-        self._small = self._failing = None
-        if Fault.FULL in faults:
-            data_dirs = {name: self.cluster.data_dir(name) for name in names}
-            self._small = SmallDisks(folder / "disks", data_dirs)
-        if Fault.EIO in faults:
-            self._failing = FailingDisks(folder / "disks", names)
-        if self._networks is not None:
-            self.cluster.plan = self._networks.placed(self.cluster.plan)
-        self.cluster.start_by(self._start_process)
+        self._lasting = LastingFaults(self.cluster, folder, faults)
         self._look = RegionLook(self.cluster.place(REGION))
 
     @property
@@ -142,22 +127,6 @@ class NodesStage(ClusterStage):
         ]
         return self._nodes()[node_id], "+".join(roles) or "follower"
 
-    def _start_process(self, command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
-        """Start a node in its network and on its disk; the command names its configuration last."""
-        config = Path(command[-1])
-        (name,) = [
-            n.name
-            for n in self.cluster.plan.nodes
-            if self.cluster.data_dir(n.name) == config.parent
-        ]
-        prefix = [] if self._networks is None else self._networks.prefix(name)
-        extra = {} if self._failing is None else self._failing.environment(name)
-        return subprocess.Popen(
-            [*prefix, sys.executable, "-m", "region_broker", *command],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-            env={**os.environ, **extra},
-        )  # fmt: skip
-
     def hurt(self, fault: Fault, name: str) -> None:
         """Do it; a node that ends by it is not started again yet."""
         match fault:
@@ -171,49 +140,22 @@ class NodesStage(ClusterStage):
                     self.cluster.signal(name, signal.SIGCONT)
             case Fault.RESTART:
                 self.cluster.stop([name])
-            case Fault.CUT:
-                assert self._networks is not None
-                self._networks.cut(name)
-            case Fault.FULL:
-                assert self._small is not None
-                self._small.fill(name)
-            case Fault.EIO:
-                assert self._failing is not None
-                self._failing.fail(name)
+            case Fault.CUT | Fault.FULL | Fault.EIO:
+                self._lasting.begin(fault, name)
 
     def mend(self, fault: Fault, name: str) -> None:
         """End a fault that lasts, restart a node whose disk it was, and start a node that does not run."""
-        match fault:
-            case Fault.CUT:
-                assert self._networks is not None
-                self._networks.heal(name)
-            case Fault.FULL:
-                assert self._small is not None
-                self._small.free(name)
-            case Fault.EIO:
-                assert self._failing is not None
-                self._failing.mend(name)
-            case Fault.KILL | Fault.PAUSE | Fault.RESTART:
-                pass  # nothing lasts but that it may not run
+        if fault in LASTING_FAULTS:
+            self._lasting.end(fault, name)
         if fault in DISK_FAULTS:
-            self._end(name)
+            self.stop_failed(name)
         if not self.cluster.pids(name):
             self.cluster.start([name])
 
     def close(self) -> None:
         """Stop all nodes, and let their disks go."""
         self.cluster.stop()
-        if self._small is not None:
-            self._small.close()
-
-    def _end(self, name: str) -> None:
-        """Stop a node; one whose disk has failed may have ended by itself."""
-        if ended := self.cluster.dead():
-            self.tell(f"  ended by their disk: {ended}")
-            for each in set(ended) - {name}:
-                self.blame(f"the node of {each} ended by itself with exit code {ended[each]}")
-        if self.cluster.pids(name):
-            self.cluster.stop([name])
+        self._lasting.close()
 
 
 def _resident_mb(pid: int) -> float:

@@ -16,12 +16,14 @@ from typing import Any
 import click
 from confluent_kafka import KafkaException
 
+from chaos.nodes.network import begin_inside, is_inside
+from chaos.nodes.plan import INSIDE_FAULTS, Fault
 from chaos.regions.figures import lines, summary
-from chaos.regions.plan import Kind, rounds
+from chaos.regions.plan import BLOWS, Kind, rounds
 from chaos.regions.play import RegionsDrill
 from chaos.regions.stage import RegionsStage
 from chaos.writers.fleet import CLIENTS, Fleet
-from chaos.writers.java_program import JavaMissingError
+from chaos.writers.java_program import JavaMissingError, fetched
 from region_broker.client import ACROSS_REGIONS
 from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.node_http import ApiError
@@ -32,6 +34,7 @@ Examples:
   python -m chaos.regions --rounds 4
   python -m chaos.regions --rounds 50 --kinds failover --seed 7 -o json
   python -m chaos.regions --rounds 10 --kinds pair --clients confluent,aiokafka
+  python -m chaos.regions --rounds 25 --kinds pair --faults kill,cut,full,eio
 """
 
 
@@ -54,6 +57,13 @@ def _one_of(known: Sequence[str]) -> Any:
     show_default=True,
     help="Of which kinds, with commas.",
     callback=_one_of([kind.name.lower() for kind in Kind]),
+)
+@click.option(
+    "--faults",
+    default=",".join(each.name.lower() for each in BLOWS),
+    show_default=True,
+    help=f"What pairs are made of, with commas: {', '.join(each.name.lower() for each in Fault)}. Cut and full need root, or unshare.",
+    callback=_one_of([fault.name.lower() for fault in Fault]),
 )
 @click.option(
     "--clients",
@@ -83,12 +93,17 @@ def _one_of(known: Sequence[str]) -> Any:
     help="How to print the summary; rounds are told on standard error then.",
 )  # fmt: skip
 def main(  # noqa: PLR0913 -- one for each option
-    *, seed: int, count: int, kinds: list[str], clients: list[str], writers: int, switches: float,
+    *, seed: int, count: int, kinds: list[str], faults: list[str], clients: list[str], writers: int, switches: float,
     minutes: float | None, keep: bool, output: str,
 ) -> None:  # fmt: skip
     """Play a drill of regions: in half of the rounds the primary region is killed as a whole, with a node already dead on either side."""
+    wanted = [Fault[each.upper()] for each in faults]
+    if not is_inside() and set(wanted) & set(INSIDE_FAULTS):
+        if "java" in clients:
+            fetched()  # the drill's own network reaches no registry
+        begin_inside("chaos.regions", sys.argv[1:])
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-regions-{seed}-"))
-    stage = RegionsStage(seed, folder / "cluster")
+    stage = RegionsStage(seed, folder / "cluster", wanted)
     stage.on_stderr = output == "json"
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
     try:
@@ -101,7 +116,8 @@ def main(  # noqa: PLR0913 -- one for each option
     drill = RegionsDrill(stage, fleet)
     try:
         drill.set_up()
-        drill.play(rounds(seed, count, [Kind[each.upper()] for each in kinds], switches), minutes)
+        planned = rounds(seed, count, [Kind[each.upper()] for each in kinds], switches, wanted)
+        drill.play(planned, minutes)
     except (StageError, ClusterError, ApiError, KafkaException, OSError) as error:
         stage.blame(f"the drill could not go on: {error!r}: {stage.state()}")
     finally:

@@ -12,7 +12,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from chaos.nodes.plan import Fault
 
 Item = TypeVar("Item")
 
@@ -21,14 +23,7 @@ class Kind(enum.Enum):
     """What a round is."""
 
     FAILOVER = "the primary region is killed as a whole, and the other one takes over by order"
-    PAIR = "a node of either region is killed or stopped at once; the same region goes on"
-
-
-class Hurt(enum.Enum):
-    """What happens to one node."""
-
-    KILL = "SIGKILL, started again at the end of the round"
-    PAUSE = "SIGSTOP for some seconds, then SIGCONT"
+    PAIR = "a node of either region is hurt at once; the same region goes on"
 
 
 class Role(enum.Enum):
@@ -49,12 +44,12 @@ class Way(enum.Enum):
 class Blow:
     """One node of a region is hurt."""
 
-    hurt: Hurt
+    fault: Fault
     role: Role
 
     def __str__(self) -> str:
         """Return it in two words."""
-        return f"{self.hurt.name.lower()} {self.role.name.lower()}"
+        return f"{self.fault.name.lower()} {self.role.name.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +76,25 @@ class Round:
         return f"{self.kind.name.lower()}: {sides}{runner}"
 
 
-_KILLS = tuple(Blow(Hurt.KILL, role) for role in Role)
-_BLOWS = tuple(Blow(hurt, role) for hurt, role in product(Hurt, Role))
+BLOWS: Final = (Fault.KILL, Fault.PAUSE)
+"""What pairs are made of, if nothing else is wanted."""
+_KILLS = tuple(Blow(Fault.KILL, role) for role in Role)
 _FAILOVERS: tuple[tuple[Blow | None, Blow | None], ...] = (
     *product(_KILLS, _KILLS),
     *((blow, None) for blow in _KILLS),
 )
 """A node dead on either side; or none in the region that takes over, which loses the one that runs the step (INV-DRP2)."""
-_PAIRS: tuple[tuple[Blow | None, Blow | None], ...] = tuple(product(_BLOWS, _BLOWS))
 
 
 def rounds(
-    seed: int, count: int, kinds: Sequence[Kind] = tuple(Kind), switch_share: float = 0.2
-) -> Iterator[Round]:
-    """Deal out kinds in turns of chance, and the cases of each in an order of chance, again and again."""
+    seed: int, count: int, kinds: Sequence[Kind] = tuple(Kind), switch_share: float = 0.2,
+    faults: Sequence[Fault] = BLOWS,
+) -> Iterator[Round]:  # fmt: skip
+    """Deal out kinds in turns of chance, and the cases of each in an order of chance, again and again. `faults`: of pairs."""
+    blows = [Blow(fault, role) for fault, role in product(faults, Role)]
+    all_cases: dict[Kind, Sequence[tuple[Blow | None, Blow | None]]] = {
+        Kind.FAILOVER: _FAILOVERS, Kind.PAIR: list(product(blows, blows)),
+    }  # fmt: skip
     chance = random.Random(seed)
     dealt: list[Kind] = []
     cases: dict[Kind, list[tuple[Blow | None, Blow | None]]] = {kind: [] for kind in Kind}
@@ -103,7 +103,7 @@ def rounds(
             dealt = _shuffled(kinds, chance) if number < count else [kinds[0]]
         kind = dealt.pop()
         if not cases[kind]:
-            cases[kind] = _shuffled(_FAILOVERS if kind is Kind.FAILOVER else _PAIRS, chance)
+            cases[kind] = _shuffled(all_cases[kind], chance)
         acting, mirror = cases[kind].pop()
         runner_dies = kind is Kind.FAILOVER and mirror is None
         yield Round(

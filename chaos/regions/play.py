@@ -13,10 +13,11 @@ from confluent_kafka import KafkaException
 
 from chaos.history import Seen, seen
 from chaos.nodes.figures import longest_pause_s
+from chaos.nodes.plan import Fault
 from chaos.readers import read_all
 from chaos.regions.figures import Played
 from chaos.regions.judge import Told, Verdict, judged
-from chaos.regions.plan import Blow, Hurt, Kind, Round
+from chaos.regions.plan import Blow, Kind, Round
 from chaos.regions.stage import NODES, REGIONS, RegionsStage
 from chaos.transfers import ACCOUNTS
 from chaos.writers.fleet import Fleet
@@ -76,12 +77,11 @@ class RegionsDrill:
 
     def tear_down(self) -> None:
         """Stop writers and nodes."""
-        self.stage.resume_all()
+        self.stage.mend_all()
         left = self.fleet.stop()
         if left:
             self.stage.tell(f"never let go by their clients: {', '.join(left)}")
-        self.stage.check_ends()
-        self.stage.cluster.stop()
+        self.stage.close()
 
     def _play(self, each: Round) -> None:
         errors = self.fleet.journal.errors_now()
@@ -94,7 +94,7 @@ class RegionsDrill:
         else:
             self._hurt_both(each)
         back_s = time.monotonic()
-        self.stage.resume_all()
+        self.stage.mend_all()
         self.stage.start_missing()
         self.stage.wait_whole(self.acting, self.mirror)
         whole_s = time.monotonic()
@@ -117,18 +117,21 @@ class RegionsDrill:
 
     def _hurt(self, region: str, blow: Blow | None) -> None:
         if blow is not None:
-            self.stage.hurt(self.stage.node_of(region, blow.role), blow.hurt)
+            self.stage.hurt(self.stage.node_of(region, blow.role), blow.fault)
 
     def _hurt_both(self, each: Round) -> None:
         """Hurt a node on either side at once, and leave it at that for a while."""
         meant = [
-            (self.stage.node_of(region, blow.role), blow.hurt)
+            (self.stage.node_of(region, blow.role), blow.fault)
             for region, blow in ((self.acting, each.acting), (self.mirror, each.mirror))
             if blow is not None
         ]
-        for name, hurt in meant:
-            self.stage.hurt(name, hurt)
-        time.sleep(PAUSED_S if any(hurt is Hurt.PAUSE for _, hurt in meant) else DOWN_S)
+        for name, fault in meant:
+            self.stage.hurt(name, fault)
+        time.sleep(PAUSED_S if any(fault is Fault.PAUSE for _, fault in meant) else DOWN_S)
+        self.stage.resume_all()
+        if self.stage.lasts:
+            self._await_progress(time.monotonic(), f"round {each.number}, while it lasts")
 
     def _fail_over(self, each: Round) -> tuple[float, float]:
         """Play it; return when the primary region was gone, and after how long the other one acted."""
@@ -145,7 +148,7 @@ class RegionsDrill:
         self.fleet.journal.next_term()
         self.stage.order_by(each.way, self.acting)
         if each.runner_dies:
-            self.stage.hurt(runner, Hurt.KILL)
+            self.stage.hurt(runner, Fault.KILL)
         self.stage.wait_acting("failover", self.acting)
         after_s = time.monotonic() - lost_s
         self._epochs[self._epoch()] = ended_term

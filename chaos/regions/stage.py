@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from chaos.nodes.hurting import LastingFaults
 from chaos.nodes.looks import RegionLook
-from chaos.regions.plan import Hurt, Role, Way
+from chaos.nodes.plan import DISK_FAULTS, Fault
+from chaos.regions.plan import BLOWS, Role, Way
 from chaos.soak_stage import ClusterStage
 from region_broker.workbench import stage
 from region_broker.workbench.leading_node import LeadingNode
@@ -32,12 +34,14 @@ _AGAIN_S: Final = 0.2
 
 
 class RegionsStage(ClusterStage):
-    """Two regions in `folder`; `seed` draws the cluster's id."""
+    """Two regions in `folder`; `seed` draws the cluster's id. `faults`: what is to be done to nodes."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
-        """Plan it; nothing is started."""
+    def __init__(self, seed: int, folder: Path, faults: Collection[Fault] = BLOWS) -> None:
+        """Plan it, and make the networks and disks that these faults need; nothing is started. Raises OSError."""
         super().__init__(folder, len(REGIONS), Random(seed), node_count=NODES)
         self.folder = folder
+        self._lasting = LastingFaults(self.cluster, folder, faults)
+        self._befallen: dict[str, Fault] = {}
         self._looks = {name: RegionLook(self.cluster.place(name)) for name in REGIONS}
         self._paused: set[str] = set()
         self._listed: dict[str, dict[tuple[int, str], Mapping[str, Any]]] = {}
@@ -81,19 +85,44 @@ class RegionsStage(ClusterStage):
         (name,) = [n.name for n in self.cluster.place(region).nodes if n.node_id == found[0]]
         return name
 
-    def hurt(self, name: str, hurt: Hurt) -> None:
-        """Kill or stop a node."""
-        if hurt is Hurt.KILL:
-            self.cluster.kill(name)
-        else:
-            self.cluster.signal(name, signal.SIGSTOP)
-            self._paused.add(name)
+    def hurt(self, name: str, fault: Fault) -> None:
+        """Do it to a node, until `mend_all`."""
+        match fault:
+            case Fault.KILL:
+                self.cluster.kill(name)
+            case Fault.RESTART:
+                self.cluster.stop([name])
+            case Fault.PAUSE:
+                self.cluster.signal(name, signal.SIGSTOP)
+                self._paused.add(name)
+            case Fault.CUT | Fault.FULL | Fault.EIO:
+                self._lasting.begin(fault, name)
+                self._befallen[name] = fault
+
+    @property
+    def lasts(self) -> bool:
+        """Whether something has befallen a node that lasts until it is mended."""
+        return bool(self._befallen)
 
     def resume_all(self) -> None:
         """Let those go on that were stopped."""
         for name in sorted(self._paused):
             self.cluster.signal(name, signal.SIGCONT)
         self._paused.clear()
+
+    def mend_all(self) -> None:
+        """Let all go on, and end what lasts; who had it at its disk is stopped, as the runbook says."""
+        self.resume_all()
+        for name, fault in self._befallen.items():
+            self._lasting.end(fault, name)
+        self.stop_failed(*(name for name, fault in self._befallen.items() if fault in DISK_FAULTS))
+        self._befallen.clear()
+
+    def close(self) -> None:
+        """Stop all nodes, and let their disks go."""
+        self.check_ends()
+        self.cluster.stop()
+        self._lasting.close()
 
     def kill_region(self, region: str) -> None:
         """Kill what runs of a region."""

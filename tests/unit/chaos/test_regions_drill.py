@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos.history import Attempt, Outcome, Seen
+from chaos.nodes.plan import Fault
 from chaos.regions.figures import Played, lines, spread_ms, summary
 from chaos.regions.judge import Told, judged
-from chaos.regions.plan import Blow, Hurt, Kind, Role, rounds
+from chaos.regions.plan import Blow, Kind, Role, rounds
 from chaos.writers.writer import TOPIC
 
 
@@ -19,6 +20,9 @@ def test_INV_DRP1_half_of_the_rounds_are_failovers_and_a_seed_is_one_drill() -> 
     pairs = [(each.acting, each.mirror) for each in dealt if each.kind is Kind.PAIR]
     assert len(set(pairs)) == 16
     assert {each.kind for each in rounds(7, 6, [Kind.PAIR])} == {Kind.PAIR}
+    wanted = (Fault.CUT, Fault.EIO)
+    blows = {each.mirror for each in rounds(7, 16, [Kind.PAIR], faults=wanted)}
+    assert blows == {Blow(fault, role) for fault in wanted for role in Role}
 
 
 def test_INV_DRP2_a_region_that_goes_on_loses_one_node_at_a_time() -> None:
@@ -26,7 +30,7 @@ def test_INV_DRP2_a_region_that_goes_on_loses_one_node_at_a_time() -> None:
         if each.kind is Kind.FAILOVER:
             assert each.acting is not None
             assert each.runner_dies == (each.mirror is None)
-            assert {blow.hurt for blow in (each.acting, each.mirror) if blow} == {Hurt.KILL}
+            assert {blow.fault for blow in (each.acting, each.mirror) if blow} == {Fault.KILL}
         else:
             assert not each.runner_dies
             assert each.acting is not None
@@ -37,7 +41,7 @@ def test_a_round_says_what_is_done_on_either_side() -> None:
     told = {str(each) for each in rounds(3, 200)}
     assert "failover: kill leader | nothing, then the node that runs the step" in told
     assert "pair: pause follower | kill leader" in told
-    assert str(Blow(Hurt.KILL, Role.LEADER)) == "kill leader"
+    assert str(Blow(Fault.KILL, Role.LEADER)) == "kill leader"
 
 
 def attempt(number: int, term: int, outcome: Outcome = Outcome.COMMITTED) -> Attempt:
