@@ -1,4 +1,5 @@
-"""How a region of several nodes stands, asked of its nodes as clients ask: who leads the logs, whether all are in sync.
+"""How a region of several nodes stands, asked of its nodes as clients ask: who leads the logs, whether all are in sync,
+whether leaders are spread.
 
 Not here: whose processes run (`stage`).
 """
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from chaos.nodes.quorum import Quorum, quorum
 from region_broker.workbench.cluster_plan import RegionPlace
+from region_broker.workbench.node_http import ApiError, request
 
 INTERNAL_TOPICS: Final = frozenset({"__transaction_state", "__consumer_offsets", "__tidemarks"})
 _BEHIND_MAX: Final = 2
@@ -42,6 +44,19 @@ class RegionLook:
             and len(found.voters) == len(self._place.nodes)
             and found.behind <= _BEHIND_MAX
         )
+
+    def is_spread(self) -> bool:
+        """Return whether partitions are led by all nodes, each group by the one that it is meant for (ADR 53); order it where nobody has."""
+        for node in self._place.nodes:
+            try:
+                found = request(node.http, "GET", "/v1/cluster", timeout_s=_CALL_S)["spread"]
+                if not found["wanted"]:
+                    request(node.http, "POST", "/v1/cluster/spread", {}, timeout_s=_CALL_S)
+                elif found["groups"]:
+                    return all(each["leader"] == each["preferred"] for each in found["groups"])
+            except (ApiError, OSError):
+                continue  # another one takes orders
+        return False
 
     def _leads(self, *, everybody: bool) -> int | None:
         """Return who leads the ledgers, while each partition has a leader; with `everybody`, only where all replicas are in sync."""

@@ -69,24 +69,11 @@ class NodesStage(ClusterStage):
     def spread(self) -> bool:
         """Have partitions led by all nodes, and wait until they are (ADR 53); return whether it came to that in time."""
         try:
-            stage.wait_until("leaders to be spread", SPREAD_S, self._is_spread)
+            stage.wait_until("leaders to be spread", SPREAD_S, self._look.is_spread)
         except stage.StageError as error:
             self.blame(str(error))
             return False
         return True
-
-    def _is_spread(self) -> bool:
-        for name in self._nodes().values():
-            http = self.cluster.node(name).http
-            try:
-                found = request(http, "GET", "/v1/cluster", timeout_s=_CALL_S)["spread"]
-                if not found["wanted"]:
-                    request(http, "POST", "/v1/cluster/spread", {}, timeout_s=_CALL_S)
-                elif found["groups"]:
-                    return all(each["leader"] == each["preferred"] for each in found["groups"])
-            except (ApiError, OSError):
-                continue  # another one takes orders
-        return False
 
     def complaints(self) -> list[str]:
         """Return what `/readyz` of the node that leads says is wrong."""

@@ -15,7 +15,7 @@ import pytest
 
 from chaos.starting.starter import forked_starts
 from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
-from tests.compat.places import PLACES, start
+from tests.compat.places import PLACES, TESTED_PLACES, start
 
 _NUMBERS = itertools.count()
 
@@ -27,7 +27,7 @@ def starts() -> Iterator[StartsProcess]:
         yield found
 
 
-@pytest.fixture(scope="session", params=list(PLACES))
+@pytest.fixture(scope="session", params=TESTED_PLACES)
 def bootstrap(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -41,7 +41,7 @@ def bootstrap(
         new_cluster_id=UUID(int=1),
     ) as cluster:  # fmt: skip
         cluster.start_by(starts)
-        start(cluster)
+        start(cluster, place)
         yield cluster.plan.nodes[-1].bootstrap
         assert cluster.dead() == {}
 

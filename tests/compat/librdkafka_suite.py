@@ -94,7 +94,7 @@ def _run(number: str, scenario: str, options: argparse.Namespace) -> list[Outcom
             new_cluster_id=UUID(int=1), settings=settings,
         ) as cluster,
     ):  # fmt: skip
-        start(cluster)
+        start(cluster, place)
         bootstrap = cluster.plan.regions[-1].bootstrap
         config = Path(name) / "test.conf"
         config.write_text(f"metadata.broker.list={bootstrap}\n")

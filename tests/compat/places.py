@@ -3,8 +3,10 @@
 Not here: the programs (`run`, `librdkafka_suite`).
 """
 
+import os
 from typing import Final, NamedTuple
 
+from chaos.nodes.looks import RegionLook
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.node_http import ApiError, request
 from region_broker.workbench.stage import wait_until
@@ -13,11 +15,12 @@ WHOLE_S: Final = 60.0
 
 
 class Place(NamedTuple):
-    """The name in the table, how many regions are started, and how many nodes in each."""
+    """The name in the table, how many regions are started, how many nodes in each, and whether all of them lead partitions (ADR 53)."""
 
     title: str
     region_count: int
     node_count: int = 1
+    spreads: bool = False
 
 
 # The last node of the last region is asked: a mirror, or a node that follows.
@@ -25,13 +28,19 @@ PLACES: Final = {
     "one": Place("one region", 1),
     "mirror": Place("mirror of a pair", 2),
     "nodes": Place("region of three nodes", 1, 3),
+    "spread": Place("its leaders spread", 1, 3, spreads=True),
 }
+# What the normal tests are run against; each place more costs each run minutes.
+TESTED_PLACES: Final = os.environ.get("TIDEMARK_COMPAT_PLACES", "one,mirror,nodes").split(",")
 
 
-def start(cluster: LocalCluster) -> None:
-    """Start all nodes, and return once those of each region are in sync and vote; raises `StageError`."""
+def start(cluster: LocalCluster, place: Place) -> None:
+    """Start all nodes, and return once those of each region are in sync, vote, and lead what they are to; raises `StageError`."""
     cluster.start()
     wait_until("all nodes to be in sync, and to vote", WHOLE_S, lambda: _whole(cluster))
+    if place.spreads:
+        look = RegionLook(cluster.plan.regions[0])
+        wait_until("leaders to be spread", WHOLE_S, look.is_spread)
 
 
 def _whole(cluster: LocalCluster) -> bool:

@@ -4,7 +4,7 @@ Not part of the test run: it fetches the clients from Maven Central, the Go modu
 the repository (`$TIDEMARK_COMPAT_CACHE`, or `~/.cache/tidemark-compat`). Each client's program in `foreign/` uses its
 public API only, reads back what it wrote, and prints `ok|FAIL|skip <tab> check <tab> reason` a line. It is run in each place:
 against one region alone, against the mirror of a pair, which forwards writes and reads up to its last tidemark, and against a
-region of three nodes, by the address of one that follows.
+region of three nodes, by the address of one that follows, and of one whose partitions are led by all three.
 
     python -m tests.compat.run java --only 'admin: list offsets' --place one
     python -m tests.compat.run --place nodes    # all, where one region has three nodes
@@ -181,7 +181,7 @@ def _against(
             settings=settings,
         ) as cluster,
     ):
-        start(cluster)
+        start(cluster, PLACES[place])
         bootstrap = cluster.plan.nodes[-1].bootstrap
         try:
             done = subprocess.run(

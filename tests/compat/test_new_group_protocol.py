@@ -28,7 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
 from region_broker.workbench.stage import wait_mirrored
-from tests.compat.places import PLACES, start
+from tests.compat.places import PLACES, TESTED_PLACES, start
 from tests.process.client_fixture import fail_over
 
 pytestmark = pytest.mark.process
@@ -47,7 +47,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=list(PLACES))
+@pytest.fixture(params=TESTED_PLACES)
 def bootstrap(
     request: pytest.FixtureRequest, tmp_path: Path, starts: StartsProcess
 ) -> Iterator[str]:
@@ -57,7 +57,7 @@ def bootstrap(
         new_cluster_id=UUID(int=1), settings=SETTINGS,
     ) as cluster:  # fmt: skip
         cluster.start_by(starts)
-        start(cluster)
+        start(cluster, place)
         address = cluster.plan.nodes[-1].bootstrap
         create(address, "orders", "out")
         yield address
