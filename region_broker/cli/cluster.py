@@ -3,7 +3,7 @@
 Any node's HTTP address will do; of several regions one is meant (INV-CCL2). An order goes to the node that leads the quorum, and ends
 with exit code 0 only when it was carried out; while the quorum elects somebody it is given again.
 
-Not here: HTTP (`cluster_client`), regions (`region`).
+Not here: HTTP (`cluster_client`), how nodes are printed (`cluster_status`), regions (`region`).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,6 +15,7 @@ from region_broker.cli.cluster_add import add_node
 from region_broker.cli.cluster_add import tell as tell_added
 from region_broker.cli.cluster_client import RegionOfNodes, knows_most, on_region
 from region_broker.cli.cluster_rebalance import rebalanced
+from region_broker.cli.cluster_status import ids, print_nodes, print_status, who, yes
 from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
 from region_broker.cli.output import (
     EXIT_FAILED,
@@ -28,15 +29,13 @@ from region_broker.cli.output import (
 
 JSON: Final = "json"
 _NODE: Final = click.IntRange(0)
-_VOTERS_MIN: Final = 3
-"""With fewer, the loss of any voter takes the majority."""
 
 dry_run_option: Final = click.option(
     "--dry-run", is_flag=True, help="Have it judged, and change nothing."
 )
 timeout_option: Final = click.option(
     "--timeout", "timeout_s", default=30.0, show_default=True, type=click.FloatRange(1, 3_600),
-    help="Seconds to wait for a quorum that elects somebody.",
+    help="Seconds to wait for a quorum that elects somebody, and, of rebalance, until it is so.",
 )  # fmt: skip
 
 
@@ -44,7 +43,7 @@ timeout_option: Final = click.option(
     epilog="Examples: tidemark cluster status · tidemark cluster drain 1 · tidemark cluster move --to 2"
 )
 def cluster() -> None:
-    """Nodes of a region: how they stand, who leads, the quorum, drain, move, remove, upgrade."""
+    """Nodes of a region: status, quorum, drain, move, add, remove, rebalance, upgrade."""
 
 
 # --- looks ---------------------------------------------------------------------------------------
@@ -60,33 +59,7 @@ def status(region: RegionOfNodes, output: str) -> None:
     if output == JSON:
         print_json(view)
         return
-    leadership, quorum = view["leadership"], view["quorum"]
-    print_pairs(
-        f"region {view['region']}, as node {view['node_id']} knows it",
-        [
-            ("leads the logs", _who(leadership["leader"])),
-            ("leader epoch", leadership["leader_epoch"]),
-            ("in sync", _ids(leadership["in_sync"])),
-            ("unclean elections", leadership["unclean"]),
-            ("leads the quorum", _who(quorum["leader"])),
-            ("votes", _ids(quorum["voters"])),
-        ],
-    )
-    click.echo("")
-    _print_nodes(view)
-    for each in sorted(views, key=lambda found: int(found["node_id"])):
-        _print_damage(each)
-    if leadership["leader"] is None:
-        click.echo(_nobody_leads(view))
-    if quorum["leader"] is None:
-        click.echo("NO QUORUM: follow docs/runbooks/quorum_lost.md")
-        click.echo(
-            "Nobody can say now which nodes run, or are in sync: what stands above is the last that was known."
-        )
-    elif len(quorum["voters"]) < _VOTERS_MIN:
-        click.echo(
-            f"TOO FEW VOTE: {_ids(quorum['voters'])}; none that votes may be gone. Start more nodes, and wait until three vote"
-        )
+    print_status(view, views, region.dead)
 
 
 @cluster.command(epilog="Example: tidemark cluster quorum -o json")
@@ -105,7 +78,7 @@ def quorum(region: RegionOfNodes, output: str) -> None:
     print_pairs(
         f"quorum of region {view['region']}, as node {view['node_id']} knows it",
         [
-            ("leads", _who(found["leader"])),
+            ("leads", who(found["leader"])),
             ("term", found["term"]),
             ("committed up to", found["commit_index"]),
         ],
@@ -116,7 +89,7 @@ def quorum(region: RegionOfNodes, output: str) -> None:
         ("node#", "incarnation", "votes", "leads", "matched#", "heard ms ago#"),
         [
             (
-                member["node_id"], member["incarnation"], _yes(member["votes"]), _yes(member["leads"]), member["matched_index"],
+                member["node_id"], member["incarnation"], yes(member["votes"]), yes(member["leads"]), member["matched_index"],
                 member["heard_ms_ago"],
             )
             for member in found["members"]
@@ -140,7 +113,7 @@ def node_list(region: RegionOfNodes, output: str) -> None:
     if output == JSON:
         print_json(view["nodes"])
         return
-    _print_nodes(view)
+    print_nodes(view)
 
 
 @cluster.command(epilog="Example: tidemark cluster partitions --topic orders --node 2")
@@ -159,7 +132,7 @@ def partitions(topic: str | None, node_id: int | None, region: RegionOfNodes, ou
         ("topic", "partition#", "leader#", "replicas", "in sync", "start#", "high watermark#", "end#", ""),
         [
             (
-                row["topic"], row["partition"], row["leader"], _ids(row["replicas"]), _ids(row["in_sync"]), row["log_start_offset"],
+                row["topic"], row["partition"], row["leader"], ids(row["replicas"]), ids(row["in_sync"]), row["log_start_offset"],
                 row["high_watermark"], row["log_end_offset"], row["failed"] or "",
             )
             for row in rows
@@ -355,73 +328,10 @@ def _tell(done: Mapping[str, Any], output: str) -> None:
     order = _COMMANDS.get(done["order"], done["order"])
     click.echo(f"{order} {verb}.{' ' if done['costs'] else ''}{done['costs']}")
     click.echo(
-        f"{_who(leadership['leader'])} leads under leader epoch {leadership['leader_epoch']}; in sync: {_ids(leadership['in_sync'])}"
+        f"region {done['region']}: {who(leadership['leader'])} leads under leader epoch {leadership['leader_epoch']};"
+        f" in sync: {ids(leadership['in_sync'])}"
     )
-
-
-def _print_nodes(view: Mapping[str, Any]) -> None:
-    print_table(
-        "",
-        ("node#", "state", "leads", "in sync", "lacks", "readers", "kafka", "http", "rack"),
-        [
-            (
-                row["node_id"], _state(row), _yes(row["leads"]), _yes(row["in_sync"]), _lacks(row), _readers(row), row["kafka"],
-                row["http"], row["rack"],
-            )
-            for row in view["nodes"]
-        ],
-    )  # fmt: skip
-
-
-def _print_damage(view: Mapping[str, Any]) -> None:
-    """Say what is wrong with the logs of the node that told `view`; a node of an older version does not tell."""
-    here, node_id = view["here"], view["node_id"]
-    if here.get("damage"):
-        click.echo(f"DAMAGE at node {node_id}, see docs/runbooks/damaged_log.md: {here['damage']}")
-    for name, why in here.get("stopped", {}).items():
-        click.echo(f"STOPPED at node {node_id}, see docs/runbooks/damaged_log.md: {name}: {why}")
-
-
-def _nobody_leads(view: Mapping[str, Any]) -> str:
-    """Return what to do: a node in sync that runs is elected by itself, where there is a quorum."""
-    in_sync = view["leadership"]["in_sync"]
-    runs = {row["node_id"] for row in view["nodes"] if not row["fenced"]} & {*in_sync}
-    if view["quorum"]["leader"] is not None and runs:
-        return f"NOBODY LEADS YET: one of nodes {_ids(sorted(runs))} is elected, which takes a second or two; if not: docs/runbooks/nobody_leads.md"
-    return f"NOBODY LEADS: awaited are nodes {_ids(in_sync)}: follow docs/runbooks/nobody_leads.md"
-
-
-def _state(row: Mapping[str, Any]) -> str:
-    if row["fenced"]:
-        return "not heard"
-    return "draining" if row["draining"] else "runs"
-
-
-def _lacks(row: Mapping[str, Any]) -> str:
-    if row["records_behind"] is None or row["fenced"]:  # of one that is not heard it is out of date
-        return "-"
-    stopped = row.get("logs_stopped")
-    if stopped:
-        return f"{stopped} logs that have stopped there, {row['records_behind']} records in all"
-    if not row["logs_behind"]:
-        return "nothing"
-    return f"{row['records_behind']} records in {row['logs_behind']} logs"
-
-
-def _readers(row: Mapping[str, Any]) -> str:
-    """Return whom a node serves; of an older node nothing is told."""
-    if row["leads"]:
-        return "all"
-    return "of its rack" if row.get("serves_readers") and row["rack"] else ""
-
-
-def _who(node_id: int | None) -> str:
-    return "nobody" if node_id is None else f"node {node_id}"
-
-
-def _ids(node_ids: list[int]) -> str:
-    return ", ".join(map(str, node_ids)) or "none"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else ""
+    if done["order"] == "drain" and not done["dry_run"]:
+        click.echo(
+            f"node {done['node_id']} leads nothing and takes nothing on until it is started anew"
+        )

@@ -197,7 +197,7 @@ class RegionOfNodes:
         )
 
     def order(self, kind: str, body: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
-        """Give an order to the node that leads the quorum (INV-CCL1); raises `ApiError`, `NoNode`."""
+        """Give an order to the node that leads the quorum (INV-CCL1), and return its answer with the `region`; raises `ApiError`, `NoNode`."""
         progress = Progress()
         while True:
             view = self.leading_view(body["node_id"])
@@ -214,7 +214,7 @@ class RegionOfNodes:
                     raise NoNode(f"{url} leads the quorum, as is said, and does not answer: {error}") from error  # fmt: skip
                 time.sleep(_AGAIN_S)
             else:
-                return done
+                return {**done, "region": view["region"]}
 
 
 def knows_most(views: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -37,7 +37,9 @@ def rebalanced(
             _wait(region, wanted=not gather, timeout_s=timeout_s)
     view = region.view()
     if output == "json":
-        print_json(view["spread"])
+        print_json(
+            {"region": view["region"], "leader": view["leadership"]["leader"], **view["spread"]}
+        )
         return
     print_spread(view)
 
@@ -89,12 +91,12 @@ def print_spread(view: Mapping[str, Any]) -> None:
     click.echo("")
     print_table(
         "",
-        ("group#", "leader#", "preferred#", "leader epoch#", "in sync", "partitions#"),
+        ("group", "leader#", "preferred#", "leader epoch#", "in sync", "partitions#"),
         [
             (
                 row["group"], row["leader"], row["preferred"], row["leader_epoch"], ", ".join(map(str, row["in_sync"])), row["partitions"],
             )
-            for row in spread["groups"]
+            for row in ({**leadership, "group": "main", "preferred": None, "partitions": spread.get("main_partitions")}, *spread["groups"])
         ],
     )  # fmt: skip
 

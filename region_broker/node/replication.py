@@ -28,7 +28,7 @@ from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts
 from region_broker.region.cluster.replica_leading import InSyncChange, LeadingParts
-from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts
+from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts, idle_because
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
 from region_broker.region.cluster.tail_copies import TailCopies, TailCopiesParts
 from region_broker.region.failover.known_lineage import KnownLineage
@@ -170,8 +170,10 @@ class Replication:
                 me=cluster.member,
                 image=lambda: metadata.image,
                 apply=metadata.apply,
-                acts=lambda: (
-                    role.acting and not role.awaits_readers and self.leadership.leads is not None
+                idle=lambda: idle_because(
+                    leads=self.leadership.leads is not None,
+                    acts=role.acting,
+                    awaits_readers=role.awaits_readers,
                 ),
                 trouble=self.trouble,
                 clock=clock,

@@ -74,13 +74,14 @@ class SpreadSettings:
 
 @dataclass(frozen=True, slots=True)
 class SpreadFacts:
-    """What a node knows that its image does not. `acts`: it leads the region, which takes writes.
+    """What a node knows that its image does not.
 
-    `trouble`: what is wrong with logs here, as people read it; None where nothing is.
+    `idle`: why it does not lead a region that takes writes, and has its readers back; empty where it does. `trouble`: what is wrong with
+    logs here; None where nothing is. Both as people read them.
     """
 
     me: Member
-    acts: bool
+    idle: str = ""
     trouble: str | None = None
 
 
@@ -213,8 +214,8 @@ class SpreadKeeping:
         behind = [node.node_id for node in nodes if node.member not in main.in_sync]
         if image.feature_level < since_type(SpreadLeaders):
             return f"feature level {since_type(SpreadLeaders)} is not finalized: tidemark cluster upgrade --finalize"
-        if not facts.acts:
-            return "the region takes no writes, or another node leads it"
+        if facts.idle:
+            return facts.idle
         if facts.trouble is not None:
             return facts.trouble
         if len(nodes) < LEAST:

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import Refused
+from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -78,6 +80,8 @@ async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
     ) as refused:  # this region does not act any more, or another connection was first
         error = _ERRORS.get(refused.code, ErrorCode.invalid_partitions)
         raise Refused(error, refused.reason) from refused
+    except MetadataUnwritable as failed:
+        raise Refused(*unwritten(failed)) from failed
 
 
 def _check_assignments(ctx: RequestContext, asked: Any, added: int) -> None:

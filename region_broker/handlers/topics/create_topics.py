@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
@@ -17,6 +18,7 @@ from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_resources import configs_refusal
+from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -148,6 +150,8 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
         except CommandRefused as refused:
             error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
             raise _Refused(error, refused.reason) from refused
+        except MetadataUnwritable as failed:
+            raise _Refused(*unwritten(failed)) from failed
     return {
         "name": topic.name,
         "topic_id": None if created is None else created.topic_id,

@@ -8,9 +8,11 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 
@@ -55,6 +57,8 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
             return _row(name, topic_id, ErrorCode.not_controller, refused.reason)
         # Another connection was first.
         return _row(name, topic_id, ErrorCode.unknown_topic_or_partition, refused.reason)
+    except MetadataUnwritable as failed:
+        return _row(name, topic_id, *unwritten(failed))
     return _row(name, topic.topic_id, ErrorCode.none, None)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from idempotency.identity import Member
 from idempotency.ports import Clock
-from region_broker.controller.cluster_image import Leadership, NodeImage
+from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, NodeImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.dispatch.readers import ReaderCounts
 from region_broker.partitions.table import PartitionTable
@@ -177,7 +177,11 @@ class ClusterView:
             {"group": number, "preferred": spread.preferred[number], "partitions": counts[number], **_leadership_row(row)}
             for number, row in sorted(spread.groups.items())
         ]  # fmt: skip
-        return {"wanted": image.spread_wanted, "groups": rows}
+        return {
+            "wanted": image.spread_wanted,
+            "groups": rows,
+            "main_partitions": counts[MAIN_GROUP],
+        }
 
     def stopped(self) -> dict[str, str]:
         """Return the logs that do not run here, each with why, and why it is not copied again yet."""

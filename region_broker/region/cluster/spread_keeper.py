@@ -45,16 +45,32 @@ _log: Final = logging.getLogger("tidemark.cluster")
 class SpreadParts:
     """What it is joined with. `apply`: of the metadata (`MetadataStore.apply`).
 
-    `acts`: whether this node leads the region, which takes writes. `trouble`: what is wrong with logs here that nobody but a leader mends,
-    as people read it; None where nothing is.
+    `idle`: why this node does not lead a region that takes writes, and has its readers back; empty where it does. `trouble`: what is wrong
+    with logs here that nobody but a leader mends; None where nothing is. Both as people read them.
     """
 
     me: Member
     image: Callable[[], MetadataImage]
     apply: Callable[[KeeperCommand], Awaitable[object]]
-    acts: Callable[[], bool]
+    idle: Callable[[], str]
     trouble: Callable[[], str | None]
     clock: Clock
+
+
+def idle_because(*, leads: bool, acts: bool, awaits_readers: bool) -> str:
+    """Return why a node does not lead a region that takes writes, and has its readers back, as people read it; empty where it does.
+
+    Each has its own name: an operator waits for an election, makes the region act, or waits some minutes behind a takeover (INV-RR8).
+    """
+    if not leads:
+        return "another node leads the region, or begins to"
+    if not acts:
+        return (
+            "this region takes no writes, and spreads leaders when it does (tidemark region status)"
+        )
+    if awaits_readers:
+        return "this region took over from another one: its leading node gives readers five minutes to come back first"
+    return ""
 
 
 class SpreadKeeper:
@@ -82,14 +98,14 @@ class SpreadKeeper:
     def waits_for(self) -> str:
         """Return why leaders are not spread though they are to be, as people read it; empty where they are, or are not to be."""
         parts = self._parts
-        facts = SpreadFacts(parts.me, parts.acts(), self._trouble())
+        facts = SpreadFacts(parts.me, parts.idle(), self._trouble())
         return self._core.waits_for(parts.image(), facts)
 
     async def look(self) -> None:
         """Propose what is due, if anything is; to be called now and then."""
         parts, image = self._parts, self._parts.image()
         concerns = image.spread is not None or image.spread_wanted
-        facts = SpreadFacts(parts.me, parts.acts(), self._trouble() if concerns else None)
+        facts = SpreadFacts(parts.me, parts.idle(), self._trouble() if concerns else None)
         command = self._core.step(image, facts, parts.clock.monotonic_ms())
         if command is not None:
             await self._propose(command, self._core.reason)

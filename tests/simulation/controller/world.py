@@ -523,7 +523,7 @@ class World:
     def keep(self, target: Node, trouble: str | None = None) -> None:
         """Let a node look whether leaders are to be spread, or gathered."""
         if target.is_up:
-            facts = SpreadFacts(target.member, acts=True, trouble=trouble)
+            facts = SpreadFacts(target.member, trouble=trouble)
             command = target.keeping.step(self.seen(target), facts, self.now_ms)
             if command is not None:
                 self.ask(target, command)

@@ -37,7 +37,7 @@ class Nodes:
         if method == "POST":
             self.ordered.append(f"{path} at {node_id}")
             leadership = {"leader": 5, "leader_epoch": 2, "in_sync": [5]}
-            return {"order": "drain", "dry_run": False, "changed": True, "costs": "", "leadership": leadership}  # fmt: skip
+            return {"order": "drain", "node_id": 4, "dry_run": False, "changed": True, "costs": "", "leadership": leadership}  # fmt: skip
         return self.cluster(region, node_id) if path == "/v1/cluster" else self.region(region)
 
     def cluster(self, region: str, node_id: int) -> Mapping[str, Any]:

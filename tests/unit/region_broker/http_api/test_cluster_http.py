@@ -206,6 +206,42 @@ async def test_status_says_that_an_election_is_under_way(nodes: Nodes) -> None:
     assert "NOBODY LEADS: awaited are nodes 1, 2" in done.output
 
 
+async def test_status_says_who_leads_which_part_while_leaders_are_spread(nodes: Nodes) -> None:
+    for told in nodes.told:
+        told.describes["spread"] = _spread(2, 1)
+    told_of = (await command(nodes, "status")).output
+    assert "node 1, and nodes 2 their parts: tidemark cluster rebalance --show" in told_of
+    first, second = (line for line in told_of.splitlines() if "runs" in line)
+    assert "main + 4 partitions" in first
+    assert "of what it leads" in first
+    assert ("4 partitions" in second, "main" in second) == (True, False)
+    shown = (await command(nodes, "rebalance", "--show")).output
+    assert [line.split()[0] for line in shown.splitlines()[-3:]] == ["main", "1", "2"]
+    (told_of,) = {(await command(nodes, "rebalance", "--show", "-o", "json")).output}
+    assert (json.loads(told_of)["region"], json.loads(told_of)["leader"]) == ("eu", 1)
+
+
+@pytest.mark.parametrize(
+    ("without_ms", "why"),
+    [(900, "NO QUORUM YET: its leader is being elected"), (32_400, "NO QUORUM for 32 s")],
+)
+async def test_status_tells_an_election_of_the_quorum_from_its_loss_and_who_does_not_answer(
+    nodes: Nodes, without_ms: int, why: str
+) -> None:
+    for told in nodes.told:
+        told.describes["quorum"] |= {"leader": None, "without_leader_ms": without_ms}
+        told.describes["nodes"][2] |= {"fenced": False, "http": "http://127.0.0.1:1"}
+    done = await command(nodes, "status")
+    assert why in done.output
+    assert "NO ANSWER from node 3 at http://127.0.0.1:1" in done.output
+
+
+async def test_an_order_says_of_which_region_it_was_and_how_a_drain_ends(nodes: Nodes) -> None:
+    told = (await command(nodes, "drain", "1")).output
+    assert "region eu: node 1 leads" in told
+    assert "node 1 leads nothing and takes nothing on until it is started anew" in told
+
+
 @pytest.mark.parametrize(("voters", "is_told"), [([1], True), ([1, 2], True), ([1, 2, 3], False)])
 async def test_status_says_that_no_voter_may_be_gone(
     nodes: Nodes, voters: list[int], is_told: bool

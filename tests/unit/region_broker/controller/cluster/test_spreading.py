@@ -49,7 +49,7 @@ from tests.fixtures.spread_images import (
 
 TIMES = SpreadSettings()
 STEP_MS = 250
-ACTS = SpreadFacts(A, acts=True)
+ACTS = SpreadFacts(A)
 
 
 @dataclass
@@ -95,7 +95,7 @@ def first(kept: Kept, ms: int) -> tuple[int, str]:
 def test_INV_SPK1_leaders_are_spread_when_the_region_has_acted_steadily() -> None:
     kept = Kept(wanted(able_to_spread())).pass_time(15_000)
     assert kept.asked == [(TIMES.steady_ms, spreading())]
-    kept = Kept(wanted(after(able_to_spread(), ElectLeader(B, leader_epoch(2), 2))), SpreadFacts(B, acts=True))  # fmt: skip
+    kept = Kept(wanted(after(able_to_spread(), ElectLeader(B, leader_epoch(2), 2))), SpreadFacts(B))  # fmt: skip
     kept.pass_time(15_000)
     assert kept.asked == [(TIMES.steady_ms, spreading(preferred=(2, 1, 3), epoch=2, version=3, leader=B))]  # fmt: skip
 
@@ -105,9 +105,9 @@ def test_INV_SPK1_leaders_are_spread_when_the_region_has_acted_steadily() -> Non
     [
         (able_to_spread(), ACTS),
         (structs.replace(wanted(able_to_spread()), feature_level=2), ACTS),
-        (wanted(able_to_spread()), SpreadFacts(A, acts=False)),
-        (wanted(able_to_spread()), SpreadFacts(B, acts=True)),
-        (wanted(able_to_spread()), SpreadFacts(A, acts=True, trouble="a log has stopped")),
+        (wanted(able_to_spread()), SpreadFacts(A, idle="a mirror")),
+        (wanted(able_to_spread()), SpreadFacts(B)),
+        (wanted(able_to_spread()), SpreadFacts(A, trouble="a log has stopped")),
         (wanted(after(able_to_spread(), ChangeInSync(A, leader_epoch(1), (A, B), 2))), ACTS),
         (wanted(after(able_to_spread(), FenceNode(2, life(2)), FenceNode(3, life(3)))), ACTS),
         (wanted(after(able_to_spread(), DrainNode(1, life(1)))), ACTS),
@@ -124,7 +124,7 @@ def test_INV_SPK1_else_they_are_not(image: MetadataImage, facts: SpreadFacts) ->
 
 def test_INV_SPK1_the_time_begins_anew_where_it_is_interrupted() -> None:
     kept = Kept(wanted(able_to_spread())).pass_time(9_000)
-    kept.facts = SpreadFacts(A, acts=False)
+    kept.facts = SpreadFacts(A, idle="a mirror")
     kept.pass_time(STEP_MS)
     kept.facts = ACTS
     assert kept.pass_time(9_000).asked == []
@@ -170,7 +170,7 @@ def test_INV_SPK2_leaders_are_gathered_when_that_has_been_so_for_a_while(
 
 
 def test_INV_SPK2_trouble_with_a_log_gathers_at_once_and_topics_that_come_and_go_do_not() -> None:
-    kept = Kept(wanted(spread()), SpreadFacts(A, acts=True, trouble="a log has stopped"))
+    kept = Kept(wanted(spread()), SpreadFacts(A, trouble="a log has stopped"))
     assert first(kept, 1_000) == (0, "GatherLeaders")
     kept = Kept(wanted(spread())).change(topic(A.incarnation), DeleteTopic(PAYMENTS))
     assert kept.pass_time(90_000).asked == []
@@ -185,7 +185,7 @@ def test_INV_SPK2_what_is_over_in_time_gathers_nothing() -> None:
 
 def test_INV_SPK2_only_who_leads_the_main_group_decides() -> None:
     image = after(wanted(spread()), PreferSpread(wanted=False))
-    assert Kept(image, SpreadFacts(B, acts=False)).pass_time(90_000).asked == []
+    assert Kept(image, SpreadFacts(B, idle="a mirror")).pass_time(90_000).asked == []
 
 
 def spreads_of(kept: Kept) -> list[int]:
@@ -227,13 +227,13 @@ def test_INV_SPK3_a_spread_that_lasted_is_forgiven_and_so_is_what_nobody_wants()
 
 
 def test_INV_SPK3_who_begins_to_lead_knows_how_long_spreads_have_lasted() -> None:
-    kept = Kept(wanted(spread()), SpreadFacts(B, acts=False)).pass_time(1_000)
+    kept = Kept(wanted(spread()), SpreadFacts(B, idle="a mirror")).pass_time(1_000)
     for epoch in (4, 7):
         kept.change(gathering_of(kept.image)).pass_time(1_000)
         version = kept.image.leadership.version  # type: ignore[union-attr]
         kept.change(spreading(epoch=epoch, version=version)).pass_time(1_000)
     kept.change(ElectLeader(B, leader_epoch(99), kept.image.leadership.version))  # type: ignore[union-attr]
-    kept.facts = SpreadFacts(B, acts=True)
+    kept.facts = SpreadFacts(B)
     began_ms = kept.now_ms
     kept.pass_time(60_000)
     assert spreads_of(kept)[0] - began_ms >= 4 * TIMES.pause_ms

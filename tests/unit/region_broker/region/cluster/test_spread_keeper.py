@@ -13,7 +13,7 @@ from region_broker.controller.cluster_commands import ElectLeader, GatherLeaders
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import apply
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts
+from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts, idle_because
 from tests.fixtures.cluster_images import after, leader_epoch
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.spread_images import A, B, able_to_spread, left_with, spread, spreading
@@ -33,7 +33,7 @@ class Region:
     def keeper(self) -> SpreadKeeper:
         return SpreadKeeper(
             SpreadParts(
-                me=self.me, image=lambda: self.image, apply=self._apply, acts=lambda: self.me == A,
+                me=self.me, image=lambda: self.image, apply=self._apply, idle=lambda: "" if self.me == A else "node A leads",
                 trouble=lambda: self.trouble, clock=self.clock,
             )
         )  # fmt: skip
@@ -123,3 +123,11 @@ async def test_INV_SPD3_one_node_leads_all_while_clients_of_another_region_write
     await keeper.look()
     assert region.is_spread()
     assert keeper.waits_for() == ""
+
+
+def test_what_keeps_leaders_from_being_spread_is_told_by_its_own_name() -> None:
+    """A region that acts, and gives its readers time behind a takeover, is not told to take no writes."""
+    assert idle_because(leads=True, acts=True, awaits_readers=False) == ""
+    assert "took over" in idle_because(leads=True, acts=True, awaits_readers=True)
+    assert "takes no writes" in idle_because(leads=True, acts=False, awaits_readers=True)
+    assert "another node" in idle_because(leads=False, acts=False, awaits_readers=False)

@@ -1,0 +1,48 @@
+"""What clients are told of topics that are to change while the metadata take no change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from tests.fixtures.kafka_port import wire_fixture
+
+REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR = 7, 56
+CREATE = {
+    "topics": [{"name": "new", "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}],
+    "timeout": 5000, "validate_only": False,
+}  # fmt: skip
+GROW = {
+    "topics": [{"name": "t", "count": 3, "assignments": None}],
+    "timeout": 5000,
+    "validate_only": False,
+}
+DELETE = {"topic_names": ["t"], "timeout": 5000}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MetadataInDoubt("nobody leads the quorum"), REQUEST_TIMED_OUT),
+        (MetadataUnwritable("the disk is read-only"), KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_INV_UNW1_a_change_of_topics_without_a_quorum_is_no_error_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: MetadataUnwritable, code: int
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+
+        async def fails(*_words: Any, **_more: Any) -> None:
+            raise error
+
+        for name in ("create_topic", "grow_topic", "delete_topic"):
+            monkeypatch.setattr(fixture.services.metadata, name, fails)
+        client = await fixture.connect()
+        told = [
+            *(await client.call(19, 5, CREATE)).topics,
+            *(await client.call(37, 3, GROW)).results,
+            *(await client.call(20, 5, DELETE)).responses,
+        ]
+        assert [(row.error_code, row.error_message) for row in told] == [(code, str(error))] * 3
