@@ -360,7 +360,7 @@ class Node:
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
         )
-        storage.metadata.on_coming = storage.partitions.laying_out(to_its_end).run
+        storage.metadata.on_coming = partial(storage.partitions.laying_out.run, carry=to_its_end)
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         route = self._leader_route()

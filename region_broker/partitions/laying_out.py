@@ -80,8 +80,8 @@ class ComingTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayingOut:
-    """Of one node. `is_open`: whether a partition is open; `mark`: the last block of the journal; `carry`: lets a piece of work end;
-    `open_ahead`: opens one, for who opens its topic to find.
+    """Of one node. `is_open`: whether a partition is open; `mark`: the last block of the journal; `open_ahead`: opens one, for who opens its
+    topic to find.
     """
 
     disk: Disk
@@ -89,11 +89,13 @@ class LayingOut:
     is_open: Callable[[Key], bool]
     mark: Callable[[], JournalMark]
     open_ahead: Callable[[TopicSpec, int], None]
-    carry: Carry
     offload: Offload = asyncio.to_thread
 
-    async def run(self, topics: Sequence[ComingTopic]) -> None:
-        """Make the logs of these topics ready; what is not possible is left to their opening (INV-LAY2)."""
+    async def run(self, topics: Sequence[ComingTopic], carry: Carry) -> None:
+        """Make the logs of these topics ready; what is not possible is left to their opening (INV-LAY2).
+
+        `carry` lets a piece of that end, whoever is cancelled.
+        """
         keys = [(each.topic.topic_id, number) for each in topics for number in each.numbers]
         keys = [key for key in keys if not self.is_open(key)]
         fence = self.mark()  # INV-LAY3
@@ -101,7 +103,7 @@ class LayingOut:
             for start in range(THREADS):
                 share = keys[start::THREADS]
                 if share:
-                    tasks.create_task(self._share(share, fence), name="laying-out")
+                    tasks.create_task(self._share(share, fence, carry), name="laying-out")
         await self._open(topics, frozenset(keys))
 
     async def _open(self, topics: Sequence[ComingTopic], keys: Container[Key]) -> None:
@@ -119,11 +121,11 @@ class LayingOut:
                 if done % LOGS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    async def _share(self, keys: Sequence[Key], fence: JournalMark) -> None:
+    async def _share(self, keys: Sequence[Key], fence: JournalMark, carry: Carry) -> None:
         for start in range(0, len(keys), LOGS_AT_ONCE):
             folders = [self.folder_of(*key) for key in keys[start : start + LOGS_AT_ONCE]]
             try:
-                await self.carry(self._piece(folders, fence))
+                await carry(self._piece(folders, fence))
             except (
                 OSError
             ) as error:  # INV-LAY2: who opens it meets it, too, and says what stops by it

@@ -49,7 +49,7 @@ from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
-from region_broker.partitions.laying_out import Carry, LayingOut, TopicSpec
+from region_broker.partitions.laying_out import LayingOut, TopicSpec
 from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.partition import Partition
@@ -111,6 +111,14 @@ class PartitionTable:
         self.aside = LogsAside(
             self._made, self._removal, self.folder_of, self._begin_again, data_dir
         )
+        self.laying_out = LayingOut(
+            disk,
+            self.folder_of,
+            lambda key: self.by_id(*key) is not None,
+            lambda: self._journal.mark,
+            self._open_ahead,
+        )
+        """Makes logs ready before `open_topic` opens them."""
         if config.journal_bytes > 0:
             group_commit.use(self._journal)
 
@@ -171,17 +179,6 @@ class PartitionTable:
         opened = [number for number, held in partitions.items() if held.log.is_opened]
         self._made.note_made(topic.topic_id, opened)
         return list(partitions.values())
-
-    def laying_out(self, carry: Carry) -> LayingOut:
-        """Return what makes logs ready before `open_topic` opens them; `carry` lets a piece of that end, whoever is cancelled."""
-        return LayingOut(
-            self._disk,
-            self.folder_of,
-            lambda key: self.by_id(*key) is not None,
-            lambda: self._journal.mark,
-            self._open_ahead,
-            carry,
-        )
 
     def _open_ahead(self, topic: TopicSpec, number: int) -> None:
         """Open a partition that `open_topic` then takes; one that fails is left to that (INV-LAY4)."""

@@ -38,7 +38,7 @@ async def at_once(work: Callable[[], None]) -> None:
 def laying(
     some: Fixture, offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
 ) -> LayingOut:
-    return replace(some.table.laying_out(to_its_end), offload=offload)
+    return replace(some.table.laying_out, offload=offload)
 
 
 def logs_in(operations: list[tuple[str, Path]]) -> set[Path]:
@@ -73,7 +73,7 @@ async def test_INV_LAY1_the_loop_turns_while_many_logs_are_made_and_opening_them
 
     async with asyncio.TaskGroup() as tasks:
         others = tasks.create_task(count_turns())
-        await laying(some, thread).run([made])
+        await laying(some, thread).run([made], to_its_end)
         others.cancel()
     assert sum(pieces) == COUNT
     assert max(pieces) <= LOGS_AT_ONCE
@@ -98,7 +98,7 @@ async def test_INV_LAY2_a_crash_while_logs_are_laid_out_leaves_what_a_start_open
     rng, some, made = random.Random(seed), fixture(), coming(3)
     some.disk.crash_after(seed)
     with suppress(Crashed, BaseExceptionGroup):
-        await laying(some).run([made])
+        await laying(some).run([made], to_its_end)
     some.disk.power_loss(rng)
     some.open()
     opened = some.table.open_topic(made.topic)
@@ -114,11 +114,11 @@ async def test_INV_LAY2_what_a_disk_refuses_is_left_to_the_opening_of_the_topic(
             raise OSError(errno.EIO, "bad sector", str(path))
 
     some.disk.fault = refuse
-    await laying(some).run([made])
+    await laying(some).run([made], to_its_end)
     assert [log.failed is None for log in some.table.open_topic(made.topic)] == [True, False]
     some.table.drop_topic(COMING)
     some.disk.fault = None
-    await laying(some).run([made])
+    await laying(some).run([made], to_its_end)
     assert all(log.failed is None for log in some.table.open_topic(made.topic))
 
 
@@ -132,7 +132,7 @@ async def test_INV_LAY3_a_log_made_again_gets_nothing_that_the_journal_has_of_th
         log.writer.append(batch(2))
     some.sync()
     some.table.drop_topic(COMING)
-    await laying(some).run([made])
+    await laying(some).run([made], to_its_end)
     assert [log.log_end_offset for log in some.table.open_topic(made.topic)] == [0, 0]
     some.disk.power_loss(random.Random(1))
     some.open()
@@ -141,7 +141,7 @@ async def test_INV_LAY3_a_log_made_again_gets_nothing_that_the_journal_has_of_th
 
 async def test_a_topic_that_never_came_leaves_nothing_open() -> None:
     some, made = fixture(), coming(2)
-    await laying(some).run([made])
+    await laying(some).run([made], to_its_end)
     some.table.close()
     some.disk.process_killed()
     some.open()
@@ -150,7 +150,7 @@ async def test_a_topic_that_never_came_leaves_nothing_open() -> None:
 
 async def test_one_that_is_renamed_meanwhile_is_opened_under_its_name() -> None:
     some, made = fixture(), coming(1)
-    await laying(some).run([made])
+    await laying(some).run([made], to_its_end)
     (opened,) = some.table.open_topic(replace(made.topic, name="other"))
     assert str(opened.tp) == "other-0"
     assert opened.failed is None
