@@ -10,7 +10,7 @@ Not here: what makes a command durable (`raft`), who may ask for one (`metadata_
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -131,6 +131,10 @@ def fold(
     return MachineState(image, known), applied
 
 
+async def _nothing_to_do(_image: MetadataImage) -> None:
+    return
+
+
 class MetadataMachine:
     """A `raft.group_setup.StateMachine`; it has no image before the group's snapshot is loaded."""
 
@@ -147,6 +151,8 @@ class MetadataMachine:
         self._state = MachineState(database.stored.image)
         self.on_applied: Callable[[list[Applied]], None] = lambda _: None
         """Called with the wishes of each step, in order."""
+        self.on_coming: Callable[[MetadataImage], Awaitable[None]] = _nothing_to_do
+        """Waited for before `on_applied`, once what it is given is durable (INV-M20)."""
         self.on_loaded: Callable[[], None] = lambda: None
         """Called when a snapshot of the leader's has taken the place of entries."""
 
@@ -169,6 +175,7 @@ class MetadataMachine:
         # After a start, entries come again that the database has; how far they are committed is not known at once.
         if stored is None or stored.index < last.index:
             await self._store(LogPosition(self._member, last.index, last.term))
+            await self.on_coming(self.current)
         self.on_applied(applied)
 
     async def _store(self, position: LogPosition) -> None:

@@ -10,6 +10,8 @@ INV-M19  a node of several whose log of the metadata has failed ends: it would t
          with a node that answers. One that is alone serves on: nobody else has what it serves
 INV-M15  what others of the region changed is told to `on_foreign` before it is in `image`, in the order of the log, and not before
          whoever asks here has gone on with what came before it; all that a snapshot brings is told so
+INV-M20  whoever makes something ready for topics that come is waited for before they are in `image`, behind the commit: what is durable
+         comes, now or at the next start. Entries that a start reads again, and snapshots, wait for nobody
 Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
 beside the database, and begins with what an older version had stored. In a region with several nodes whoever does not lead the
 quorum passes its command on to whoever does, and sees in its own log what became of it; it wishes again, under the same id, until it
@@ -22,7 +24,7 @@ The log path never waits for this store. Not here: Raft (`raft`), SQLite (`image
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +47,7 @@ from region_broker.controller.image_database import (
 )
 from region_broker.controller.membership_keeping import MembershipKeeping
 from region_broker.controller.metadata_commands import Command, CommandRefused
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_machine import (
     Applied,
     MachineState,
@@ -142,6 +144,18 @@ class Cluster:
     """Told in the step in which this member's role in the quorum changes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """Partitions of a topic that are about to be in the image; `topic`: with all that a node has a log of."""
+
+    topic: TopicImage
+    numbers: range
+
+
+async def _nothing_to_make(_topics: Sequence[Coming]) -> None:
+    return
+
+
 class MetadataStore:
     """Holds the image of one region; `open` before use, `run` meanwhile, `close` after."""
 
@@ -168,6 +182,9 @@ class MetadataStore:
         """Why no command is taken any more, empty while they are."""
         self.on_foreign: Callable[[MetadataImage, MetadataImage], None] = lambda _old, _new: None
         """Called in the step in which `image` changes by what this node did not ask for (INV-M15)."""
+        self.on_coming: Callable[[Sequence[Coming]], Awaitable[None]] = _nothing_to_make
+        """Waited for before what it is told of is in `image` (INV-M20); it raises nothing."""
+        machine.on_coming = self._make_ready
         machine.on_applied = self._take_applied
         machine.on_loaded = self._take_loaded
 
@@ -386,6 +403,11 @@ class MetadataStore:
             self._unseen.append(each)
         self._see_on()
 
+    async def _make_ready(self, image: MetadataImage) -> None:
+        coming = coming_in(self._image, image)
+        if coming:
+            await self.on_coming(coming)
+
     def _take_loaded(self) -> None:
         """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for."""
         self._unseen.clear()
@@ -435,6 +457,28 @@ class MetadataStore:
         """Close log and database."""
         self._group.close()
         await self._database.close()
+
+
+def coming_in(old: MetadataImage, new: MetadataImage) -> list[Coming]:
+    """Return the partitions of `new` that nobody can have opened by `old`.
+
+    A region of one node that mirrors opens logs early of topics that grow (T15), by no command: of those nobody knows here.
+    """
+    if old.topics is new.topics:
+        return []
+    coming = []
+    for name, topic in new.topics.items():
+        if old.topics.get(name) is topic:
+            continue
+        known = old.topic_by_id(topic.topic_id)
+        if known is None:
+            kept = topic.as_kept
+            coming.append(Coming(kept, range(kept.partition_count)))
+        elif new.leadership is not None:
+            first, kept = known.as_kept.partition_count, topic.as_kept
+            if first < kept.partition_count:
+                coming.append(Coming(kept, range(first, kept.partition_count)))
+    return coming
 
 
 def _setup(

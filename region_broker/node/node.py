@@ -21,6 +21,7 @@ from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
+from region_broker.controller.unbroken import to_its_end
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
 from region_broker.groups.settings import GroupSettings
@@ -359,6 +360,7 @@ class Node:
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
         )
+        storage.metadata.on_coming = partial(storage.partitions.laying_out.run, carry=to_its_end)
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         route = self._leader_route()

@@ -25,7 +25,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from idempotency.identity import TopicName, TopicPartition
@@ -49,6 +49,7 @@ from region_broker.log.recovery.removal import Removal
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
+from region_broker.partitions.laying_out import LayingOut, TopicSpec
 from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.partition import Partition
@@ -60,35 +61,6 @@ logger: Final = logging.getLogger(__name__)
 TOPIC_FILE_NAME: Final = "topic.json"
 TOPIC_NAME_CHARS: Final = 32
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
-
-
-class TopicSpec(Protocol):
-    """What the table must know of a topic; `controller.metadata_image.TopicImage` is one."""
-
-    @property
-    def topic_id(self) -> UUID:
-        """The id, fixed for the topic's life."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        ...
-
-    @property
-    def partition_count(self) -> int:
-        """How many partitions."""
-        ...
-
-    @property
-    def internal(self) -> bool:
-        """Whether it is a ledger: nothing of it goes by age or size."""
-        ...
-
-    @property
-    def configs(self) -> Mapping[str, str]:
-        """The configs that were set, in Kafka's names."""
-        ...
 
 
 def no_bound(_partition: Partition) -> None:
@@ -125,6 +97,8 @@ class PartitionTable:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         self._configs: dict[UUID, Mapping[str, str]] = {}
+        self._ahead: dict[tuple[UUID, int], Partition] = {}
+        """Partitions that are open, and whose topic is still to come (INV-LAY4)."""
         check_format(disk, data_dir)
         self.kept = KeptDeletions(disk, data_dir, clock, config.deleted_topic_retention_ms)
         self._removal = Removal(disk, self.kept)
@@ -137,6 +111,14 @@ class PartitionTable:
         self.aside = LogsAside(
             self._made, self._removal, self.folder_of, self._begin_again, data_dir
         )
+        self.laying_out = LayingOut(
+            disk,
+            self.folder_of,
+            lambda key: self.by_id(*key) is not None,
+            lambda: self._journal.mark,
+            self._open_ahead,
+        )
+        """Makes logs ready before `open_topic` opens them."""
         if config.journal_bytes > 0:
             group_commit.use(self._journal)
 
@@ -193,12 +175,28 @@ class PartitionTable:
                     partitions[number] = self._broken(tp, topic.topic_id, config, str(error))
         for number in [*range(topic.partition_count), *self._folders_beyond(topic)]:
             if number not in partitions:
-                partitions[number] = self._open_partition(
-                    _tp_of(topic, number), topic.topic_id, config
-                )
+                partitions[number] = self._taken(topic, number, config)
         opened = [number for number, held in partitions.items() if held.log.is_opened]
         self._made.note_made(topic.topic_id, opened)
         return list(partitions.values())
+
+    def _open_ahead(self, topic: TopicSpec, number: int) -> None:
+        """Open a partition that `open_topic` then takes; one that fails is left to that (INV-LAY4)."""
+        opened = self._open_partition(
+            _tp_of(topic, number), topic.topic_id, self._log_config(topic)
+        )
+        if opened.failed is None:
+            self._ahead[topic.topic_id, number] = opened
+
+    def _taken(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
+        """Return a partition that was opened ahead, or open it now."""
+        tp, ahead = _tp_of(topic, number), self._ahead.pop((topic.topic_id, number), None)
+        if ahead is not None and ahead.tp == tp:
+            ahead.log.reconfigure(config)
+            return ahead
+        if ahead is not None:
+            ahead.close(f"{ahead.tp} has another name by now")
+        return self._open_partition(tp, topic.topic_id, config)
 
     def _begin_again(self, partition: Partition) -> None:
         """Open an empty log in the place of one whose folder is away, under the configs that it has."""
@@ -473,6 +471,8 @@ class PartitionTable:
         """Close all partitions cleanly; `GroupCommit.run` must have ended."""
         for partition in self:
             partition.close("the node stops")
+        while self._ahead:
+            self._ahead.popitem()[1].close("the node stops")
         self.cold_reads.close()
         self.kept.save()
         self._made.close()

@@ -142,6 +142,11 @@ class FollowingCore:
         """Return the newest leader epoch that this member was told of: nothing of an older one is taken."""
         return self._leader_epoch
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Return whether a `Ticked` will do something, sooner or later: else nobody need tell of the time."""
+        return self._retry_at_ms is not None or self._ask_absent_at_ms is not None
+
     def stage(self, key: LogKey) -> Stage | None:
         """Return where a log is; None for one that is not in the session."""
         log = self._logs.get(key)

@@ -168,6 +168,19 @@ def _create(
         if name[:20].isdigit() or name == EPOCHS_NAME:
             disk.remove(folder / name)
     segment = Segment.create(folder, cache, config, base_offset)
+    _settle_empty(folder, disk, base_offset, fence)
+    return RecoveredLog(
+        segments=[segment],
+        state=PartitionState(),
+        epochs=LeaderEpochs(),
+        clean=False,
+        settled=True,
+        fence=fence,
+    )
+
+
+def _settle_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
+    """Make an empty log durable whose only segment is there."""
     disk.fsync_dir(folder)
     # Last: the next start believes a clean checkpoint, and syncs no name (INV-R6).
     disk.write_file_atomic(
@@ -181,14 +194,16 @@ def _create(
             fence=fence,
         ).file_content(),
     )
-    return RecoveredLog(
-        segments=[segment],
-        state=PartitionState(),
-        epochs=LeaderEpochs(),
-        clean=False,
-        settled=True,
-        fence=fence,
-    )
+
+
+def lay_out(folder: Path, disk: Disk, fence: JournalMark) -> None:
+    """Make an empty log that begins at 0, of which nothing is on the disk, for somebody to open; in any thread. Raises OSError.
+
+    `fence`: see `recover`.
+    """
+    disk.make_dirs(folder)
+    disk.open(folder / file_name(0, LOG_SUFFIX), create=True).close()
+    _settle_empty(folder, disk, 0, fence)
 
 
 def _open(check: Check, segments: list[Segment]) -> RecoveredLog:

@@ -9,6 +9,8 @@ INV-RFN6 the leader is told which logs do not run here (INV-RPF9), and of one th
 INV-RFN5 where the region mirrors another one, that one's history counts: a log that parts from the leader's below HW leaves the
          session, is cut with its tail in quarantine, and is compared again. Where the region acts such a log stops (INV-RPF2)
 
+INV-RFN7 the core is told of the time, and readers are looked at, only while one of them waits for it: a group that copies what there is, and
+         whose copies nobody reads, costs a node no wake-ups but those of its fetches
 How far logs are durable is told once for all logs of a group commit, in the turn after it. A cut is made in one step, as everywhere: it
 waits for the disk, and is rare.
 Not here: what is done when (`replication.following`), the connection (`replica_line`), who leads.
@@ -134,7 +136,8 @@ class ReplicaFollowing:
         self._tasks: dict[ReplicaLine, asyncio.Task[None]] = {}
         self._answer: dict[LogKey, tuple[ReplicaPart, memoryview]] = {}
         self._last_reason = ""
-        self._follows = asyncio.Event()
+        self._ticks = asyncio.Event()
+        """Set while the time has to be told of (INV-RFN7)."""
 
     # -- the role --------------------------------------------------------------------------------
 
@@ -151,12 +154,13 @@ class ReplicaFollowing:
         self._is_on = True
         self.logs_changed()
         self._tell(FollowLeader(leader_epoch, leader))
-        self._follows.set()
+        if self.readers.wants_looks:
+            self._ticks.set()
 
     def stop(self) -> None:
         """Copy no more, and let the logs go: this node leads them from now on, or ends. Their roles are as they were."""
         self._is_on = False
-        self._follows.clear()
+        self._ticks.clear()
         self._cuts.stop()
         self._end_line()
         for partition in self._logs.values():
@@ -251,6 +255,8 @@ class ReplicaFollowing:
                     self._started = {}
         finally:
             self._is_stepping = False
+        if self._is_on and self._core.waits_for_time:
+            self._ticks.set()
 
     def _perform(self, effect: FollowerEffect) -> None:
         match effect:
@@ -484,11 +490,14 @@ class ReplicaFollowing:
 
     async def _tick(self) -> None:
         while True:
-            await self._follows.wait()
+            await self._ticks.wait()
             await self._parts.line.clock.sleep_ms(TICK_MS)
-            if self._is_on:
-                self._tell(Ticked())
-                self.readers.look(self._parts.line.clock.monotonic_ms())
+            if not self._is_on:
+                continue
+            self._tell(Ticked())
+            self.readers.look(self._parts.line.clock.monotonic_ms())
+            if not (self._core.waits_for_time or self.readers.wants_looks):
+                self._ticks.clear()
 
     # -- for people ------------------------------------------------------------------------------
 

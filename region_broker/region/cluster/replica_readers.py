@@ -50,6 +50,11 @@ class ReplicaReaders:
         """Whether readers are served now."""
 
     @property
+    def wants_looks(self) -> bool:
+        """Return whether this follower may ever serve readers: only then is there something to see by the time."""
+        return self._may_serve is not nobody_reads
+
+    @property
     def named_count(self) -> int:
         """Return how many logs can be read here while readers are served."""
         return len(self._named)

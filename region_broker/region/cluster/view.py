@@ -9,10 +9,10 @@ INV-CLV4  who leads is told as the first replica, which Kafka calls the preferre
 Not here: the answers themselves (`handlers`), who leads (`controller.cluster`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, NodeImage
+from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, NodeImage, Spread
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
 from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, alone
@@ -65,6 +65,9 @@ class RegionNodes:
             self._same(number, self._of_group(image, image.leadership_in(number), first))
             for number, first in enumerate(spread.preferred)
         )
+        kept = self._facts
+        if kept is not None and _tells_the_same(kept, groups, spread):
+            return kept  # rows of Metadata are compared by it: another object would have each looked at again
         return replace(groups[MAIN_GROUP], groups=groups, spread=spread)
 
     def _same(self, group: int, facts: NodeFacts) -> NodeFacts:
@@ -104,6 +107,18 @@ class RegionNodes:
             in_sync=tuple(each.node_id for each in in_sync),
             is_primary=is_primary,
         )
+
+
+def _tells_the_same(kept: NodeFacts, groups: Sequence[NodeFacts], spread: Spread) -> bool:
+    """Return whether these facts tell the same of all groups, and have each log in the same one, as an image with `spread`."""
+    known = kept.spread
+    return (
+        known is not None
+        and known.preferred == spread.preferred
+        and (known.topics is spread.topics or known.topics == spread.topics)
+        and len(kept.groups) == len(groups)
+        and all(one is other for one, other in zip(kept.groups, groups, strict=True))
+    )
 
 
 def _replicas(image: MetadataImage, first: int | None) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,13 @@ from region_broker.controller.membership_keeping import (
     MembershipKeeping,
     next_step,
 )
-from region_broker.controller.metadata_commands import CommandRefused, CreateTopic, DeleteTopic
+from region_broker.controller.metadata_commands import (
+    CommandRefused,
+    CreateTopic,
+    DeleteTopic,
+    ResizeTopic,
+    SetTopicConfigs,
+)
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_machine import (
     KNOWN_WISHES_MAX,
@@ -26,10 +32,11 @@ from region_broker.controller.metadata_machine import (
     encode_wish,
     fold,
 )
-from region_broker.controller.metadata_store import SETTLED_MS_MAX
+from region_broker.controller.metadata_store import SETTLED_MS_MAX, Coming, coming_in
 from region_broker.controller.raft.effects import Joining, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Membership, Term
 from region_broker.controller.raft.settings import RaftSettings
+from tests.fixtures.cluster_images import in_sync
 from tests.fixtures.metadata_members import Node, three_nodes
 from tests.fixtures.raft_groups import Bus, member, until
 from tests.simulation.simulated_loop import run_simulated
@@ -68,6 +75,43 @@ async def test_INV_M15_others_changes_are_told_before_they_are_in_the_image() ->
     await nodes[0].store.apply(topic(1))
     await until(lambda: "t1" in store.image.topics)
     assert seen == [(True, True)]
+
+
+@simulated
+async def test_INV_M20_what_is_made_ready_for_a_topic_is_waited_for_before_it_is_in_the_image() -> (
+    None
+):
+    nodes = await three_nodes(Bus())
+    seen = list[tuple[str, range, bool]]()
+
+    def watch(node: Node) -> None:
+        async def make(coming: Sequence[Coming]) -> None:
+            await asyncio.sleep(0.05)
+            for each in coming:
+                is_known = each.topic.name in node.store.image.topics
+                seen.append((each.topic.name, each.numbers, is_known))
+
+        node.store.on_coming = make
+
+    for node in nodes:
+        watch(node)
+    await nodes[0].store.apply(topic(1))  # who asked, and who did not
+    await until(lambda: all("t1" in node.store.image.topics for node in nodes))
+    await nodes[0].store.apply(SetTopicConfigs(UUID(int=1), {"retention.ms": "1"}, {}))
+    await until(lambda: all(node.store.image.topics["t1"].configs for node in nodes))
+    assert seen == 3 * [("t1", range(1), False)]
+
+
+@simulated
+async def test_what_comes_is_what_nobody_can_have_opened() -> None:
+    nodes = await three_nodes(Bus())
+    store = nodes[0].store
+    before = await store.apply(topic(1))
+    grown = await store.apply(ResizeTopic(UUID(int=1), 3, 1))
+    assert coming_in(before, grown) == []  # it may have been opened early, where one node mirrors
+    led = msgspec.structs.replace(grown, leadership=in_sync().leadership)
+    assert [each.numbers for each in coming_in(before, led)] == [range(1, 3)]
+    assert coming_in(grown, before) == []
 
 
 @simulated

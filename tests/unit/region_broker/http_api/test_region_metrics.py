@@ -1,11 +1,17 @@
 """What a region's metrics say where something is not known, and of what it waits for."""
 
+import asyncio
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from region_broker.http_api.region_metrics import LINK_STATES, WAITS, RegionCollector
+from region_broker.http_api.routes_health import FAMILIES_AT_ONCE, rendered
 
 MIRROR = {
     "lag": {"records": 5, "bytes": None, "ms": 20}, "silent_ms": 300, "link_age_ms": None, "connected": False
@@ -60,3 +66,39 @@ def test_a_follower_knows_no_tidemark_and_no_lag(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     assert values["tidemark_region_primary_silent_ms"] == [0]
     assert not any(values["tidemark_region_waits"])
+
+
+async def test_INV_HTM1_metrics_are_collected_in_pieces_and_made_into_text_beside_the_loop() -> (
+    None
+):
+    registry, collected = CollectorRegistry(), list[int]()
+
+    class Many(Collector):
+        def collect(self) -> Iterable[Metric]:
+            for number in range(3 * FAMILIES_AT_ONCE):
+                collected.append(number)
+                yield GaugeMetricFamily(f"tidemark_{number}", "One of many.", value=number)
+
+    registry.register(Many())
+    collected.clear()
+    expected = generate_latest(registry)
+    collected.clear()
+    pieces, outside = list[int](), list[int]()
+
+    async def count_turns() -> None:
+        while True:
+            pieces.append(len(collected))
+            await asyncio.sleep(0)
+
+    async def thread(work: Callable[[], None]) -> None:
+        before = len(collected)
+        work()
+        outside.append(len(collected) - before)
+
+    async with asyncio.TaskGroup() as tasks:
+        others = tasks.create_task(count_turns())
+        text = await rendered(registry, thread)
+        others.cancel()
+    assert text == expected
+    assert outside == [0]  # a thread collects nothing: what it would read belongs to the loop
+    assert {FAMILIES_AT_ONCE, 2 * FAMILIES_AT_ONCE} <= set(pieces)

@@ -2,12 +2,17 @@
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from idempotency.identity import LeaderEpoch
-from region_broker.log.group_commit import GroupCommit
+from region_broker.log.group_commit import LOGS_AT_ONCE, GroupCommit, SyncWork
+from region_broker.log.indexes.checked_file import Checkpoint
 from region_broker.log.journal.replay import MANY_LOGS
-from region_broker.log.log_config import NodeLogConfig
+from region_broker.log.journal.sync_job import SyncJob
+from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.system.clock import SystemClock
@@ -101,3 +106,90 @@ async def test_a_journal_of_many_logs_gives_each_what_it_lacks(tmp_path: Path) -
         assert partition.log_end_offset == 1 + partition.tp.partition % 3
     table.close()
     again.close()
+
+
+class _Dirty:
+    """A log that has something to sync whenever it is asked, and counts that."""
+
+    has_pending_seals = False
+    generation = 0
+
+    def __init__(self) -> None:
+        self.begun = self.synced = 0
+
+    def begin_sync(self) -> SyncJob:
+        self.begun += 1
+        return SyncJob(
+            self, 0, (), 0, (), Checkpoint(synced_offset=0, segment_base=0, segment_bytes=0)
+        )
+
+    def in_file(self, _generation: int, _offset: int) -> bool:
+        return True
+
+    def begin_file_sync(self) -> SyncJob | None:
+        return None
+
+    def run_sync(self, _job: SyncJob) -> OSError | None:
+        return None
+
+    def finish_sync(self, _job: SyncJob, _error: OSError | None) -> None:
+        self.synced += 1
+
+    def finish_journaled(self, _job: SyncJob, _error: OSError | None) -> None:
+        self.synced += 1
+
+    def take_sealed(self) -> list[Path]:
+        return []
+
+
+class _Groups:
+    """A runner that notes how many jobs each group has."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def sync_all(self, jobs: Sequence[SyncWork]) -> list[OSError | None]:
+        self.sizes.append(len(jobs))
+        return [None] * len(jobs)
+
+    def start(self, work: Callable[[], None]) -> Awaitable[None]:
+        raise AssertionError("nothing runs in the background here")
+
+    def close(self) -> None:
+        """Nothing was begun."""
+
+
+class _Clock(SystemClock):
+    """Has an interval end at once, and counts them."""
+
+    intervals = 0
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        self.intervals += 1
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("policy", [FlushPolicy.COMMIT, FlushPolicy.INTERVAL])
+async def test_INV_CM8_many_logs_are_several_groups_and_the_loop_turns_in_between(
+    policy: FlushPolicy,
+) -> None:
+    clock, runner = _Clock(), _Groups()
+    commit = GroupCommit(NodeLogConfig(flush_policy=policy), clock, runner=runner)
+    logs = [_Dirty() for _ in range(2 * LOGS_AT_ONCE + 1)]
+    for log in logs:
+        commit.mark_dirty(log)
+    running = asyncio.gather(commit.run())
+    seen: list[int] = []
+    while sum(runner.sizes) < len(logs):
+        if len(runner.sizes) != len(seen):  # nobody else shares the loop: each group has a turn
+            seen.append(len(runner.sizes))
+        if seen == [1]:
+            commit.mark_dirty(logs[0])  # once more: behind those that wait
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert [log.begun for log in logs] == [log.synced for log in logs]
+    assert runner.sizes[:2] == [LOGS_AT_ONCE, LOGS_AT_ONCE]
+    assert seen[:2] == [1, 2]
+    assert all(log.synced == 1 for log in logs[1:])
+    assert clock.intervals == (policy is FlushPolicy.INTERVAL)

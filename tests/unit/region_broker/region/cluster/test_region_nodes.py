@@ -1,12 +1,15 @@
 """What a node says of its region of three nodes, and how it finds the one that leads (INV-CLV, INV-CLR)."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
 from idempotency.identity import RegionEpoch
 from region_broker.controller.cluster_commands import FenceNode, RegisterNode
+from region_broker.controller.cluster_image import Leadership, Spread
 from region_broker.controller.raft.entries import Member
-from region_broker.handlers.dispatch.nodes import KnownNode
+from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts
 from region_broker.region.cluster.leader_route import LeaderRoute
 from region_broker.region.cluster.standing import StandingTowards
 from region_broker.region.cluster.view import RegionNodes
@@ -140,3 +143,39 @@ def test_in_a_region_where_nobody_is_ever_elected_there_is_no_way_within() -> No
     route = LeaderRoute(born, standing_of(member(1)))
     assert route.route() is None
     assert route.leads_under() is None
+
+
+def test_facts_of_a_spread_are_the_same_object_until_a_group_or_its_topics_change() -> None:
+    seen = SeenRegion(2)
+    rows = {
+        number: Leadership(
+            leader=member(number + 1),
+            leader_epoch=leader_epoch(10 + number),
+            in_sync=members,
+            version=1,
+        )
+        for number, members in ((n, (member(1), member(2), member(3))) for n in (1, 2))
+    }
+    spread = Spread(groups=rows, preferred=(1, 2, 3), topics=(UUID(int=1), UUID(int=2)))
+
+    def told(spread: Spread) -> NodeFacts:
+        version = seen.image.version + 1
+        seen.image = msgspec.structs.replace(seen.image, version=version, spread=spread)
+        return seen.view.facts
+
+    first = told(spread)
+    assert told(spread) is first  # rows of Metadata are not looked at one by one for that
+    assert told(msgspec.structs.replace(spread, groups=dict(rows))) is first
+    made = told(msgspec.structs.replace(spread, topics=(*spread.topics, UUID(int=3))))
+    assert made is not first
+    assert made.spread is not None
+    assert made.spread.topics[-1] == UUID(int=3)
+    version_2 = msgspec.structs.replace(rows[2], leader_epoch=leader_epoch(20))
+    elected = told(msgspec.structs.replace(spread, groups={**rows, 2: version_2}))
+    assert [each.leader_epoch for each in elected.groups[1:]] == [
+        leader_epoch(11),
+        leader_epoch(20),
+    ]
+    assert told(msgspec.structs.replace(spread, preferred=(1, 3, 2))) is not elected
+    seen.image = msgspec.structs.replace(seen.image, spread=None)
+    assert seen.view.facts.spread is None

@@ -20,13 +20,14 @@ from region_broker.log.indexes.log_start import LOG_START_NAME
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin
+from region_broker.region.cluster.replica_following import TICK_MS
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.replica_readers import ReplicaReaders
 from region_broker.replication.following import FETCHES_IN_FLIGHT
 from tests.fixtures.node_logs import TOPIC_ID, Topic, append_marker, batch
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.simulated_loop import LoopClock, run_simulated
 
 Life: TypeAlias = Callable[[ReplicaRegion], Awaitable[None]]
 
@@ -64,6 +65,40 @@ def test_followers_have_the_same_bytes_and_what_is_committed_is_durable_on_all()
         )
         assert bytes_of(one.partition()) == bytes_of(two.partition()) == bytes_of(three.partition())
         assert state_of(one.partition()) == state_of(two.partition()) == state_of(three.partition())
+
+    live(life)
+
+
+class TickClock(LoopClock):
+    """Counts how often somebody waits for as long as a follower does between two looks at the time."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        self.ticks += duration_ms == TICK_MS
+        await super().sleep_ms(duration_ms)
+
+
+def test_INV_RFN7_followers_that_have_all_are_not_woken_by_the_clock() -> None:
+    async def life(region: ReplicaRegion) -> None:
+        region.clock = clock = TickClock()
+        one, two, three = await region.start()
+        await one.produce(batch(3))
+        await clock.sleep_ms(2_000)
+        before = clock.ticks
+        await clock.sleep_ms(10_000)
+        assert clock.ticks == before
+        await one.kill()  # whoever waits to connect again is woken
+        await clock.sleep_ms(1_000)
+        assert clock.ticks > before
+        region.elect(2)
+        await two.produce(batch(2))
+        await region.until(lambda: three.partition().log_end_offset == 5, "it follows on")
+        await clock.sleep_ms(2_000)
+        before = clock.ticks
+        await clock.sleep_ms(10_000)
+        assert clock.ticks == before
 
     live(life)
 
