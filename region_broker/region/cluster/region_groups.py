@@ -320,6 +320,12 @@ class RegionGroups:
         return partition.is_leader and self.leads_under(partition.key) is not None
 
     @property
+    def followed_count(self) -> int:
+        """Return how many groups this node follows, at least 1."""
+        data = sum(group.leads is None for group in self._data.values())
+        return max(1, data + (not self._leads_main))
+
+    @property
     def any_open(self) -> bool:
         """Return whether this node leads any data group so."""
         return bool(self.open_groups)

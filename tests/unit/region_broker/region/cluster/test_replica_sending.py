@@ -14,6 +14,7 @@ from region_broker.region.cluster.replica_sending import (
     Copying,
     FetchSession,
 )
+from region_broker.replication.pacing import Allowance, CatchUpPace, CatchUpRates
 from tests.fixtures.node_logs import Fixture, InstantClock, batch, fixture
 
 FETCH = ReplicaFetch(
@@ -37,11 +38,16 @@ class Region:
     """Takes writes, or not."""
 
     acts = True
+    copies_whole = False
+    """Whether the follower is out of sync."""
 
 
 def session_of(some: Fixture, region: Region, reads: Reads) -> FetchSession:
     logs = {partition.key: partition for partition in some.partitions}
-    session = FetchSession(logs, Copying(), cast("Any", reads), InstantClock(), lambda: region.acts)
+    pace = CatchUpPace(CatchUpRates(), Allowance(), applies=lambda: region.copies_whole)
+    session = FetchSession(
+        logs, Copying(), cast("Any", reads), InstantClock(), lambda: region.acts, pace
+    )
     for key in logs:
         session.begin(key, 0)
     return session
