@@ -274,7 +274,7 @@ class GrowBench:
             if time.monotonic() > said_s + _SAY_S:
                 said_s = time.monotonic()
                 rows = [row for row in view["nodes"] if row["node_id"] == node_id]
-                self._say(f"copying: {rows}")
+                self._say(f"copying: {rows[0]['records_behind'] if rows else 'all'} records left")
             time.sleep(_LOOK_S)
 
     def _view(self) -> dict[str, Any]:

@@ -267,6 +267,8 @@ class ReplicaLeading:
                 "records_behind": each.records_behind,
                 "behind_ms": each.behind_ms,
                 "logs_stopped": each.logs_stopped,
+                "bytes_behind": term.bytes_behind(member),
+                "sent_bytes_per_s": term.sent_bytes_per_s(member),
             }
             for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
         }

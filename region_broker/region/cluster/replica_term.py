@@ -352,6 +352,23 @@ class LeaderTerm:
             del self._serving[session]
         self.serving = frozenset(self._serving.values())
 
+    def bytes_behind(self, member: Member) -> int:
+        """Return about how much a follower lacks: of each log the part that its records are of all of them."""
+        found = 0.0
+        for key, records in self.core.lacked_by(member).items():
+            log = self.logs.get(key)
+            if log is not None:
+                there = max(1, log.log_end_offset - log.log_start_offset)
+                found += log.log.size_bytes * min(1.0, records / there)
+        return int(found)
+
+    def sent_bytes_per_s(self, member: Member) -> int | None:
+        """Return how fast a follower is sent what it lacks; None of one that is in sync, or has been followed for a moment only."""
+        paces = [each.pace for session, each in self._followers.items() if session.member == member]
+        rates = [pace.sent_bytes_per_s for pace in paces if pace.applies()]
+        known = [rate for rate in rates if rate is not None]
+        return int(sum(known)) if known else None
+
     def _lost(self, session: NodeSession) -> None:
         self.takes_readers(session, takes=False)
         following = self._followers.pop(session, None)
