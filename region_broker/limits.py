@@ -160,3 +160,6 @@ assert FETCH_PARTITION_COUNT_MAX <= FETCH_SESSION_PARTITIONS_MAX, (
     "a session may hold one full request"
 )
 assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be decompressible"
+
+CATCH_UP_BYTES_PER_S_MAX: Final = 2**63 - 1
+"""Of a node that copies what it lacks: Kafka's default, no limit."""

@@ -17,6 +17,7 @@ from region_broker.cli.cluster_client import RegionOfNodes, knows_most, on_regio
 from region_broker.cli.cluster_rebalance import rebalanced
 from region_broker.cli.cluster_status import ids, print_nodes, print_status, who, yes
 from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
+from region_broker.cli.cluster_waiting import until_in_sync
 from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -49,11 +50,23 @@ def cluster() -> None:
 # --- looks ---------------------------------------------------------------------------------------
 
 
-@cluster.command(epilog="Example: tidemark cluster status --url http://127.0.0.1:9093 -o json")
+@cluster.command(
+    epilog="""\b
+Examples:
+  tidemark cluster status --url http://127.0.0.1:9093 -o json
+  tidemark cluster status --wait-for 4          until node 4 has copied all, saying how far it is""",
+)
+@click.option("--wait-for", type=_NODE, metavar="NODE", help="First wait until this node is in sync, whether it has come yet or not.")  # fmt: skip
+@click.option("--timeout", "timeout_s", default=3_600.0, show_default=True, type=click.FloatRange(1, 604_800), help="With --wait-for: seconds.")  # fmt: skip
 @on_region
 @output_option
-def status(region: RegionOfNodes, output: str) -> None:
-    """Show who leads the logs, who is in sync, who leads the quorum, every node, and the damage that those which answer tell of."""
+def status(region: RegionOfNodes, output: str, *, wait_for: int | None, timeout_s: float) -> None:
+    """Show who leads the logs, who is in sync, who leads the quorum, every node, and the damage that those which answer tell of.
+
+    Of a node that copies what it lacks: about how much that is, how fast it is sent, and how long it takes at that pace.
+    """
+    if wait_for is not None:
+        until_in_sync(region, wait_for, timeout_s, _lacks)
     views = list(region.views().values())
     view = knows_most(views)
     if output == JSON:

@@ -10,6 +10,7 @@ import click
 
 from region_broker.cli.output import print_pairs, print_table
 
+_MEGA: Final = 1_000_000
 _VOTERS_MIN: Final = 3
 """With fewer, the loss of any voter takes the majority."""
 _ELECTION_MS: Final = 5_000
@@ -103,7 +104,18 @@ def _lacks(row: Mapping[str, Any]) -> str:
         return f"{stopped} logs that have stopped there, {row['records_behind']} records in all"
     if not row["logs_behind"]:
         return "nothing"
-    return f"{row['records_behind']} records in {row['logs_behind']} logs"
+    return f"{row['records_behind']} records in {row['logs_behind']} logs{_left(row)}"
+
+
+def _left(row: Mapping[str, Any]) -> str:
+    """Return how much that is about, and how long it takes at the pace of now; nothing of a node that is in sync, or older."""
+    size_bytes, bytes_per_s = row.get("bytes_behind"), row.get("sent_bytes_per_s")
+    if size_bytes is None or row["in_sync"]:
+        return ""
+    about = f", about {size_bytes / _MEGA:,.0f} MB"
+    if not bytes_per_s:
+        return about
+    return f"{about} at {bytes_per_s / _MEGA:,.1f} MB/s: {size_bytes / bytes_per_s:,.0f} s"
 
 
 def _groups(view: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from region_broker.controller.near_words import nearest
 
 CHANGEABLE: Final = frozenset(
     {
-        "auto_create_topics", "connection_order_fence", "connection_rate_per_address",
+        "auto_create_topics", "catch_up_sent_bytes_per_s", "catch_up_taken_bytes_per_s", "connection_order_fence", "connection_rate_per_address",
         "connections_per_address_max", "default_partition_count", "deleted_topic_retention_ms",
         "disk_free_bytes_min", "group_consumer_heartbeat_interval_ms",
         "group_consumer_session_timeout_ms", "group_count_max", "group_initial_rebalance_delay_ms",
@@ -36,6 +36,8 @@ KAFKA_NAMES: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "auto_create_topics",
     "num.partitions": "default_partition_count",
     "max.connections.per.ip": "connections_per_address_max",
+    "leader.replication.throttled.rate": "catch_up_sent_bytes_per_s",
+    "follower.replication.throttled.rate": "catch_up_taken_bytes_per_s",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
     "group.initial.rebalance.delay.ms": "group_initial_rebalance_delay_ms",
     "group.min.session.timeout.ms": "group_min_session_timeout_ms",

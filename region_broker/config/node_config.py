@@ -43,6 +43,7 @@ from region_broker.controller.metadata_image import RegionImage
 from region_broker.controller.near_words import near, nearest
 from region_broker.former_names import CONFIG_KEYS
 from region_broker.limits import (
+    CATCH_UP_BYTES_PER_S_MAX,
     CONNECTION_RATE_DEFAULT,
     CONNECTIONS_MAX,
     CONNECTIONS_PER_ADDRESS_DEFAULT,
@@ -195,6 +196,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         TRANSACTIONAL_ID_COUNT_DEFAULT
     )
     connection_order_fence: bool = True
+    catch_up_sent_bytes_per_s: Annotated[
+        int, Within(1, CATCH_UP_BYTES_PER_S_MAX, "of all followers that are not in sync together")
+    ] = CATCH_UP_BYTES_PER_S_MAX
+    catch_up_taken_bytes_per_s: Annotated[
+        int, Within(1, CATCH_UP_BYTES_PER_S_MAX, "while this node is not in sync")
+    ] = CATCH_UP_BYTES_PER_S_MAX
     retention_check_interval_ms: Annotated[
         int, Within(1, DAY_MS, "what is due waits that long for its deletion")
     ] = 60_000

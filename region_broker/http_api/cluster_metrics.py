@@ -69,6 +69,12 @@ def _followers(region: str, nodes: Iterable[Mapping[str, Any]]) -> Iterable[Metr
             "serves_readers",
         ),
         ("lag_records", "Records that the follower does not have durably yet.", "records_behind"),
+        ("lag_bytes", "About how many bytes these are.", "bytes_behind"),
+        (
+            "sent_bytes_per_second",
+            "How fast it is sent what it lacks; NaN: it is in sync, or has begun just now.",
+            "sent_bytes_per_s",
+        ),
         ("lag_ms", "Milliseconds since it had all; NaN: it never had.", "behind_ms"),
     ):
         family = GaugeMetricFamily(f"tidemark_follower_{name}", text, labels=["region", "node"])

@@ -4,7 +4,7 @@ Not here: who makes it (`cluster_node`), what is joined with it (`node`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from idempotency.identity import Member
 from region_broker.node.handshake import Handshake
@@ -12,6 +12,7 @@ from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor
+from region_broker.replication.pacing import CatchUpRates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +29,5 @@ class ClusterParts:
     line: LineParts
     node_count: Callable[[], int]
     controller: ControllerDriver
+    catch_up: CatchUpRates = field(default_factory=CatchUpRates)
+    """How fast this node sends to, or is sent as, a follower that is not in sync; changes while it runs."""

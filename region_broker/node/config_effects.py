@@ -14,6 +14,7 @@ from region_broker.handlers.dispatch.services import Services
 from region_broker.node.name_series import NameCollector
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.tidemarks.service import TidemarkService
+from region_broker.replication.pacing import CatchUpRates
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
 from txn_coordinator.driver import TransactionCoordinator
@@ -31,6 +32,7 @@ class ConfigEffects:
     memory: MemoryBudget
     names: NameCollector
     services: Services
+    catch_up: CatchUpRates
 
     def take(self, config: NodeConfig) -> None:
         """Let all parts go by `config` from now on."""
@@ -48,6 +50,8 @@ class ConfigEffects:
         self.kafka.limit(config.connections_per_address_max, config.connection_rate_per_address)
         self.memory.resize(config.request_memory_bytes)
         self.names.limit(config.metrics_names_max)
+        self.catch_up.sent_bytes_per_s = config.catch_up_sent_bytes_per_s
+        self.catch_up.taken_bytes_per_s = config.catch_up_taken_bytes_per_s
         self.services.config = config
 
 

@@ -99,6 +99,7 @@ from region_broker.region.topics import TopicRegistry, settle_partitions
 from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictService
 from region_broker.region.view import AmongNodes, RegionService
+from region_broker.replication.pacing import CatchUpRates
 from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
@@ -554,6 +555,7 @@ class Node:
             groups=self._group_settings, transactions=self.transactions, tidemarks=self.tidemarks,
             partitions=storage.partitions, kafka=self.kafka, memory=self.memory, names=names,
             services=self._services,
+            catch_up=CatchUpRates() if self._cluster is None else self._cluster.catch_up,
         )  # fmt: skip
         verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
         add_feature_routes(app, self.features)

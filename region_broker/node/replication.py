@@ -120,6 +120,7 @@ class Replication:
                     cut_below=self._cut_below,
                     may_serve=self.readers.may_serve,
                     keeps_bytes=self.keeps_rounds,
+                    taken_bytes_per_s=self._taken_bytes_per_s,
                 ),
                 may_lead=lambda: not partitions.lost(),
             )
@@ -230,7 +231,12 @@ class Replication:
             lineage=lambda: digest_of(lineage()),
             owes_cut=self._cuts.owes,
             acts=lambda: self._role.acting and metadata.image.spread is None,
+            rates=self._cluster.catch_up,
         )
+
+    def _taken_bytes_per_s(self) -> int:
+        """Return what one leader may send: while leaders are spread each has its share, as none knows what the others send."""
+        return max(1, self._cluster.catch_up.taken_bytes_per_s // self.groups.followed_count)
 
     def _least(self) -> int:
         return default_min_in_sync(self._cluster.node_count())

@@ -187,6 +187,10 @@ class LeadingCore:
             for member, follower in self._followers.items()
         }
 
+    def lacked_by(self, member: Member) -> dict[LogKey, int]:
+        """Return how many records a follower lacks that `standings` has, by log, for people."""
+        return self._followers[member].lacked(self._logs)
+
     # -- events ----------------------------------------------------------------------------------
 
     def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:

@@ -233,6 +233,11 @@ class FollowerProgress:
             self.is_heard, len(self._behind), records, behind_ms, len(self._lacking)
         )
 
+    def lacked(self, logs: Logs) -> dict[LogKey, int]:
+        """Return how many records it lacks, by log, for people."""
+        ends = self.durable_ends
+        return {key: logs[key].durable_end - ends.get(key, 0) for key in self._behind}
+
     @property
     def has_enough(self) -> bool:
         """Whether it has what R3 asks for, in all logs, and their log starts, and has said so in this session."""

@@ -240,6 +240,20 @@ def test_the_size_of_a_region_is_measured_and_nothing_is_left() -> None:
     assert document["settings"] == {"partitions": 12, "regions": 1, "nodes": 1, "seconds": 1.0}
 
 
+def test_what_clients_notice_of_a_node_that_is_added_is_measured() -> None:
+    document = figures(
+        run_bench(
+            "grow", "--nodes", "2", "--partitions", "12", "--megabytes", "1", "--seconds", "0.5", "--rate", "100", "-o", "json"
+        )
+    )  # fmt: skip
+    found = {(row["what"], row["where"]): row["value"] for row in document["figures"]}
+    for period in ("before", "adding", "copying", "after"):
+        assert 0 < found[f"produce p50, {period}", "client"] <= found[f"produce p99, {period}", "client"]  # fmt: skip
+    assert found["copied", "new node"] > 0 < found["copying", "new node"]
+    assert found["p99, copying over before", "client"] > 0
+    assert document["settings"]["nodes"] == 2
+
+
 def test_the_size_is_measured_of_nobody_elses_nodes() -> None:
     done = run_bench("size", "--bootstrap", "127.0.0.1:9")
     assert done.returncode == 2

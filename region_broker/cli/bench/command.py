@@ -22,10 +22,18 @@ from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json
 from region_broker.config.relations import NODE_COUNT_MAX
 
 if TYPE_CHECKING:
+    from region_broker.cli.bench.size import Figure
     from region_broker.cli.bench.stage import Stage
+    from region_broker.workbench.local_cluster import LocalCluster
 
 SIZE: Final = "size"
 """This one stops, starts and kills all nodes of its own: only when named, and its figures are no rates."""
+GROW: Final = "grow"
+"""This one adds a node to a region of its own: only when named."""
+_OWN: Final = {
+    SIZE: "stops and kills the nodes that it measures",
+    GROW: "adds a node to the region that it measures",
+}
 _PRODUCERS_MAX: Final = 256
 _TOPICS_MAX: Final = 10_000
 _SIZE_BYTES_MAX: Final = 900_000
@@ -43,12 +51,13 @@ Examples:
   tidemark bench catch-up --regions 2 --size 1024       a mirror that was away
   tidemark bench idle --regions 2 --seconds 20          CPU of both regions when nothing is written
   tidemark bench size --nodes 3 --partitions 1000       what so many partitions cost: idle, start, loss of the leader
+  tidemark bench grow --nodes 3 --partitions 300        what clients notice while a fourth node copies all
   tidemark bench --against 127.0.0.1:9192 --html bench.html
   tidemark bench --nodes 3                              a region of three nodes, three copies of each topic
   tidemark bench --nodes 3 --against 127.0.0.1:9192 --against-pid 4711,4712,4713
 """
 )
-@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, "all"]), default="all")
+@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, GROW, "all"]), default="all")
 @click.option("--bootstrap", envvar="TIDEMARK_BOOTSTRAP",
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
 @click.option("--regions", "region_count", default=1, show_default=True,
@@ -61,9 +70,9 @@ Examples:
 @click.option("--against-pid", metavar="PID,...",
               help="The other broker's processes, if they run here, in the order of its node ids: CPU and memory are shown, too.")  # fmt: skip
 @click.option("--rate", "rate_per_s", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
-              help="Records per second of the latency load; each is timed from when it is due.")  # fmt: skip
+              help="Records per second of the loads latency and grow; each is timed from when it is due.")  # fmt: skip
 @click.option("--megabytes", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
-              help="What the mirror of the catch-up load has to copy.")  # fmt: skip
+              help="What the mirror of the catch-up load, or the node that is added, has to copy.")  # fmt: skip
 @click.option("--batch-bytes", default=1_000_000, show_default=True, type=click.IntRange(1, 1_000_000),
               help="Largest batch that the producer of the streams builds (Java's default: 16384).")  # fmt: skip
 @click.option("--topics", default="1,2000", show_default=True,
@@ -101,13 +110,10 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
         **numbers,
     )
     loads = LOADS if load == "all" else (load,)
-    if load == SIZE:
+    if load in _OWN:
         if bootstrap or against:
-            fail(
-                "size stops and kills the nodes that it measures: give no --bootstrap or --against",
-                EXIT_USAGE,
-            )
-        _size(plan, region_count, node_count, output)
+            fail(f"{load} {_OWN[load]}: give no --bootstrap or --against", EXIT_USAGE)
+        _own(load, plan, region_count, node_count, output)
         return
     pids = _counts("--against-pid", against_pid, _PID_MAX) if against_pid else ()
     try:
@@ -152,28 +158,23 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
         print_rows([_readable(row, against) for row in ratios], output, title=title)
 
 
-def _size(plan: Plan, region_count: int, node_count: int, output: str) -> None:
-    """Measure a cluster of our own, and print its figures."""
-    from region_broker.cli.bench.size import SizeBench, SizePlan
-
-    asked = SizePlan(
-        partition_count=plan.partition_count, seconds=plan.seconds, run_count=plan.run_count
-    )
+def _own(load: str, plan: Plan, region_count: int, node_count: int, output: str) -> None:
+    """Measure a cluster of our own with which we do as we like, and print its figures."""
+    settings = {
+        "partitions": plan.partition_count,
+        "regions": region_count,
+        "nodes": node_count,
+        "seconds": plan.seconds,
+    }
+    if load == GROW:
+        settings |= {"megabytes": plan.megabytes, "size_bytes": plan.size_bytes, "rate_per_s": plan.rate_per_s}  # fmt: skip
     try:
         with _broker(None, region_count, node_count) as stage:
             assert stage.cluster is not None, "it was started here"
-            rows = [
-                _said(each.as_dict()) for each in SizeBench(stage.cluster, asked, say).figures()
-            ]
+            rows = [_said(each.as_dict()) for each in _figures(load, stage.cluster, plan)]
     except BenchFailed as error:
         fail(str(error))
     if output == "json":
-        settings = {
-            "partitions": plan.partition_count,
-            "regions": region_count,
-            "nodes": node_count,
-            "seconds": plan.seconds,
-        }
         print_json({"machine": _machine(), "settings": settings, "figures": rows})
         return
     print_rows(
@@ -181,6 +182,21 @@ def _size(plan: Plan, region_count: int, node_count: int, output: str) -> None:
         output,
         title=_machine_line(),
     )
+
+
+def _figures(load: str, cluster: "LocalCluster", plan: Plan) -> Iterator["Figure"]:
+    from region_broker.cli.bench.grow import GrowBench, GrowPlan
+    from region_broker.cli.bench.size import SizeBench, SizePlan
+
+    count = plan.partition_count
+    if load == GROW:
+        growth = GrowPlan(
+            partition_count=count, megabytes=plan.megabytes, record_bytes=plan.size_bytes, rate_per_s=plan.rate_per_s,
+            seconds=plan.seconds,
+        )  # fmt: skip
+        return GrowBench(cluster, growth, say).figures()
+    asked = SizePlan(partition_count=count, seconds=plan.seconds, run_count=plan.run_count)
+    return SizeBench(cluster, asked, say).figures()
 
 
 def _said(row: dict[str, Any]) -> dict[str, Any]:

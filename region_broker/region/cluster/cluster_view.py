@@ -273,6 +273,8 @@ def _node_row(
         "behind_ms": known.get("behind_ms"),
         "serves_readers": node.member in serving if known else None,
         "logs_stopped": known.get("logs_stopped"),
+        "bytes_behind": known.get("bytes_behind"),
+        "sent_bytes_per_s": known.get("sent_bytes_per_s"),
     }
 
 

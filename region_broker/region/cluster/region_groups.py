@@ -46,7 +46,7 @@ from region_broker.region.cluster.replica_messages import (
 from region_broker.region.cluster.replica_readers import nobody_reads
 from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
 
-_COUNTED: Final = ("logs_behind", "records_behind", "logs_stopped")
+_COUNTED: Final = ("logs_behind", "records_behind", "logs_stopped", "bytes_behind")
 
 
 def _always() -> bool:
@@ -320,6 +320,12 @@ class RegionGroups:
         return partition.is_leader and self.leads_under(partition.key) is not None
 
     @property
+    def followed_count(self) -> int:
+        """Return how many groups this node follows, at least 1."""
+        data = sum(group.leads is None for group in self._data.values())
+        return max(1, data + (not self._leads_main))
+
+    @property
     def any_open(self) -> bool:
         """Return whether this node leads any data group so."""
         return bool(self.open_groups)
@@ -390,8 +396,12 @@ def _group_in(spread: Spread | None, key: LogKey) -> GroupNumber:
 
 def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return how far a follower is in two groups together."""
+    rates = [
+        each["sent_bytes_per_s"] for each in (one, other) if each["sent_bytes_per_s"] is not None
+    ]
     return {
         "connected": one["connected"] and other["connected"],
+        "sent_bytes_per_s": sum(rates) if rates else None,
         **{name: one[name] + other[name] for name in _COUNTED},
         "behind_ms": None
         if None in {one["behind_ms"], other["behind_ms"]}

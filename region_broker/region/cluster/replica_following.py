@@ -26,6 +26,7 @@ from typing import Final, assert_never
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey, Member
 from idempotency.record_batch import BatchError
+from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.log.failures import LogError, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.member_line import LineParts
@@ -78,6 +79,10 @@ def _no_lineage() -> int:
     return 0
 
 
+def _no_limit() -> int:
+    return CATCH_UP_BYTES_PER_S_MAX
+
+
 def _deletes(_partition: Partition) -> bool:
     return False
 
@@ -96,6 +101,8 @@ class FollowingParts:
     """How a log is cut below HW, where this region mirrors another one now; None where it acts (INV-RFN5)."""
     keeps_bytes: Callable[[Partition], bool] = _deletes
     """Whether what a leader has deleted stays on this disk, as mirrors may need it: retention deletes it (INV-SCU3)."""
+    taken_bytes_per_s: Callable[[], int] = _no_limit
+    """How much this node may be sent by one leader while it is not in sync (INV-RPA5)."""
     disputed: set[LogKey] = field(default_factory=set)
     """See `ReplicaFollowing.disputed`; shared by all groups of this node."""
 
@@ -472,6 +479,11 @@ class ReplicaFollowing:
     def serves_readers(self) -> bool:
         """See `Driver`."""
         return self.readers.is_open and self.readers.named_count >= len(self._logs)
+
+    @property
+    def taken_bytes_per_s(self) -> int:
+        """See `Driver`."""
+        return self._parts.taken_bytes_per_s()
 
     def image_changed(self) -> None:
         """The metadata have changed: whoever is in sync, or leads, or acts may be another one now (INV-RRD2)."""

@@ -29,6 +29,7 @@ from region_broker.controller.cluster_image import MAIN_GROUP, GroupNumber, Lead
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
+from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.replica_logs import LogSet, history_of
@@ -52,6 +53,7 @@ from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
 from region_broker.replication.effects import ProposeInSync
 from region_broker.replication.events import ProposalEnded, Ticked
 from region_broker.replication.leading import LeadingSettings
+from region_broker.replication.pacing import Allowance, CatchUpPace, CatchUpRates
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 TICK_MS: Final = 100
@@ -96,6 +98,9 @@ class LeadingParts:
     acts: Callable[[], bool] = _acts_not
     """Whether the region takes writes here: followers serve readers only then (INV-RRD1)."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
+    rates: CatchUpRates = field(default_factory=CatchUpRates)
+    sent: Allowance = field(default_factory=Allowance)
+    """What this node has sent to followers that are not in sync; shared by all of its groups (INV-RPA5)."""
     bound: WeakKeyDictionary[NodeSession, LeaderTerm] = field(default_factory=WeakKeyDictionary)
     """Which term a connection is of (INV-RLD1); shared by all groups that one door serves."""
 
@@ -262,6 +267,8 @@ class ReplicaLeading:
                 "records_behind": each.records_behind,
                 "behind_ms": each.behind_ms,
                 "logs_stopped": each.logs_stopped,
+                "bytes_behind": term.bytes_behind(member),
+                "sent_bytes_per_s": term.sent_bytes_per_s(member),
             }
             for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
         }
@@ -376,10 +383,12 @@ class ReplicaLeading:
             )
         return term
 
-    def _session(self, term: LeaderTerm) -> FetchSession:
+    def _session(self, term: LeaderTerm, member: Member) -> FetchSession:
+        parts = self._parts
+        pace = CatchUpPace(parts.rates, parts.sent, lambda: member not in term.core.in_sync.members)
         return FetchSession(
-            term.logs, term.copying, self._parts.partitions.cold_reads, self._parts.clock, self._parts.acts
-        )  # fmt: skip
+            term.logs, term.copying, parts.partitions.cold_reads, parts.clock, parts.acts, pace
+        )
 
     async def check(
         self, session: NodeSession, message: CheckReplicaLogs, _attachment: memoryview
@@ -407,6 +416,10 @@ class ReplicaLeading:
             following.forget(LogKey(topic_id, number))
         for place in message.positions:
             following.begin(place.key, place.offset)
+        taken = message.taken_bytes_per_s_max
+        following.pace.taken_bytes_per_s = (
+            CATCH_UP_BYTES_PER_S_MAX if taken is None else max(1, taken)
+        )
         term.report(session, message)
         term.takes_readers(session, takes=message.serves_readers)
         reply = await following.answer(message)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Final, NoReturn, Protocol
 
 from idempotency.identity import LeaderEpoch, LogKey, Member
-from region_broker.limits import MIB
+from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX, MIB
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.replica_messages import (
     LOGS_CHECKED_AT_ONCE,
@@ -67,6 +67,11 @@ class Driver(Protocol):
     @property
     def serves_readers(self) -> bool:
         """Whether consumers may be sent to this follower now."""
+        ...
+
+    @property
+    def taken_bytes_per_s(self) -> int:
+        """How much this follower may be sent while it is not in sync (INV-RPA5)."""
         ...
 
 
@@ -193,6 +198,7 @@ class ReplicaLine:
             # Ahead of the fetch, in the same write: a notice is taken in the step in which it comes, a request in a later one.
             self._report(durable_ends, log_starts, lacking)
             durable_ends, log_starts, lacking = {}, {}, None
+        taken = self._driver.taken_bytes_per_s
         message = ReplicaFetch(
             leader_epoch=self._leader_epoch,
             positions=places_of(effect.positions),
@@ -203,6 +209,7 @@ class ReplicaLine:
             lacking=names_of(lacking),
             bytes_max=FETCH_BYTES_MAX,
             wait_ms_max=FETCH_WAIT_MS,
+            taken_bytes_per_s_max=None if taken == CATCH_UP_BYTES_PER_S_MAX else taken,
         )
         self._fetches.put_nowait(client.begin(message, ReplicaFetched))
 

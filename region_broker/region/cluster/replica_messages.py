@@ -105,6 +105,7 @@ class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     """Ask for what is new: `positions` are set, `forgotten` removed, the rest goes on where it was sent to (KIP-227).
 
     `durable_ends`, `log_starts`, `lacking`: as in `DurableReport`. `serves_readers`: whether consumers may be sent to the follower now.
+    `taken_bytes_per_s_max`: how much it may be sent while it is not in sync; None where it sets no limit, or is of a version that does not tell.
     Answered at once when anything is there, else after `wait_ms_max`.
     """
 
@@ -117,6 +118,7 @@ class ReplicaFetch(PeerMessage, frozen=True, kw_only=True):
     lacking: Names | None = None
     bytes_max: Offset
     wait_ms_max: Offset
+    taken_bytes_per_s_max: Offset | None = None
 
 
 class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):

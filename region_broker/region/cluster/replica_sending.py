@@ -10,6 +10,8 @@ INV-RSN6 an answer has at most `LOGS_AT_ONCE` logs: the loop that puts it togeth
          left goes with the next one
 INV-RSN7 an answer says that the region takes writes only if it did before its first log was looked at, and does behind the last one: what
          it has is shown to readers by that
+INV-RSN8 a follower that is not in sync is answered when `replication.pacing` lets it, with as much as that says; where that is not within the
+         time that it waits, it is told that there is nothing, so that it knows of this node
 INV-RSN4 what memory has not is read in by a thread (INV-CO1)
 INV-RSN5 a session knows logs that are led here, and no other: what else a follower names is not kept
 
@@ -39,6 +41,7 @@ from region_broker.region.cluster.replica_messages import (
 )
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.sessions import Reply
+from region_broker.replication.pacing import CatchUpPace
 
 LOG_BYTES_MAX: Final = 1 * MIB
 ANSWER_BYTES_MAX: Final = 8 * MIB
@@ -113,8 +116,11 @@ class FetchSession:
         cold_reads: ColdReads,
         clock: Clock,
         acts: Callable[[], bool],
+        pace: CatchUpPace,
     ) -> None:
         """Send what `logs` has, by and by; nothing is asked for yet. `acts`: whether the region takes writes."""
+        self.pace: Final = pace
+        self._reported = asyncio.Event()
         self.positions: dict[LogKey, int] = {}
         self._logs = logs
         self._copying = copying
@@ -147,6 +153,8 @@ class FetchSession:
         self.positions.pop(key, None)
         self._told.pop(key, None)
         self._moved.pop(key, None)
+        self.pace.forget(key)
+        self._reported.set()
         self._copying.end(key, self)
 
     def mark(self, key: LogKey) -> None:
@@ -181,6 +189,12 @@ class FetchSession:
         for key in list(self.positions):
             self.forget(key)
         self._wakes.set()
+        self._reported.set()
+
+    def durable(self, ends: Mapping[LogKey, int]) -> None:
+        """The follower has said how far logs are durable there."""
+        self.pace.durable(ends)
+        self._reported.set()
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -190,9 +204,13 @@ class FetchSession:
             until_ms = self._clock.monotonic_ms() + min(request.wait_ms_max, WAIT_MS_MAX)
             while True:
                 await self._wait(until_ms - self._clock.monotonic_ms())
+                if not await self._its_turn(until_ms):
+                    return Reply(ReplicaFetched(parts=(), acts=self._acts()))
+                begun_ms = self._clock.monotonic_ms()
                 await self._gather()
                 reply = await self._collect(request)
                 if reply is not None:
+                    self._note(reply, begun_ms)
                     return reply
                 if self._closed or self._clock.monotonic_ms() >= until_ms:
                     return Reply(ReplicaFetched(parts=(), acts=self._acts()))
@@ -204,6 +222,37 @@ class FetchSession:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000):
                 await self._wakes.wait()
+
+    async def _its_turn(self, until_ms: int) -> bool:
+        """Wait until an answer may go; return False where it may not by then (INV-RSN8)."""
+        while self.pace.applies() and not self._closed:
+            now_ms = self._clock.monotonic_ms()
+            wait_ms = self.pace.wait_ms(now_ms)
+            if wait_ms == 0:
+                break
+            if now_ms >= until_ms:
+                return False
+            self._reported.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wait_ms, until_ms - now_ms) / 1000):
+                    await self._reported.wait()
+        return True
+
+    def _note(self, reply: Reply, begun_ms: int) -> None:
+        """Tell the pace of an answer to who is not in sync."""
+        if not self.pace.applies():
+            return
+        fetched, now_ms = reply.message, self._clock.monotonic_ms()
+        assert isinstance(fetched, ReplicaFetched)
+        filled = [part for part in fetched.parts if part.data_bytes]
+        self.pace.sent(
+            {part.key: part.end_offset for part in filled}, sum(part.data_bytes for part in filled), took_ms=now_ms - begun_ms,
+            now_ms=now_ms, total_bytes=self._total_bytes,
+        )  # fmt: skip
+
+    def _total_bytes(self) -> int:
+        found = (self._logs.get(key) for key in self.positions)
+        return sum(partition.log.size_bytes for partition in found if partition is not None)
 
     async def _gather(self) -> None:
         """Let those append whose requests are here already, as the group commit does (INV-RSN1)."""
@@ -220,6 +269,8 @@ class FetchSession:
         parts: list[ReplicaPart] = []
         data: list[Buffer] = []
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
+        if self.pace.applies():
+            room = min(room, self.pace.answer_bytes)
         waiting, self._moved = self._moved, {}
         left, unfinished = list[LogKey](), list[LogKey]()
         begun_ms, acted = self._clock.monotonic_ms(), self._acts()

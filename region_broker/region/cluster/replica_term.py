@@ -304,12 +304,12 @@ class LeaderTerm:
     # -- followers -------------------------------------------------------------------------------
 
     def follower(
-        self, session: NodeSession, make: Callable[["LeaderTerm"], FetchSession]
+        self, session: NodeSession, make: Callable[["LeaderTerm", Member], FetchSession]
     ) -> FetchSession:
         """Return what is sent on a connection; its first message begins that."""
         found = self._followers.get(session)
         if found is None:
-            found = self._followers[session] = make(self)
+            found = self._followers[session] = make(self, session.member)
             self.tell(FollowerConnected(session.member, session.session_id, self.leader_epoch))
             session.on_close(lambda: self._lost(session))
         return found
@@ -321,7 +321,8 @@ class LeaderTerm:
     def report(self, session: NodeSession, message: ReplicaFetch | DurableReport) -> None:
         """Take in how far a follower is durable, where its logs start, and which have stopped there."""
         self._heard_ms[session.member] = self._parts.clock.monotonic_ms()
-        lacking = lacking_of(message)
+        lacking, durable_ends = lacking_of(message), offsets_of(message.durable_ends)
+        self._followers[session].durable(durable_ends)
         if lacking:
             _log.error(
                 "%d logs of node %s have stopped, or did not open (%s first): it is not in sync until it has copied them again",
@@ -330,7 +331,7 @@ class LeaderTerm:
         self.tell(
             FollowerReport(
                 session.member, session.session_id, self.leader_epoch,
-                offsets_of(message.durable_ends), starts_of(message), lacking,
+                durable_ends, starts_of(message), lacking,
             )
         )  # fmt: skip
 
@@ -350,6 +351,23 @@ class LeaderTerm:
         else:
             del self._serving[session]
         self.serving = frozenset(self._serving.values())
+
+    def bytes_behind(self, member: Member) -> int:
+        """Return about how much a follower lacks: of each log the part that its records are of all of them."""
+        found = 0.0
+        for key, records in self.core.lacked_by(member).items():
+            log = self.logs.get(key)
+            if log is not None:
+                there = max(1, log.log_end_offset - log.log_start_offset)
+                found += log.log.size_bytes * min(1.0, records / there)
+        return int(found)
+
+    def sent_bytes_per_s(self, member: Member) -> int | None:
+        """Return how fast a follower is sent what it lacks; None of one that is in sync, or has been followed for a moment only."""
+        paces = [each.pace for session, each in self._followers.items() if session.member == member]
+        rates = [pace.sent_bytes_per_s for pace in paces if pace.applies()]
+        known = [rate for rate in rates if rate is not None]
+        return int(sum(known)) if known else None
 
     def _lost(self, session: NodeSession) -> None:
         self.takes_readers(session, takes=False)

@@ -22,9 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 
 
 @asynccontextmanager
-async def growing(folder: Path, seed: int) -> AsyncIterator[tuple[GrowingRegion, list[Writer]]]:
-    """Run a region of one node that two clients write to."""
-    region = GrowingRegion(folder, seed)
+async def growing(
+    folder: Path, seed: int, **settings: Any
+) -> AsyncIterator[tuple[GrowingRegion, list[Writer]]]:
+    """Run a region of one node that two clients write to; `settings` stand in all configuration files."""
+    region = GrowingRegion(folder, seed, **settings)
     try:
         await region.start()
         await region.first.node.topics.create_topic(TOPIC, 2, {})
@@ -174,6 +176,38 @@ async def test_INV_CNN6_a_fourth_node_is_known_to_all_that_run_and_joins(tmp_pat
         assert [node.node for node in region.nodes.values() if node.runs][:3] == lives
         assert [writer.errors for writer in writers] == [[], []]
         await close(region, writers)
+
+
+async def test_INV_CLO4_a_node_that_was_added_by_mistake_is_taken_back_while_it_copies(
+    tmp_path: Path,
+) -> None:
+    async with growing(tmp_path, 5, catch_up_sent_bytes_per_s=1) as (region, writers):
+        await region.add(2, region.first)
+        second = region.grower(2)
+        await second.start()
+        await region.until(lambda: "connected" in copying_of(region, 2), "it copies")
+        await more_written(region, writers)
+        row = copying_of(region, 2)
+        assert row["connected"], "INV-RPA5: it has one byte per second"
+        assert row["bytes_behind"] > 0 < row["records_behind"]
+        assert not row["in_sync"]
+        await second.stop()
+        operating = region.first.node.operating
+        assert operating is not None
+        await region.until(lambda: copying_of(region, 2)["fenced"], "it is not heard")
+        await region.first.as_process(operating.order("remove", 2, dry_run=False, confirmed=False))
+        assert copying_of(region, 2) == {}
+        await more_written(region, writers)
+        assert [writer.errors for writer in writers] == [[], []]
+        await close(region, writers)
+
+
+def copying_of(region: GrowingRegion, node_id: int) -> dict[str, Any]:
+    """Return what the first node tells of another one; nothing of one that it does not know."""
+    operating = region.first.node.operating
+    rows = operating.describe()["nodes"] if operating is not None and region.first.leads else []
+    told = [row for row in rows if row["node_id"] == node_id]
+    return {key: value for row in told for key, value in row.items() if value is not None}
 
 
 async def test_INV_GRN1_what_was_added_outlives_a_restart_of_every_node_with_its_old_file(

@@ -109,8 +109,8 @@ async def test_KIP226_what_is_read_only_is_told_so(tmp_path: Path) -> None:
         rows = await told(client)
         may_change = {name for name, row in rows.items() if not row.read_only}
         assert may_change == {
-            "auto_create_topics", "connection_order_fence", "connection_rate_per_address",
-            "connections_per_address_max", "default_partition_count", "deleted_topic_retention_ms",
+            "auto_create_topics", "catch_up_sent_bytes_per_s", "catch_up_taken_bytes_per_s",
+            "connection_order_fence", "connection_rate_per_address", "connections_per_address_max", "default_partition_count", "deleted_topic_retention_ms",
             "disk_free_bytes_min", "group_consumer_heartbeat_interval_ms",
             "group_consumer_session_timeout_ms", "group_count_max",
             "group_initial_rebalance_delay_ms", "group_min_session_timeout_ms", "log_level",
@@ -121,7 +121,8 @@ async def test_KIP226_what_is_read_only_is_told_so(tmp_path: Path) -> None:
             "auto.create.topics.enable", "num.partitions", "max.connections.per.ip",
             "transaction.max.timeout.ms", "group.initial.rebalance.delay.ms",
             "group.min.session.timeout.ms", "group.consumer.session.timeout.ms",
-            "group.consumer.heartbeat.interval.ms",
+            "group.consumer.heartbeat.interval.ms", "leader.replication.throttled.rate",
+            "follower.replication.throttled.rate",
         }  # fmt: skip
         assert rows["data_dir"].value == "/srv/eu"
         assert sources(rows["data_dir"]) == [("/srv/eu", STATIC)]

@@ -104,6 +104,8 @@ def test_every_name_of_kafka_stands_for_a_key_that_may_change() -> None:
 
 PROBES: dict[str, tuple[Any, Callable[[Node], Any]]] = {
     "auto_create_topics": (True, lambda node: node._services.config.auto_create_topics),
+    "catch_up_sent_bytes_per_s": (20, lambda node: node._effects.catch_up.sent_bytes_per_s),
+    "catch_up_taken_bytes_per_s": (21, lambda node: node._effects.catch_up.taken_bytes_per_s),
     "connection_order_fence": (False, lambda node: node.transactions._settings.connection_order),
     "connection_rate_per_address": (3, lambda node: node.kafka._admission.caps.rate),
     "connections_per_address_max": (4, lambda node: node.kafka._admission.caps.per_address),

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey
+from region_broker.limits import CATCH_UP_BYTES_PER_S_MAX
 from region_broker.region.cluster.replica_line import ReplicaLine
 from region_broker.region.cluster.replica_messages import (
     DurableReport,
@@ -36,6 +37,7 @@ class Client:
 
 class Driver:
     serves_readers = False
+    taken_bytes_per_s = CATCH_UP_BYTES_PER_S_MAX
 
 
 def line() -> tuple[ReplicaLine, Client]:

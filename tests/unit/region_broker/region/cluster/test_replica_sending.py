@@ -14,6 +14,7 @@ from region_broker.region.cluster.replica_sending import (
     Copying,
     FetchSession,
 )
+from region_broker.replication.pacing import WINDOW_BYTES, Allowance, CatchUpPace, CatchUpRates
 from tests.fixtures.node_logs import Fixture, InstantClock, batch, fixture
 
 FETCH = ReplicaFetch(
@@ -37,11 +38,16 @@ class Region:
     """Takes writes, or not."""
 
     acts = True
+    copies_whole = False
+    """Whether the follower is out of sync."""
 
 
 def session_of(some: Fixture, region: Region, reads: Reads) -> FetchSession:
     logs = {partition.key: partition for partition in some.partitions}
-    session = FetchSession(logs, Copying(), cast("Any", reads), InstantClock(), lambda: region.acts)
+    pace = CatchUpPace(CatchUpRates(), Allowance(), applies=lambda: region.copies_whole)
+    session = FetchSession(
+        logs, Copying(), cast("Any", reads), InstantClock(), lambda: region.acts, pace
+    )
     for key in logs:
         session.begin(key, 0)
     return session
@@ -76,3 +82,37 @@ async def test_INV_RSN7_a_region_that_begins_or_ends_to_act_meanwhile_is_not_sai
 
 async def test_INV_RSN7_one_that_acts_throughout_is() -> None:
     assert (await answered(session_of(fixture(), Region(), Reads()))).acts
+
+
+@pytest.mark.parametrize("copies_whole", [True, False])
+async def test_INV_RSN8_INV_RPA1_only_who_is_not_in_sync_is_held_up(*, copies_whole: bool) -> None:
+    some, region = fixture(partition_count=1), Region()
+    (partition,) = some.partitions
+    partition.writer.append(batch())
+    session = session_of(some, region, Reads())
+    region.copies_whole = copies_whole
+    session.pace.rates.sent_bytes_per_s = 1
+    assert len((await answered(session)).parts) == 1
+    partition.writer.append(batch())
+    session.mark(partition.key)
+    assert len((await answered(session)).parts) == (0 if copies_whole else 1)
+    region.copies_whole = False  # it is taken in
+    session.mark(partition.key)
+    assert (await answered(session)).parts or not copies_whole
+
+
+async def test_INV_RSN8_a_report_lets_the_next_answer_go() -> None:
+    some, region = fixture(partition_count=1), Region()
+    (partition,) = some.partitions
+    partition.writer.append(batch())
+    session = session_of(some, region, Reads())
+    region.copies_whole = True
+    (part,) = (await answered(session)).parts
+    session.pace.sent(
+        {part.key: part.end_offset}, WINDOW_BYTES, took_ms=0, now_ms=InstantClock().monotonic_ms(), total_bytes=lambda: 0
+    )  # fmt: skip
+    partition.writer.append(batch())
+    session.mark(part.key)
+    assert (await answered(session)).parts == ()
+    session.durable({part.key: part.end_offset})
+    assert len((await answered(session)).parts) == 1
