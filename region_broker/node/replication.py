@@ -170,9 +170,8 @@ class Replication:
                 me=cluster.member,
                 image=lambda: metadata.image,
                 apply=metadata.apply,
-                acts=lambda: (
-                    role.acting and not role.awaits_readers and self.leadership.leads is not None
-                ),
+                acts=lambda: role.acting and self.leadership.leads is not None,
+                awaits_readers=lambda: role.awaits_readers,
                 trouble=self.trouble,
                 clock=clock,
             )

@@ -7,6 +7,8 @@ INV-SPD2  a node that leads a data group and has trouble with its logs asks for 
 INV-SPD3  while clients of another region change logs here, one node leads all of them: what they send is carried to one node, whole
           1. A client writes at a mirror, which carries its request to the main leader. 2. A partition in it is led by another node. 3. It
           would be refused, and the client, which knows the mirror's nodes only, would send it there again for ever.
+INV-SPD4  leaders are spread once consumers that a takeover has left behind the end of a log are waited for no more (T26): data leaders do not
+          know them, and would tell them that they are out of range. That this is waited for is what is told
 
 Runs on each node, so that one that begins to lead knows how long spreads have lasted. Not here: when that is due.
 """
@@ -37,6 +39,10 @@ FORWARDED_MS: Final = 600_000
 """So long leaders are gathered behind a write that another region has forwarded."""
 AGAIN_MS: Final = 1_000
 """So long a data leader waits until it asks for gathering again."""
+READERS_AWAITED: Final = (
+    "consumers that a takeover has left behind the end of a log are waited for, five minutes behind it, and behind each election of who"
+    " leads the region"
+)
 
 _log: Final = logging.getLogger("tidemark.cluster")
 
@@ -45,14 +51,16 @@ _log: Final = logging.getLogger("tidemark.cluster")
 class SpreadParts:
     """What it is joined with. `apply`: of the metadata (`MetadataStore.apply`).
 
-    `acts`: whether this node leads the region, which takes writes. `trouble`: what is wrong with logs here that nobody but a leader mends,
-    as people read it; None where nothing is.
+    `acts`: whether this node leads the region, which takes writes. `awaits_readers`: whether it answers consumers beyond the end of a log as
+    behind a takeover (`RegionRole.awaits_readers`). `trouble`: what is wrong with logs here that nobody but a leader mends, as people read
+    it; None where nothing is.
     """
 
     me: Member
     image: Callable[[], MetadataImage]
     apply: Callable[[KeeperCommand], Awaitable[object]]
     acts: Callable[[], bool]
+    awaits_readers: Callable[[], bool]
     trouble: Callable[[], str | None]
     clock: Clock
 
@@ -77,6 +85,9 @@ class SpreadKeeper:
         if forwarded_ms is not None and now_ms - forwarded_ms < FORWARDED_MS:
             left_s = (FORWARDED_MS - now_ms + forwarded_ms) // 1000
             return f"clients of another region write here, through its nodes; leaders are spread when none has for {left_s} s more"
+        # Who led before, and leads a data group now, may have waited for them then: nobody is gathered for that.
+        if self._parts.image().spread is None and self._parts.awaits_readers():
+            return READERS_AWAITED
         return self._parts.trouble()
 
     def waits_for(self) -> str:

@@ -29,12 +29,13 @@ class Region:
     clock: ManualClock = field(default_factory=ManualClock)
     asked: list[KeeperCommand] = field(default_factory=list)
     fails: bool = False
+    awaits_readers: bool = False
 
     def keeper(self) -> SpreadKeeper:
         return SpreadKeeper(
             SpreadParts(
                 me=self.me, image=lambda: self.image, apply=self._apply, acts=lambda: self.me == A,
-                trouble=lambda: self.trouble, clock=self.clock,
+                awaits_readers=lambda: self.awaits_readers, trouble=lambda: self.trouble, clock=self.clock,
             )
         )  # fmt: skip
 
@@ -123,3 +124,26 @@ async def test_INV_SPD3_one_node_leads_all_while_clients_of_another_region_write
     await keeper.look()
     assert region.is_spread()
     assert keeper.waits_for() == ""
+
+
+async def test_INV_SPD4_consumers_behind_a_takeover_are_waited_for_and_that_is_told() -> None:
+    region = Region(after(able_to_spread(), PreferSpread(wanted=True)), awaits_readers=True)
+    keeper = region.keeper()
+    for _ in range(3):
+        await keeper.look()
+        region.clock.now_ms += 20_000
+    assert region.asked == []
+    assert "consumers that a takeover has left behind" in keeper.waits_for()
+    region.awaits_readers = False
+    await keeper.look()
+    region.clock.now_ms += 10_000
+    await keeper.look()
+    assert region.is_spread()
+
+
+async def test_INV_SPD4_nobody_is_gathered_for_consumers_that_a_data_leader_had_waited_for() -> (
+    None
+):
+    region = Region(after(spread(), PreferSpread(wanted=True)), B, awaits_readers=True)
+    await region.keeper().look()
+    assert region.asked == []
