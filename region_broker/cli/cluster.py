@@ -15,7 +15,7 @@ from region_broker.cli.cluster_add import add_node
 from region_broker.cli.cluster_add import tell as tell_added
 from region_broker.cli.cluster_client import RegionOfNodes, knows_most, on_region
 from region_broker.cli.cluster_rebalance import rebalanced
-from region_broker.cli.cluster_status import ids, print_nodes, print_status, who, yes
+from region_broker.cli.cluster_status import ids, lacks, print_nodes, print_status, who, yes
 from region_broker.cli.cluster_upgrade import finalize, print_view, show, tell, upgrade_view
 from region_broker.cli.cluster_waiting import until_in_sync
 from region_broker.cli.output import (
@@ -66,7 +66,7 @@ def status(region: RegionOfNodes, output: str, *, wait_for: int | None, timeout_
     Of a node that copies what it lacks: about how much that is, how fast it is sent, and how long it takes at that pace.
     """
     if wait_for is not None:
-        until_in_sync(region, wait_for, timeout_s, _lacks)
+        until_in_sync(region, wait_for, timeout_s, lacks)
     views = list(region.views().values())
     view = knows_most(views)
     if output == JSON:

@@ -64,7 +64,7 @@ def print_nodes(view: Mapping[str, Any]) -> None:
         ("node#", "state", "leads", "in sync", "lacks", "readers", "kafka", "http", "rack"),
         [
             (
-                row["node_id"], _state(row), _leads(row, view), yes(row["in_sync"]), _lacks(row), _readers(row, view), row["kafka"],
+                row["node_id"], _state(row), _leads(row, view), yes(row["in_sync"]), lacks(row), _readers(row, view), row["kafka"],
                 row["http"], row["rack"],
             )
             for row in view["nodes"]
@@ -96,7 +96,8 @@ def _state(row: Mapping[str, Any]) -> str:
     return "draining" if row["draining"] else "runs"
 
 
-def _lacks(row: Mapping[str, Any]) -> str:
+def lacks(row: Mapping[str, Any]) -> str:
+    """Return what a node has not copied yet."""
     if row["records_behind"] is None or row["fenced"]:  # of one that is not heard it is out of date
         return "-"
     stopped = row.get("logs_stopped")

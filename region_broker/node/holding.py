@@ -67,6 +67,7 @@ class Holding:
                 image=lambda: metadata.image,
                 partitions=lambda: storage.partitions,
                 hold_of=storage.hold.of,
+                mirrors=lambda: storage.hold.mirrors,
                 leads_under=leads_under,
                 lines=_Lines(cluster.line),
             )
@@ -74,4 +75,4 @@ class Holding:
 
     async def meet(self, region: str) -> None:
         """Know a mirror before it is answered (INV-THD3)."""
-        await self.telling.meet(region, self._hold.meet, lambda: self._hold.mirrors)
+        await self.telling.meet(region, self._hold.meet)

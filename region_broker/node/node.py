@@ -796,7 +796,8 @@ class Node:
             if reached_of is not None:  # else the next round does it
                 keeps_rounds = no_copy if replication is None else replication.keeps_rounds
                 hold_of = self.storage.hold.of
-                if not leads and self._holding is not None:
+                # It has waited for others: who led then may lead a data group by now.
+                if not (replication is None or self.failover.running) and self._holding is not None:
                     hold_of = self._holding.told.of  # INV-THD1
                 self.storage.partitions.maintain(hold_of, reached_of, keeps_rounds)
         await self.storage.partitions.purge()

@@ -7,6 +7,8 @@ INV-SPD2  a node that leads a data group and has trouble with its logs asks for 
 INV-SPD3  while clients of another region change logs here, one node leads all of them: what they send is carried to one node, whole
           1. A client writes at a mirror, which carries its request to the main leader. 2. A partition in it is led by another node. 3. It
           would be refused, and the client, which knows the mirror's nodes only, would send it there again for ever.
+INV-SPD4  leaders are spread once consumers that a takeover has left behind the end of a log are waited for no more (T26): data leaders do not
+          know them, and would tell them that they are out of range. That this is waited for is what is told
 
 Runs on each node, so that one that begins to lead knows how long spreads have lasted. Not here: when that is due.
 """

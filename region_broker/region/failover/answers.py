@@ -20,6 +20,7 @@ from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, TidemarkPoint
 from geo_replicator.loss import Tail
 from geo_replicator.tidemark import TidemarkError
 from region_broker.region.failover.driver import FailoverDriver
+from region_broker.region.failover.gathering import ACTS_AGAIN_MS, DRAINS_AGAIN_MS
 from region_broker.region.failover.log_surgery import is_acknowledged_work, tail_beyond
 from region_broker.region.failover.messages import (
     DRAIN_FAILED,
@@ -113,7 +114,7 @@ class FailoverAnswers:
     async def _on_promise(
         self, _session: PeerSession, message: AskPromise, _attachment: memoryview
     ) -> PromiseAnswer:
-        await self._led_alone()
+        await self._led_alone(ACTS_AGAIN_MS)
         asked = Promise(message.region_epoch, message.candidate)
         state = self._driver.state
         if state.phase is Phase.UNBORN:
@@ -142,8 +143,8 @@ class FailoverAnswers:
             claim_number=claim.number,
         )
 
-    async def _led_alone(self) -> None:
-        """Return once one node leads all logs of this region, and it is this one; raises `LeadsNoMore` (INV-GTH2).
+    async def _led_alone(self, within_ms: int) -> None:
+        """Return once one node leads all logs of this region, and it is this one; raises `LeadsNoMore` (INV-GTH2, INV-GTH5).
 
         The record gathers by itself, but then whoever asks hears nothing but a refusal.
         """
@@ -154,7 +155,7 @@ class FailoverAnswers:
                 self._parts.role.acting or driver.state.phase is not Phase.ACTING
             )
 
-        if not await self._parts.gathering.until_led_alone(serves):
+        if not await self._parts.gathering.until_led_alone(serves, within_ms):
             raise LeadsNoMore
 
     async def _copied_its_last(self) -> None:
@@ -219,7 +220,7 @@ class FailoverAnswers:
 
         Raises `PeerRefused` where this region does not act, or no tidemark came about: it writes on then.
         """
-        await self._led_alone()
+        await self._led_alone(DRAINS_AGAIN_MS)
         state = self._driver.state
         if state.phase is Phase.FENCED and state.promise.candidate == message.to_region:
             return await self._end_of_fenced()

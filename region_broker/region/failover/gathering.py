@@ -5,6 +5,11 @@ INV-GTH1  nothing of the failover machine is recorded while leaders are spread: 
           refusal, and gathered as well
 INV-GTH2  whoever asks for a promise, or for a drain, while leaders are spread is answered by the node that leads all logs afterwards: by this
           one, if it acts again within `ACTS_AGAIN_MS`; else it hears that this node does not lead, and asks again
+INV-GTH5  whoever asks this node while it begins to act is answered when it acts, if that is within the same time, or, for a drain,
+          `DRAINS_AGAIN_MS`: also where somebody else's question, or an earlier one of the same region, has gathered the leaders
+          1. A region asks for a drain, for which leaders are gathered; that takes longer than it is waited for. 2. It asks again: nothing is
+          spread any more, and the ledgers are loaded still. 3. It would be refused for that, and a failover would go on without a drain:
+          what lies behind the last tidemark is lost, though the region is up.
 INV-GTH3  a region that stands aside (T36) records nothing, and gathers all the same: the leaders of data groups would go on
 INV-GTH4  what this node had heard, and could not record because leaders were gathered for it, is recorded when it leads again
 
@@ -32,6 +37,8 @@ LOUD_EVERY: Final = 50
 LOOK_MS: Final = 5
 ACTS_AGAIN_MS: Final = 3_000
 """Less than a region that asks for a promise waits for it (`FailoverSettings`)."""
+DRAINS_AGAIN_MS: Final = 10_000
+"""Less than a region that asks for a drain waits for it (`FailoverSettings.switch_timeout_ms`)."""
 _log: Final = logging.getLogger("tidemark.failover")
 
 
@@ -47,8 +54,12 @@ class GatheringSide(Protocol):
         """Return once this node leads no more as it does now, because leaders are gathered; at once where they are not spread."""
         ...
 
-    async def until_led_alone(self, serves: Callable[[], bool]) -> bool:
-        """Gather, where that is due; return whether this node leads all logs afterwards, and `serves` again, soon enough."""
+    async def until_led_alone(self, serves: Callable[[], bool], within_ms: int) -> bool:
+        """Gather, where that is due, and wait until this node leads all logs, and `serves`.
+
+        Return False where leaders were gathered, and it does not within `within_ms`, and where it does not lead within `ACTS_AGAIN_MS`;
+        whatever else keeps it from serving is for whoever asks to see.
+        """
         ...
 
 
@@ -60,7 +71,7 @@ class NeverSpread:
     async def gather(self) -> None:
         """See `GatheringSide`."""
 
-    async def until_led_alone(self, _serves: Callable[[], bool]) -> bool:
+    async def until_led_alone(self, _serves: Callable[[], bool], _within_ms: int) -> bool:
         """See `GatheringSide`."""
         return True
 
@@ -95,15 +106,19 @@ class Gathering:
                 _log.log(level, "the leaders of this region are not gathered yet: %s", error)
                 await self._clock.sleep_ms(AGAIN_MS)
 
-    async def until_led_alone(self, serves: Callable[[], bool]) -> bool:
-        """See `GatheringSide` (INV-GTH2)."""
-        if not self.is_due:
-            return True
-        former = self._leads_under()
-        await self.gather()
-        until_ms = self._clock.monotonic_ms() + ACTS_AGAIN_MS
+    async def until_led_alone(self, serves: Callable[[], bool], within_ms: int) -> bool:
+        """See `GatheringSide` (INV-GTH2, INV-GTH5)."""
+        was_due, former = self.is_due, None
+        if was_due:
+            former = self._leads_under()
+            await self.gather()
+        began_ms = self._clock.monotonic_ms()
         while not (self._leads_under() not in {None, former} and serves()):
-            if self._clock.monotonic_ms() >= until_ms:
-                return False
+            leads, waited_ms = (
+                self._leads_under() is not None,
+                self._clock.monotonic_ms() - began_ms,
+            )
+            if waited_ms >= within_ms or (waited_ms >= ACTS_AGAIN_MS and not leads):
+                return leads and not was_due
             await self._clock.sleep_ms(LOOK_MS)
         return not self.is_due

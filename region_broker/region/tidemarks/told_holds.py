@@ -3,8 +3,13 @@
 INV-THD1  who leads a data group deletes nothing of its logs but what the main leader has told under the present leader epochs of both: that
           one alone knows which mirrors there are, and what they have (INV-RH1). What was told under others is void
 INV-THD2  it is told after each look of `RetentionHold`, what has changed alone; what a data leader has not confirmed is told again
+INV-THD4  what was told before something else, and comes later, counts for nothing
+          1. No mirror is known, and everything may go; the word of it is lost on the way. 2. A mirror begins to copy: this is told, over
+          another connection, and confirmed. 3. The first word arrives. 4. A data leader would delete what the mirror has not copied.
 INV-THD3  a mirror that is new, or comes back, is answered once every data leader has been told what is held for it from now on
           1. No mirror is known, and retention may delete all. 2. A mirror begins to copy. 3. A data leader has not heard of it, and deletes.
+          Whether it was known before it asked does not count, but whether something was told that holds nothing for it: a region that was
+          gone for too long (INV-RH3) is known again by the next look after it was heard, and not by what data leaders were told before
 
 A hold that is told permits: none is taken back, but by telling another one, and INV-THD3 is the only reason to hold more.
 Where rounds begin in its logs (T7) a data leader forgets by itself: no cut is made there, and whoever leads the region next drives
@@ -15,7 +20,7 @@ Not here: what is held (`retention_hold`), deleting (`partitions.trimming`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Protocol
 from uuid import UUID
@@ -38,6 +43,7 @@ from region_broker.region.peers.sessions import Handlers, NodeSession
 LOGS_MAX: Final = 1_000
 """Told at once."""
 NOT_THE_LEADER: Final = "not-the-leader"
+OVERTAKEN: Final = "overtaken"
 NOTHING_GOES: Final = Hold(0, 0)
 _log: Final = logging.getLogger("tidemark.mirror")
 
@@ -64,10 +70,14 @@ class ToldHold(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TellHolds(PeerMessage, frozen=True, kw_only=True):
-    """What may go of logs that the other node leads under `group_epoch`, by the word of who leads the region under `leader_epoch`."""
+    """What may go of logs that the other node leads under `group_epoch`, by the word of who leads the region under `leader_epoch`.
+
+    `number`: grows with each message under that leader epoch, to whomever (INV-THD4).
+    """
 
     leader_epoch: LeaderEpoch
     group_epoch: LeaderEpoch
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     holds: Annotated[tuple[ToldHold, ...], msgspec.Meta(max_length=LOGS_MAX)]
 
 
@@ -88,6 +98,8 @@ class ToldHolds:
         self._me = me
         self._image = image
         self._told: dict[LogKey, tuple[LeaderEpoch, LeaderEpoch, Hold | None]] = {}
+        self._last: dict[tuple[LeaderEpoch, LeaderEpoch], int] = {}
+        """The number of what was told last of each data group, by the leader epochs of the region and of the group."""
 
     def serve_on(self, handlers: Handlers[NodeSession]) -> None:
         """Be told; once, before the peer port is bound."""
@@ -109,6 +121,15 @@ class ToldHolds:
                 f"{session.member} does not lead the region under leader epoch {message.leader_epoch}, or {self._me} no data group"
                 f" under {message.group_epoch}, as far as is known here: look again",
             )
+        epochs = message.leader_epoch, message.group_epoch
+        last = self._last.get(epochs, 0)
+        if message.number <= last:
+            raise PeerRefused(
+                OVERTAKEN,
+                f"what {session.member} has told as number {message.number} was overtaken by number {last}: it counts for nothing",
+            )
+        self._last = {under: each for under, each in self._last.items() if under[0] == epochs[0]}
+        self._last[epochs] = message.number
         self._told = {
             key: told for key, told in self._told.items() if told[0] == message.leader_epoch
         }
@@ -140,11 +161,12 @@ class Lines(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class TellingParts:
-    """What is told to whom. `leads_under`: None while this node does not lead the region."""
+    """What is told to whom. `mirrors`: the regions that `hold_of` holds for; `leads_under`: None while this node does not lead the region."""
 
     image: Callable[[], MetadataImage]
     partitions: Callable[[], Iterable[Partition]]
     hold_of: Callable[[Partition], Hold | None]
+    mirrors: Callable[[], Iterable[str]]
     leads_under: Callable[[], LeaderEpoch | None]
     lines: Lines
 
@@ -166,7 +188,9 @@ class TellingHolds:
         self._main_epoch: LeaderEpoch | None = None
         self._listeners: dict[LeaderEpoch, _Listener] = {}
         self._telling = asyncio.Lock()
-        self._unsettled: set[str] = set()
+        self._number = 0
+        self._held_for: frozenset[str] | None = None
+        """The mirrors that all holds are for by which a data leader may go now (INV-THD3); None where none was told any."""
 
     async def tell(self) -> bool:
         """Tell each data leader what has changed (INV-THD2); return whether all know it."""
@@ -174,13 +198,23 @@ class TellingHolds:
             epoch = self._parts.leads_under()
             if epoch is None:
                 return False
-            rows = self._listeners_now(epoch)
-            told = await asyncio.gather(*(self._tell(epoch, each, rows[each]) for each in rows))
+            rows, mirrors = self._listeners_now(epoch), frozenset(self._parts.mirrors())
+            # In one step with `mirrors`: what is told is for these.
+            changed = {each: self._changed(each, rows[each]) for each in rows}
+            if rows:
+                self._held_for = mirrors & (mirrors if self._held_for is None else self._held_for)
+            told = await asyncio.gather(
+                *(self._tell(epoch, each, rows[each], changed[each]) for each in rows)
+            )
+            if rows and all(told):
+                self._held_for = mirrors
             return all(told)
 
     def _listeners_now(self, epoch: LeaderEpoch) -> dict[LeaderEpoch, _Listener]:
         spread = self._parts.image().spread
-        before = self._listeners if epoch == self._main_epoch else {}
+        before = self._listeners
+        if epoch != self._main_epoch:
+            before, self._held_for = {}, None
         self._main_epoch = epoch
         rows = () if spread is None else spread.groups.values()
         self._listeners = {
@@ -191,12 +225,14 @@ class TellingHolds:
         return self._listeners
 
     async def _tell(
-        self, epoch: LeaderEpoch, group_epoch: LeaderEpoch, listener: _Listener
-    ) -> bool:
-        changed = self._changed(group_epoch, listener)
+        self, epoch: LeaderEpoch, group_epoch: LeaderEpoch, listener: _Listener, changed: Sequence[ToldHold]
+    ) -> bool:  # fmt: skip
         for start in range(0, len(changed), LOGS_MAX):
             part = changed[start : start + LOGS_MAX]
-            message = TellHolds(leader_epoch=epoch, group_epoch=group_epoch, holds=tuple(part))
+            self._number += 1
+            message = TellHolds(
+                leader_epoch=epoch, group_epoch=group_epoch, number=self._number, holds=tuple(part)
+            )
             try:
                 await self._parts.lines.call(listener.leader, message, HoldsTold)
             except (PeerUnreachable, PeerRefused) as error:
@@ -222,21 +258,21 @@ class TellingHolds:
                 changed.append(ToldHold(key.topic_id, key.partition, offset, ordered))
         return changed
 
-    async def meet(
-        self, region: str, note: Callable[[str], Awaitable[None]], mirrors: Callable[[], Iterable[str]]
-    ) -> None:  # fmt: skip
+    async def meet(self, region: str, note: Callable[[str], Awaitable[None]]) -> None:
         """Let `note` know a mirror, durably, and have all data leaders hold what it needs, before it is answered (INV-THD3).
 
         Raises as `note`; `PeerRefused` where a data leader has not heard of it: the mirror asks again.
         """
-        if region not in mirrors():
-            self._unsettled.add(region)
         await note(region)
-        if region not in self._unsettled:
+        if self._parts.image().spread is None or self._is_held_for(region):
             return
-        if self._parts.image().spread is not None and not await self.tell():
+        if not await self.tell():
             raise PeerRefused(
                 NOT_THE_LEADER,
                 f"a node of this region has not heard yet that it is to keep what region {region} copies: ask again",
             )
-        self._unsettled.discard(region)
+
+    def _is_held_for(self, region: str) -> bool:
+        """Return whether no data leader may go by a hold that holds nothing for a region."""
+        told_now = self._main_epoch == self._parts.leads_under() and self._held_for is not None
+        return not told_now or region in (self._held_for or ())

@@ -29,14 +29,18 @@ class Region:
     clock: ManualClock = field(default_factory=ManualClock)
     asked: list[KeeperCommand] = field(default_factory=list)
     fails: bool = False
+    awaits_readers: bool = False
 
     def keeper(self) -> SpreadKeeper:
         return SpreadKeeper(
             SpreadParts(
-                me=self.me, image=lambda: self.image, apply=self._apply, idle=lambda: "" if self.me == A else "node A leads",
-                trouble=lambda: self.trouble, clock=self.clock,
+                me=self.me, image=lambda: self.image, apply=self._apply, idle=self._idle, trouble=lambda: self.trouble,
+                clock=self.clock,
             )
         )  # fmt: skip
+
+    def _idle(self) -> str:
+        return idle_because(leads=self.me == A, acts=True, awaits_readers=self.awaits_readers)
 
     def is_spread(self) -> bool:
         return self.image.spread is not None
@@ -131,3 +135,26 @@ def test_what_keeps_leaders_from_being_spread_is_told_by_its_own_name() -> None:
     assert "took over" in idle_because(leads=True, acts=True, awaits_readers=True)
     assert "takes no writes" in idle_because(leads=True, acts=False, awaits_readers=True)
     assert "another node" in idle_because(leads=False, acts=False, awaits_readers=False)
+
+
+async def test_INV_SPD4_consumers_behind_a_takeover_are_waited_for_and_that_is_told() -> None:
+    region = Region(after(able_to_spread(), PreferSpread(wanted=True)), awaits_readers=True)
+    keeper = region.keeper()
+    for _ in range(3):
+        await keeper.look()
+        region.clock.now_ms += 20_000
+    assert region.asked == []
+    assert "took over" in keeper.waits_for()
+    region.awaits_readers = False
+    await keeper.look()
+    region.clock.now_ms += 10_000
+    await keeper.look()
+    assert region.is_spread()
+
+
+async def test_INV_SPD4_nobody_is_gathered_for_consumers_that_a_data_leader_had_waited_for() -> (
+    None
+):
+    region = Region(after(spread(), PreferSpread(wanted=True)), B, awaits_readers=True)
+    await region.keeper().look()
+    assert region.asked == []

@@ -38,7 +38,12 @@ from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.controller.region_folder import RecordFailover
 from region_broker.region.failover.driver import FailoverDriver
-from region_broker.region.failover.gathering import Gathering
+from region_broker.region.failover.gathering import (
+    ACTS_AGAIN_MS,
+    DRAINS_AGAIN_MS,
+    LOOK_MS,
+    Gathering,
+)
 from region_broker.region.failover.messages import PromiseAnswer
 from region_broker.region.failover.record import LeadersGathered, LeadsNoMore, RegionRecord
 from region_broker.region.failover.steps.effects import FailoverSteps
@@ -220,9 +225,11 @@ class PassingClock(InstantClock):
         await asyncio.sleep(0)
 
 
-async def led_alone(region: SpreadRegion, serves: Callable[[], bool]) -> bool:
+async def led_alone(
+    region: SpreadRegion, serves: Callable[[], bool], within_ms: int = ACTS_AGAIN_MS
+) -> bool:
     gathering = Gathering(region, PassingClock(), lambda: region.leads.get(1))
-    return await gathering.until_led_alone(serves)
+    return await gathering.until_led_alone(serves, within_ms)
 
 
 async def test_INV_GTH2_a_question_goes_on_where_this_node_acts_again() -> None:
@@ -235,7 +242,6 @@ async def test_INV_GTH2_a_question_goes_on_where_this_node_acts_again() -> None:
 
     assert await led_alone(region, serves)
     assert looks == [True] * 3
-    assert await led_alone(region, lambda: False), "nothing is spread: nothing is waited for"
 
 
 async def test_INV_GTH2_it_is_refused_where_another_node_leads_or_this_one_does_not_act_in_time() -> (
@@ -253,6 +259,40 @@ async def test_INV_GTH2_it_is_refused_where_another_node_leads_or_this_one_does_
 
     region.elect = elect  # type: ignore[method-assign]
     assert not await led_alone(region, lambda: True)
+
+
+async def test_INV_GTH5_a_question_that_comes_while_ledgers_are_loaded_is_answered_behind_that() -> (
+    None
+):
+    """1. Leaders are gathered for a question, and it takes too long. 2. It is asked again, and they are not spread any more."""
+    region, _ = await spread_region()
+    assert not await led_alone(region, lambda: False)
+    looks: list[int] = []
+
+    def serves() -> bool:
+        looks.append(len(looks))
+        return len(looks) * LOOK_MS > ACTS_AGAIN_MS
+
+    assert await led_alone(region, serves, DRAINS_AGAIN_MS)
+    assert looks[-1] * LOOK_MS >= ACTS_AGAIN_MS
+    assert await led_alone(region, lambda: False, DRAINS_AGAIN_MS), "why not, is judged by the rest"
+
+
+async def test_INV_GTH5_nobody_waits_longer_for_a_node_that_does_not_lead() -> None:
+    region, _ = await spread_region()
+    region.image = msgspec.structs.replace(region.image, spread=None)
+    region.leads[1] = None
+    clock = PassingClock()
+    began_ms = clock.monotonic_ms()
+    gathering = Gathering(region, clock, lambda: region.leads.get(1))
+    assert not await gathering.until_led_alone(lambda: True, DRAINS_AGAIN_MS)
+    assert clock.monotonic_ms() - began_ms < DRAINS_AGAIN_MS
+
+
+def test_INV_GTH5_whoever_asks_waits_longer_than_it_is_waited_for() -> None:
+    settings = FailoverSettings()
+    assert settings.ask_timeout_ms + settings.final_round_timeout_ms > ACTS_AGAIN_MS
+    assert settings.switch_timeout_ms > DRAINS_AGAIN_MS
 
 
 async def digest_until(driver: FailoverDriver, done: Callable[[], bool]) -> None:
@@ -324,7 +364,7 @@ class Gathers:
     async def gather(self) -> None:
         raise AssertionError("nothing is spread where it is recorded")
 
-    async def until_led_alone(self, _serves: Callable[[], bool]) -> bool:
+    async def until_led_alone(self, _serves: Callable[[], bool], _within_ms: int) -> bool:
         self.asked += 1
         return self.asked > self._elsewhere
 

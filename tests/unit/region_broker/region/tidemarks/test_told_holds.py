@@ -44,14 +44,17 @@ class Spreading:
         self.told = ToldHolds(OTHER, lambda: self.image)
         self.holds: dict[LogKey, Hold | None] = {}
         self.sent: list[TellHolds] = []
-        self.is_cut, self.sender = False, MAIN
+        self.is_cut, self.is_slow, self.sender = False, False, MAIN
+        self.leads_under = EPOCH
+        self.on_the_way: list[TellHolds] = []
         self.mirrors: list[str] = []
         self.telling = TellingHolds(
             TellingParts(
                 image=lambda: self.image,
                 partitions=lambda: self.some.table,
                 hold_of=lambda partition: self.holds.get(partition.key, Hold(0, 0)),
-                leads_under=lambda: EPOCH,
+                mirrors=lambda: self.mirrors,
+                leads_under=lambda: self.leads_under,
                 lines=self,
             )
         )
@@ -81,16 +84,25 @@ class Spreading:
             raise PeerUnreachable("cut", sent=False)
         assert isinstance(message, TellHolds)
         read = msgspec.json.decode(msgspec.json.encode(message), type=TellHolds)
-        session = cast("NodeSession", SimpleNamespace(member=self.sender))
-        answer = await self.told._take(session, read, memoryview(b""))
+        if self.is_slow:
+            self.on_the_way.append(read)
+            raise PeerUnreachable("it did not answer in time", sent=True)
+        answer = await self.take(read)
         self.sent.append(read)
         return cast("Answer", answer)
+
+    async def take(self, message: TellHolds) -> PeerMessage:
+        session = cast("NodeSession", SimpleNamespace(member=self.sender))
+        return await self.told._take(session, message, memoryview(b""))
 
     def may_go(self) -> list[Hold | None]:
         return [self.told.of(partition) for partition in self.apart]
 
     async def note(self, region: str) -> None:
         self.mirrors.append(region)
+
+    async def met(self, region: str) -> None:
+        assert region in self.mirrors
 
 
 async def test_INV_THD1_a_data_leader_deletes_nothing_that_it_was_not_told_of() -> None:
@@ -129,7 +141,7 @@ async def test_INV_THD1_what_was_told_under_other_leader_epochs_is_void(changed:
 @pytest.mark.parametrize("wrong", ["sender", "main", "group"])
 async def test_INV_THD1_only_the_present_main_leader_is_listened_to(wrong: str) -> None:
     region = Spreading()
-    message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), holds=())
+    message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), number=1, holds=())
     session = cast("NodeSession", SimpleNamespace(member=OTHER if wrong == "sender" else MAIN))
     if wrong == "main":
         message = msgspec.structs.replace(message, leader_epoch=LeaderEpoch(EPOCH - 1))
@@ -170,13 +182,60 @@ async def test_INV_THD3_a_new_mirror_is_answered_once_all_data_leaders_hold_for_
     region.is_cut = True
     for _ in range(2):
         with pytest.raises(PeerRefused):
-            await region.telling.meet("us", region.note, lambda: region.mirrors)
+            await region.telling.meet("us", region.note)
     region.is_cut = False
-    await region.telling.meet("us", region.note, lambda: region.mirrors)
+    await region.telling.meet("us", region.note)
     assert region.may_go() == [Hold(0, 0)] * 2
     sent = len(region.sent)
-    await region.telling.meet("us", region.note, lambda: region.mirrors)
+    await region.telling.meet("us", region.note)
     assert len(region.sent) == sent, "it is known"
+
+
+async def test_INV_THD3_a_mirror_that_is_known_again_by_a_look_is_told_of_before_it_is_answered() -> (
+    None
+):
+    """1. A mirror was gone for too long, and all may go. 2. It is heard, and a look knows it again, before it copies. 3. No data leader
+    has heard of that."""
+    region = Spreading()
+    region.holds = dict.fromkeys((log.key for log in region.apart), None)
+    assert await region.telling.tell()
+    region.holds, region.is_cut = {}, True
+    await region.note("us")
+    assert not await region.telling.tell()
+    with pytest.raises(PeerRefused):
+        await region.telling.meet("us", region.met)
+    region.is_cut = False
+    await region.telling.meet("us", region.met)
+    assert region.may_go() == [Hold(0, 0)] * 2
+    region.is_cut = True
+    await region.telling.meet("us", region.met)
+
+
+async def test_INV_THD3_a_mirror_is_answered_at_once_where_nothing_was_told_without_it() -> None:
+    region = Spreading()
+    region.is_cut = True
+    await region.telling.meet("us", region.note)
+    region.is_cut = False
+    assert await region.telling.tell()
+    region.is_cut = True
+    region.rows(LeaderEpoch(EPOCH + 5), LeaderEpoch(EPOCH + 6))
+    region.leads_under = LeaderEpoch(EPOCH + 5)
+    await region.telling.meet("asia", region.note)
+    assert region.may_go() == [NOTHING_GOES] * 2
+
+
+async def test_INV_THD4_what_comes_late_does_not_let_go_what_is_held_since() -> None:
+    """1. All may go; the word of it is on its way. 2. A mirror begins to copy, which is told and confirmed. 3. The first word comes."""
+    region = Spreading()
+    region.holds, region.is_slow = dict.fromkeys((log.key for log in region.apart), None), True
+    assert not await region.telling.tell()
+    region.holds, region.is_slow = {}, False
+    await region.telling.meet("us", region.note)
+    assert region.may_go() == [Hold(0, 0)] * 2
+    (late,) = region.on_the_way
+    with pytest.raises(PeerRefused, match="overtaken"):
+        await region.take(late)
+    assert region.may_go() == [Hold(0, 0)] * 2
 
 
 def test_T13_no_log_of_a_data_group_is_cleaned_while_it_is_in_one() -> None:
