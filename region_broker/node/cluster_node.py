@@ -4,7 +4,7 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
           that then (RegisterNode is in it)
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
-INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
+INV-CNN3  who stops cleanly leaves the in-sync set of each group first, and leads neither logs nor quorum then: nobody waits for it
 INV-CNN4  a node that was removed, has an older copy of its folder, or code that does not know the region's feature level, ends, as soon as another one tells it so: at a start that is before it has joined anything
 INV-CNN5  a folder that the region refused as an older copy says so from then on, and no later start takes part in anything with it
 
@@ -30,6 +30,7 @@ from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.feature_levels import SUPPORTED, told
+from region_broker.controller.group_rows import groups_of
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, birth_of
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -385,11 +386,9 @@ class ClusterNode:
 
     def _is_needed(self, image: MetadataImage) -> bool:
         """Return whether the others would wait for this node, were it gone now."""
-        leadership = image.leadership
-        return (
-            leadership is not None
-            and self._begun.member in leadership.in_sync
-            and len(leadership.in_sync) > 1
+        return any(
+            self._begun.member in row.in_sync and len(row.in_sync) > 1
+            for row in groups_of(image).values()
         )
 
     async def _hand_quorum_over(self) -> None:

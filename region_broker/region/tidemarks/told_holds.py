@@ -14,8 +14,9 @@ Not here: what is held (`retention_hold`), deleting (`partitions.trimming`).
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Protocol
 from uuid import UUID
@@ -38,6 +39,7 @@ from region_broker.region.peers.sessions import Handlers, NodeSession
 LOGS_MAX: Final = 1_000
 """Told at once."""
 NOT_THE_LEADER: Final = "not-the-leader"
+TOLD_LATE: Final = "told-late"
 NOTHING_GOES: Final = Hold(0, 0)
 _log: Final = logging.getLogger("tidemark.mirror")
 
@@ -68,6 +70,8 @@ class TellHolds(PeerMessage, frozen=True, kw_only=True):
 
     leader_epoch: LeaderEpoch
     group_epoch: LeaderEpoch
+    number: Offset
+    """Greater than that of all that was told of this group before (INV-THD4)."""
     holds: Annotated[tuple[ToldHold, ...], msgspec.Meta(max_length=LOGS_MAX)]
 
 
@@ -88,6 +92,8 @@ class ToldHolds:
         self._me = me
         self._image = image
         self._told: dict[LogKey, tuple[LeaderEpoch, LeaderEpoch, Hold | None]] = {}
+        self._newest: dict[LeaderEpoch, int] = {}
+        """The greatest number that was told of each group that is led here, by its leader epoch."""
 
     def serve_on(self, handlers: Handlers[NodeSession]) -> None:
         """Be told; once, before the peer port is bound."""
@@ -109,12 +115,32 @@ class ToldHolds:
                 f"{session.member} does not lead the region under leader epoch {message.leader_epoch}, or {self._me} no data group"
                 f" under {message.group_epoch}, as far as is known here: look again",
             )
-        self._told = {
-            key: told for key, told in self._told.items() if told[0] == message.leader_epoch
-        }
+        self._judge_order(message)
+        self._forget(message.leader_epoch, led)
+        self._newest[message.group_epoch] = message.number
         for told in message.holds:
             self._told[told.key] = message.leader_epoch, message.group_epoch, told.hold
         return HoldsTold()
+
+    def _judge_order(self, message: TellHolds) -> None:
+        """Raise `PeerRefused` where something newer was told of the group (INV-THD4)."""
+        newest = self._newest.get(message.group_epoch, -1)
+        if message.number <= newest:
+            raise PeerRefused(
+                TOLD_LATE,
+                f"what may go under leader epoch {message.group_epoch} was told as number {newest} before this one, {message.number},"
+                " came: tell it anew",
+            )
+
+    def _forget(self, leader_epoch: LeaderEpoch, led: Container[LeaderEpoch]) -> None:
+        """Keep what is of this leadership of the main group, of groups that are led here, and of topics that there are."""
+        image = self._image()
+        self._told = {
+            key: told
+            for key, told in self._told.items()
+            if told[0] == leader_epoch and told[1] in led and image.topic_by_id(key.topic_id) is not None
+        }  # fmt: skip
+        self._newest = {epoch: number for epoch, number in self._newest.items() if epoch in led}
 
     def of(self, partition: Partition) -> Hold | None:
         """Return what of a log that this node leads in a data group must be kept; everything of any other (INV-THD1)."""
@@ -166,6 +192,7 @@ class TellingHolds:
         self._main_epoch: LeaderEpoch | None = None
         self._listeners: dict[LeaderEpoch, _Listener] = {}
         self._telling = asyncio.Lock()
+        self._numbers = itertools.count()
         self._unsettled: set[str] = set()
 
     async def tell(self) -> bool:
@@ -196,7 +223,9 @@ class TellingHolds:
         changed = self._changed(group_epoch, listener)
         for start in range(0, len(changed), LOGS_MAX):
             part = changed[start : start + LOGS_MAX]
-            message = TellHolds(leader_epoch=epoch, group_epoch=group_epoch, holds=tuple(part))
+            message = TellHolds(
+                leader_epoch=epoch, group_epoch=group_epoch, number=next(self._numbers), holds=tuple(part)
+            )  # fmt: skip
             try:
                 await self._parts.lines.call(listener.leader, message, HoldsTold)
             except (PeerUnreachable, PeerRefused) as error:
@@ -211,6 +240,10 @@ class TellingHolds:
 
     def _changed(self, group_epoch: LeaderEpoch, listener: _Listener) -> list[ToldHold]:
         image, changed = self._parts.image(), list[ToldHold]()
+        for key in [
+            each for each in listener.confirmed if image.topic_by_id(each.topic_id) is None
+        ]:
+            del listener.confirmed[key]
         for partition in self._parts.partitions():
             key = partition.key
             row = image.leadership_of(key)

@@ -9,7 +9,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey, Member, Round
 from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, Spread
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.node.cleaning import of_main_group
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.trimming import Hold
@@ -45,6 +45,7 @@ class Spreading:
         self.holds: dict[LogKey, Hold | None] = {}
         self.sent: list[TellHolds] = []
         self.is_cut, self.sender = False, MAIN
+        self.is_slow, self.late = False, list[TellHolds]()
         self.mirrors: list[str] = []
         self.telling = TellingHolds(
             TellingParts(
@@ -57,10 +58,13 @@ class Spreading:
         )
 
     def rows(self, main: LeaderEpoch, group: LeaderEpoch, leader: Member = OTHER) -> None:
-        both = (MAIN, OTHER)
+        both, topic = (MAIN, OTHER), self.some.topic
         self.image = MetadataImage(
             version=0,
             cluster_id="c",
+            topics={
+                topic.name: TopicImage(topic_id=topic.topic_id, name=topic.name, partition_count=4)
+            },
             leadership=Leadership(leader=MAIN, leader_epoch=main, in_sync=both, version=1),
             spread=Spread(
                 groups={1: Leadership(leader=leader, leader_epoch=group, in_sync=both, version=1)},
@@ -80,6 +84,9 @@ class Spreading:
         if self.is_cut:
             raise PeerUnreachable("cut", sent=False)
         assert isinstance(message, TellHolds)
+        if self.is_slow:
+            self.late.append(message)
+            raise PeerUnreachable("it did not answer in time", sent=True)
         read = msgspec.json.decode(msgspec.json.encode(message), type=TellHolds)
         session = cast("NodeSession", SimpleNamespace(member=self.sender))
         answer = await self.told._take(session, read, memoryview(b""))
@@ -129,7 +136,7 @@ async def test_INV_THD1_what_was_told_under_other_leader_epochs_is_void(changed:
 @pytest.mark.parametrize("wrong", ["sender", "main", "group"])
 async def test_INV_THD1_only_the_present_main_leader_is_listened_to(wrong: str) -> None:
     region = Spreading()
-    message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), holds=())
+    message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), number=0, holds=())
     session = cast("NodeSession", SimpleNamespace(member=OTHER if wrong == "sender" else MAIN))
     if wrong == "main":
         message = msgspec.structs.replace(message, leader_epoch=LeaderEpoch(EPOCH - 1))
@@ -177,6 +184,38 @@ async def test_INV_THD3_a_new_mirror_is_answered_once_all_data_leaders_hold_for_
     sent = len(region.sent)
     await region.telling.meet("us", region.note, lambda: region.mirrors)
     assert len(region.sent) == sent, "it is known"
+
+
+async def test_INV_THD4_what_comes_late_gives_nothing_free_that_is_held_since() -> None:
+    """1. All may go: that is told, and lost on its way. 2. A mirror is new, and answered. 3. The first message comes after all."""
+    region = Spreading()
+    region.holds = dict.fromkeys((log.key for log in region.apart), None)
+    region.is_slow = True
+    assert not await region.telling.tell()
+    region.is_slow, region.holds = False, {}
+    await region.telling.meet("us", region.note, lambda: region.mirrors)
+    assert region.may_go() == [Hold(0, 0)] * 2
+    session = cast("NodeSession", SimpleNamespace(member=MAIN))
+    (late,) = region.late
+    with pytest.raises(PeerRefused):
+        await region.told._take(session, late, memoryview(b""))
+    assert region.may_go() == [Hold(0, 0)] * 2
+
+
+async def test_nothing_is_kept_of_a_topic_that_was_deleted() -> None:
+    region = Spreading()
+    assert await region.telling.tell()
+    (listener,) = region.telling._listeners.values()
+    assert len(region.told._told) == len(listener.confirmed) == 2
+    region.image = msgspec.structs.replace(region.image, topics={})
+    message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), number=7, holds=())
+    await region.told._take(
+        cast("NodeSession", SimpleNamespace(member=MAIN)), message, memoryview(b"")
+    )
+    region.some.table.close()
+    region.telling._parts.partitions = tuple
+    assert await region.telling.tell()
+    assert len(region.told._told) == len(listener.confirmed) == 0
 
 
 def test_T13_no_log_of_a_data_group_is_cleaned_while_it_is_in_one() -> None:
