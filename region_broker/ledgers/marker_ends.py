@@ -1,8 +1,8 @@
 """Up to where markers were confirmed by nodes that lead logs apart from the main group: a cut of such a log lies there or above (ADR 53).
 
 INV-MKE1 a confirmed marker lies below the end that is noted of its log; an end that is noted never goes back within a term
-INV-MKE3 nothing is kept of a topic that was deleted
 INV-MKE2 what was confirmed is forgotten in the step in which another election of a main leader is there: that one leads all logs
+INV-MKE3 nothing is kept of a topic that was deleted
 Not here: who confirms (`region.cluster.marker_sending`), what is cut (`region.tidemarks`).
 """
 

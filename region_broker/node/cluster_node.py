@@ -30,7 +30,6 @@ from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.feature_levels import SUPPORTED, told
-from region_broker.controller.group_rows import groups_of
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, birth_of
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -386,10 +385,7 @@ class ClusterNode:
 
     def _is_needed(self, image: MetadataImage) -> bool:
         """Return whether the others would wait for this node, were it gone now."""
-        return any(
-            self._begun.member in row.in_sync and len(row.in_sync) > 1
-            for row in groups_of(image).values()
-        )
+        return image.is_waited_for(self._begun.member)
 
     async def _hand_quorum_over(self) -> None:
         """Let the voter lead that has most of the log and was heard last; who is alone, or fails, leads on until it is gone."""

@@ -5,6 +5,9 @@ INV-THD1  who leads a data group deletes nothing of its logs but what the main l
 INV-THD2  it is told after each look of `RetentionHold`, what has changed alone; what a data leader has not confirmed is told again
 INV-THD3  a mirror that is new, or comes back, is answered once every data leader has been told what is held for it from now on
           1. No mirror is known, and retention may delete all. 2. A mirror begins to copy. 3. A data leader has not heard of it, and deletes.
+INV-THD4  what was told earlier counts no more once something was told later of the same group, whichever comes first
+          1. A message that lets all go is lost on its way, and sent again by the kernel. 2. Whoever told it waits no longer. 3. A mirror is
+          new, and is answered once that is told, over another connection. 4. The first message comes: all would go, and nobody tells it again
 
 A hold that is told permits: none is taken back, but by telling another one, and INV-THD3 is the only reason to hold more.
 Where rounds begin in its logs (T7) a data leader forgets by itself: no cut is made there, and whoever leads the region next drives
