@@ -2,6 +2,7 @@
 
 INV-MKE1 a confirmed marker lies below the end that is noted of its log; an end that is noted never goes back within a term
 INV-MKE2 what was confirmed is forgotten in the step in which another election of a main leader is there: that one leads all logs
+INV-MKE3 nothing is kept of a topic that was deleted
 Not here: who confirms (`region.cluster.marker_sending`), what is cut (`region.tidemarks`).
 """
 
@@ -16,6 +17,8 @@ class MarkerEnds:
         """Nothing was confirmed yet."""
         self._ends: dict[LogKey, int] = {}
         self._election: LeaderEpoch | None = None
+        self._topics: object = None
+        """Those of the last image."""
 
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-MKE2)."""
@@ -23,6 +26,11 @@ class MarkerEnds:
         if election != self._election:
             self._election = election
             self.clear()
+        elif image.topics is not self._topics:
+            self._ends = {
+                key: end for key, end in self._ends.items() if image.topic_by_id(key.topic_id) is not None
+            }  # fmt: skip
+        self._topics = image.topics
 
     def note(self, key: LogKey, end: int) -> None:
         """Note that a marker below the offset `end` was confirmed."""

@@ -4,7 +4,7 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
           that then (RegisterNode is in it)
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
-INV-CNN3  who stops cleanly leaves the in-sync set first, and leads neither logs nor quorum then: nobody waits for it
+INV-CNN3  who stops cleanly leaves the in-sync set of each group first, and leads neither logs nor quorum then: nobody waits for it
 INV-CNN4  a node that was removed, has an older copy of its folder, or code that does not know the region's feature level, ends, as soon as another one tells it so: at a start that is before it has joined anything
 INV-CNN5  a folder that the region refused as an older copy says so from then on, and no later start takes part in anything with it
 
@@ -385,12 +385,7 @@ class ClusterNode:
 
     def _is_needed(self, image: MetadataImage) -> bool:
         """Return whether the others would wait for this node, were it gone now."""
-        leadership = image.leadership
-        return (
-            leadership is not None
-            and self._begun.member in leadership.in_sync
-            and len(leadership.in_sync) > 1
-        )
+        return image.is_waited_for(self._begun.member)
 
     async def _hand_quorum_over(self) -> None:
         """Let the voter lead that has most of the log and was heard last; who is alone, or fails, leads on until it is gone."""

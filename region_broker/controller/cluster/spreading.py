@@ -2,8 +2,9 @@
 
 INV-SPK1  leaders are spread only where an operator wants it, the region acts and this node leads it, nothing is in trouble here, and for
           `steady_ms` the same nodes, at least two and all that may lead, have been in sync
-INV-SPK2  they are gathered where that is not wanted any more; at once where a log here has stopped or is damaged; and behind a while where
-          too few are in sync in all groups, where the sets differ, where there are more or fewer nodes than groups, and where the list
+INV-SPK2  they are gathered where that is not wanted any more; at once where a log here has stopped or is damaged, or who leads a group is about to
+          stop and nobody may be elected in its place; and behind a while where
+          too few are in sync in all groups, where the sets differ, where a group has no leader and nobody may be elected, where there are more or fewer nodes than groups, and where the list
           of topics is not what it would be
 INV-SPK3  each spread that ends in less than `forgiven_ms` doubles the pause before the next one, up to `pause_max_ms`, unless nobody wanted
           it any more: each takes leader epochs, of which there are 65,535 in a region epoch
@@ -257,15 +258,31 @@ class SpreadKeeping:
             yield "fewer than two nodes are in sync in all groups", times.common_ms
         if facts.me not in common:
             yield "the leader of the main group is not in sync in a data group", times.common_ms
-        for number, row in sorted(spread.groups.items()):
-            if row.leader is None and not group_candidates(image, number):
-                yield f"nobody else may lead data group {number}", times.common_ms
+        yield from self._without_leaders(image, spread)
         if len({row.in_sync for row in groups_of(image).values()}) > 1:
             yield "not the same nodes are in sync in all groups", times.differ_ms
         if {node.node_id for node in nodes} != set(spread.preferred):
             yield "other nodes may lead than there are groups for", times.count_ms
         if _spreadable(image) != spread.topics:
             yield "other topics are to be spread", times.count_ms
+
+    def _without_leaders(self, image: MetadataImage, spread: Spread) -> Iterator[tuple[str, int]]:
+        """Yield each group that nobody leads, or soon, and nobody may be elected in.
+
+        1. Of the leader epochs only those are left that are kept for the main group. 2. A data leader starts anew, and is in sync. 3. No
+        election gives it the group back (INV-SPR5): nobody would lead it for as long as leaders are spread.
+        """
+        for number, row in sorted(spread.groups.items()):
+            if group_candidates(image, number) and not _has_no_epoch(image):
+                continue
+            leader = None if row.leader is None else image.node_of(row.leader)
+            if leader is None:
+                yield f"nobody else may lead data group {number}", self._settings.common_ms
+            elif leader.draining:
+                yield (
+                    f"node {row.leader} is about to stop, and nobody else may lead data group {number}",
+                    0,
+                )
 
     def _to_preferred(
         self, image: MetadataImage, spread: Spread, held: set[object], now_ms: int
@@ -281,6 +298,11 @@ class SpreadKeeping:
                 due = elect_in(image, number, able[0])
                 self.reason = f"node {able[0]} may lead data group {number} again"
         return None if due is None or is_kept_for_main(due.leader_epoch) else due
+
+
+def _has_no_epoch(image: MetadataImage) -> bool:
+    """Return whether no leader epoch is left for the election of a data group (INV-SPR5)."""
+    return is_kept_for_main(LeaderEpoch(image.last_leader_epoch + 1))
 
 
 def _eligible(image: MetadataImage) -> list[NodeImage]:

@@ -6,6 +6,10 @@ INV-HPA2 a TV1 batch is asked for at once, before those ahead of it on its conne
          its transaction here meanwhile is seen (INV-G1). A TV2 batch is asked for when its turn has come: those ahead may have added the
          partition, and a coordinator takes one addition after the other
 INV-HPA3 an answer counts while the leader epoch under which the batch came is the one under which this node leads (INV-HLA3, INV-HLA4)
+INV-HPA4 nothing that its connection brings behind a batch of which nobody has said anything is executed (INV-HD4)
+          1. The answer about a producer's first batch in a partition is lost. 2. The client, which has sent the second one meanwhile, hears that it
+          is to send the first one again. 3. The second one's answer comes, and the log knows nothing of the producer: it would begin
+          there, and the first one would be out of order for good
 Not here: who is asked, and how (`region.cluster.txn_asking`), the rules of all batches (`batches`).
 """
 
@@ -21,6 +25,10 @@ from region_broker.wire.codec.fast_paths.produce import ProduceRequest
 from txn_coordinator.verdicts import TxnVerdict
 
 TV2_SINCE: Final = 12
+NOTHING_SAID: Final = frozenset(
+    {TxnVerdict.LOADING, TxnVerdict.NOT_COORDINATOR, TxnVerdict.UNAVAILABLE}
+)
+"""Verdicts that say nothing of a batch, only that nobody judges it now (INV-HPA4)."""
 _SEQUENCE: Final = struct.Struct(">i")
 _SEQUENCE_AT: Final = 53
 

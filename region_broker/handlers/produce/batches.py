@@ -25,6 +25,7 @@ from region_broker.controller.metadata_image import INTERNAL_TOPICS
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.services import RequestContext, never_short
 from region_broker.handlers.produce.asking import (
+    NOTHING_SAID,
     TV2_SINCE,
     answered,
     base_sequence,
@@ -206,7 +207,16 @@ def judged(
         if verdict is not TxnVerdict.OK:
             if may_add:
                 return False
-            item.refuse(verification_error(verdict, ctx.version))
+            error = verification_error(verdict, ctx.version)
+            if item.led_under is not None and verdict in NOTHING_SAID:
+                _refuse_for_now(
+                    ctx,
+                    item,
+                    error,
+                    "the coordinator, at another node, did not answer: send it again",
+                )  # INV-HPA4
+            else:
+                item.refuse(error)
         elif waited and _is_late(item):
             # A live client sends it again, and is verified anew; of a late request nobody hears the answer.
             item.refuse(

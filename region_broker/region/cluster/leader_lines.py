@@ -2,13 +2,15 @@
 
 INV-ALL1 a call ends: with its answer, with a refusal, or with `PeerUnreachable` after `ANSWER_TIMEOUT_S` at the latest; then its connection,
          from which nothing may come any more, is given up
+INV-ALL3 whoever began a call is told once, in a turn of the loop of its own, also of one that the end of `run` comes before; what is begun in
+         that very turn, or later, is `PeerUnreachable`, too
 INV-ALL2 what is begun when no connection stands waits for the one that is made, and fails with it: the next call makes another one
 Not here: what is asked (`leader_messages`), trying again (whoever asks).
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Final
+from typing import Final, TypeVar
 
 from idempotency.identity import Member
 from region_broker.region.cluster.member_line import LineParts
@@ -24,6 +26,9 @@ from region_broker.region.peers.protocol import (
 
 ANSWER_TIMEOUT_S: Final = 5.0
 """Longer than a coordinator holds a request (`hold_limit_ms`), and than a marker is waited for."""
+
+
+Result = TypeVar("Result")
 
 
 class _Line:
@@ -48,9 +53,11 @@ class LeaderLines:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                await asyncio.Event().wait()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self._tasks = None  # before the group takes no task any more (INV-ALL3)
         finally:
-            self._tasks = None
             lines, self._lines = self._lines, {}
             for line in lines.values():
                 if line.client is not None:
@@ -81,24 +88,16 @@ class LeaderLines:
             failure = PeerUnreachable("this node does not speak to others now", sent=False)
             asyncio.get_running_loop().call_soon(done, failure)
             return
-        self._spawn(self._call_for(member, message, answer_type, done))
+        task = self._spawn(self._call_for(member, message, answer_type))
+        task.add_done_callback(lambda ended: done(_told(ended)))
 
     async def _call_for(
-        self,
-        member: Member,
-        message: PeerMessage,
-        answer_type: type[AnyMessage],
-        done: Callable[[AnyMessage | PeerRefused | PeerUnreachable], None],
-    ) -> None:
-        result: AnyMessage | PeerRefused | PeerUnreachable = PeerUnreachable(
-            "this node speaks to others no more", sent=True
-        )
+        self, member: Member, message: PeerMessage, answer_type: type[AnyMessage]
+    ) -> AnyMessage | PeerRefused | PeerUnreachable:
         try:
-            result = await self.call(member, message, answer_type)
+            return await self.call(member, message, answer_type)
         except (PeerRefused, PeerUnreachable) as error:
-            result = error
-        finally:
-            done(result)
+            return error
 
     async def _connected(self, member: Member) -> NodeClient:
         line = self._lines.setdefault(member, _Line())
@@ -116,7 +115,7 @@ class LeaderLines:
         if self._tasks is None:
             client.close()
             raise PeerUnreachable("this node speaks to others no more", sent=False)
-        self._spawn(client.run())
+        _ = self._spawn(client.run())
         try:
             await client.handshake(StandingTowards(parts.standing, member), LEADING)
         except BaseException as error:
@@ -131,6 +130,13 @@ class LeaderLines:
         if line is not None and line.client is not None:
             line.client.close()
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, Result]) -> asyncio.Task[Result]:
         assert self._tasks is not None
-        self._tasks.create_task(work)
+        return self._tasks.create_task(work)
+
+
+def _told(ended: asyncio.Task[Result]) -> Result | PeerUnreachable:
+    """Return what a call came to, also of one that was cancelled before it began (INV-ALL3)."""
+    if ended.cancelled() or ended.exception() is not None:
+        return PeerUnreachable("this node speaks to others no more", sent=True)
+    return ended.result()

@@ -2,7 +2,7 @@
 
 INV-SPD1  a command is proposed by the node that leads the main group, one at a time; refused, or in doubt, it is decided anew by the
           next image
-INV-SPD2  a node that leads a data group and has trouble with its logs asks for gathering, whoever leads the main group: what is mended,
+INV-SPD2  a node that leads a data group and has trouble with its logs, or no room for them, asks for gathering, whoever leads the main group: what is mended,
           is mended with one leader
 INV-SPD3  while clients of another region change logs here, one node leads all of them: what they send is carried to one node, whole
           1. A client writes at a mirror, which carries its request to the main leader. 2. A partition in it is led by another node. 3. It

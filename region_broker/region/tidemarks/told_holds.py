@@ -20,7 +20,7 @@ Not here: what is held (`retention_hold`), deleting (`partitions.trimming`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Protocol
 from uuid import UUID
@@ -128,14 +128,25 @@ class ToldHolds:
                 OVERTAKEN,
                 f"what {session.member} has told as number {message.number} was overtaken by number {last}: it counts for nothing",
             )
-        self._last = {under: each for under, each in self._last.items() if under[0] == epochs[0]}
+        self._forget(message.leader_epoch, led)
         self._last[epochs] = message.number
-        self._told = {
-            key: told for key, told in self._told.items() if told[0] == message.leader_epoch
-        }
         for told in message.holds:
             self._told[told.key] = message.leader_epoch, message.group_epoch, told.hold
         return HoldsTold()
+
+    def _forget(self, leader_epoch: LeaderEpoch, led: Container[LeaderEpoch]) -> None:
+        """Keep what is of this leadership of the main group, of groups that are led here, and of topics that there are."""
+        image = self._image()
+        self._told = {
+            key: told
+            for key, told in self._told.items()
+            if told[0] == leader_epoch and told[1] in led and image.topic_by_id(key.topic_id) is not None
+        }  # fmt: skip
+        self._last = {
+            under: number
+            for under, number in self._last.items()
+            if under[0] == leader_epoch and under[1] in led
+        }
 
     def of(self, partition: Partition) -> Hold | None:
         """Return what of a log that this node leads in a data group must be kept; everything of any other (INV-THD1)."""
@@ -247,6 +258,10 @@ class TellingHolds:
 
     def _changed(self, group_epoch: LeaderEpoch, listener: _Listener) -> list[ToldHold]:
         image, changed = self._parts.image(), list[ToldHold]()
+        for key in [
+            each for each in listener.confirmed if image.topic_by_id(each.topic_id) is None
+        ]:
+            del listener.confirmed[key]
         for partition in self._parts.partitions():
             key = partition.key
             row = image.leadership_of(key)

@@ -138,9 +138,23 @@ def test_INV_SPK1_a_node_that_is_not_heard_is_left_out() -> None:
     assert kept.asked == [(TIMES.steady_ms, spreading(preferred=(1, 3)))]
 
 
-def no_leader_able(image: MetadataImage) -> MetadataImage:
-    """Return it with the second node silent, and the third one about to stop: nobody else may lead its group."""
-    return after(image, FenceNode(2, life(2)), DrainNode(3, life(3)))
+def two_nodes() -> MetadataImage:
+    """Return it spread over two nodes, the third being silent."""
+    image = after(able_to_spread(), FenceNode(3, life(3)))
+    return wanted(after(image, spreading(preferred=(1, 2))))
+
+
+def no_leader_able(_image: MetadataImage) -> MetadataImage:
+    """Return two nodes, the second one silent: nobody else may lead its group."""
+    return after(two_nodes(), FenceNode(2, life(2)))
+
+
+def no_epoch_left(image: MetadataImage) -> MetadataImage:
+    """Return it with the second node started anew and in sync, and no leader epoch left for data groups: nobody is elected in its group."""
+    image = after(image, FenceNode(2, life(2)), UnfenceNode(2, life(2)))
+    return structs.replace(
+        image, last_leader_epoch=leader_epoch(LEADER_COUNTER_MAX - KEPT_FOR_MAIN)
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,13 +164,15 @@ def no_leader_able(image: MetadataImage) -> MetadataImage:
         (lambda image: after(image, shrunk(image, 1, B, A), shrunk(image, 2, A, C)), TIMES.common_ms),
         (lambda image: left_with(image, 1, B, C), TIMES.common_ms),
         (no_leader_able, TIMES.common_ms),
+        (no_epoch_left, TIMES.common_ms),
+        (lambda _image: after(two_nodes(), DrainNode(2, life(2))), 0),
         (lambda image: after(image, shrunk(image, 1, A, B)), TIMES.differ_ms),
         (lambda image: after(image, *let_in(4)), TIMES.count_ms),
         (lambda image: after(image, FenceNode(3, life(3)), elected(after(image, FenceNode(3, life(3))), 2, B)), TIMES.count_ms),
         (lambda image: after(image, SetTopicConfigs(ORDERS, {"cleanup.policy": "compact"})), TIMES.count_ms),
     ],
     ids=[
-        "not wanted", "one in sync everywhere", "main leader not in sync", "nobody to lead", "sets differ", "more nodes",
+        "not wanted", "one in sync everywhere", "main leader not in sync", "nobody to lead", "no leader epoch left", "leader about to stop", "sets differ", "more nodes",
         "fewer nodes", "compacted since",
     ],
 )  # fmt: skip

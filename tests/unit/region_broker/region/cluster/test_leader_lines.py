@@ -101,3 +101,21 @@ async def test_INV_ALL1_what_is_under_way_when_the_node_ends_is_told() -> None:
     assert isinstance(failure, PeerUnreachable)
     some.begin(TWO, ASK, AbortedOpen, told.append)
     await until(lambda: len(told) == 2, "it is told, too")
+
+
+async def test_INV_ALL3_who_begins_anew_as_the_node_ends_is_told_and_so_is_what_had_not_begun() -> (
+    None
+):
+    told: list[object] = []
+    async with lines() as (some, two):
+        two.goes_on.clear()
+
+        def again(failure: object) -> None:
+            told.append(failure)
+            some.begin(TWO, ASK, AbortedOpen, told.append)
+
+        some.begin(TWO, ASK, AbortedOpen, again)
+        await until(lambda: bool(two.sessions), "it is asked")
+        some.begin(TWO, ASK, AbortedOpen, told.append)  # in the turn in which the node ends
+    await until(lambda: len(told) == 3, "each is told")
+    assert all(isinstance(each, PeerUnreachable) for each in told)

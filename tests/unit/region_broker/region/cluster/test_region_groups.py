@@ -453,6 +453,24 @@ def test_a_leader_with_a_stopped_log_and_one_that_hears_of_one_ask_for_gathering
     live(life)
 
 
+def test_INV_SPD2_a_data_leader_without_room_asks_for_gathering_and_others_without_room_do_not() -> (
+    None
+):
+    """1. Its disk is nearly full. 2. What it leads takes no writes, though the other nodes have room."""
+
+    async def life(region: SpreadRegion) -> None:
+        one, two, _ = await three(region)
+        for node in (one, two):
+            node.table.room.free_bytes_min = 100
+            node.table.room.note(1_000, 50)
+        assert "takes no writes" in (two.groups.trouble() or "")
+        assert one.groups.trouble() is None
+        two.table.room.note(1_000, 500)
+        assert two.groups.trouble() is None
+
+    live(life)
+
+
 def test_nothing_is_made_where_leaders_are_not_spread() -> None:
     async def life(region: SpreadRegion) -> None:
         await region.start()

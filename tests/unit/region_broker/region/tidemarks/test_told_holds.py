@@ -9,7 +9,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch, LogKey, Member, Round
 from region_broker.controller.cluster_image import MAIN_GROUP, Leadership, Spread
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.node.cleaning import of_main_group
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.trimming import Hold
@@ -60,10 +60,13 @@ class Spreading:
         )
 
     def rows(self, main: LeaderEpoch, group: LeaderEpoch, leader: Member = OTHER) -> None:
-        both = (MAIN, OTHER)
+        both, topic = (MAIN, OTHER), self.some.topic
         self.image = MetadataImage(
             version=0,
             cluster_id="c",
+            topics={
+                topic.name: TopicImage(topic_id=topic.topic_id, name=topic.name, partition_count=4)
+            },
             leadership=Leadership(leader=MAIN, leader_epoch=main, in_sync=both, version=1),
             spread=Spread(
                 groups={1: Leadership(leader=leader, leader_epoch=group, in_sync=both, version=1)},
@@ -236,6 +239,22 @@ async def test_INV_THD4_what_comes_late_does_not_let_go_what_is_held_since() -> 
     with pytest.raises(PeerRefused, match="overtaken"):
         await region.take(late)
     assert region.may_go() == [Hold(0, 0)] * 2
+
+
+async def test_nothing_is_kept_of_a_topic_that_was_deleted() -> None:
+    region = Spreading()
+    assert await region.telling.tell()
+    (listener,) = region.telling._listeners.values()
+    assert len(region.told._told) == len(listener.confirmed) == 2
+    region.image = msgspec.structs.replace(region.image, topics={})
+    message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), number=7, holds=())
+    await region.told._take(
+        cast("NodeSession", SimpleNamespace(member=MAIN)), message, memoryview(b"")
+    )
+    region.some.table.close()
+    region.telling._parts.partitions = tuple
+    assert await region.telling.tell()
+    assert len(region.told._told) == len(listener.confirmed) == 0
 
 
 def test_T13_no_log_of_a_data_group_is_cleaned_while_it_is_in_one() -> None:
