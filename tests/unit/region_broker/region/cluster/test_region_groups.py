@@ -453,6 +453,23 @@ def test_a_leader_with_a_stopped_log_and_one_that_hears_of_one_ask_for_gathering
     live(life)
 
 
+def test_INV_SPK1_a_main_leader_says_which_of_its_own_logs_is_in_trouble() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        one, two = region.node(1), region.node(2)
+        two.partition(0).stop("its disk failed")
+        two.groups.logs_changed()
+        assert two.groups.trouble() is None, "it leads none"
+        await region.until(lambda: one.groups.trouble() is not None, "it is heard of")
+        assert "1 logs have stopped at node 2" in (one.groups.trouble() or "")
+        one.partition(1).stop("its disk failed")
+        assert "has stopped at node 1" in (one.groups.trouble() or "")
+        one.groups.end()
+        assert one.groups.trouble() is None, "it leads no more"
+
+    live(life)
+
+
 def test_nothing_is_made_where_leaders_are_not_spread() -> None:
     async def life(region: SpreadRegion) -> None:
         await region.start()
