@@ -1,6 +1,7 @@
 """The replica groups at the nodes of a region while leaders are spread: real logs, group commits and peer ports (ADR 53)."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -449,6 +450,20 @@ def test_a_leader_with_a_stopped_log_and_one_that_hears_of_one_ask_for_gathering
         assert "is damaged" in (two.groups.trouble() or "")
         two.partition(number).stop("its disk failed")
         assert "has stopped at node 2" in (two.groups.trouble() or "")
+
+    live(life)
+
+
+def test_INV_NRP3_a_node_that_has_lost_a_log_leads_no_data_group_and_says_so() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        two, three_ = region.node(2), region.node(3)
+        two.groups._parts = dataclasses.replace(two.groups._parts, may_lead=lambda: False)
+        spread = region.spread()
+        assert [row.leader for row in spread.groups.values()] == [two.member, three_.member]
+        await region.until(lambda: bool(three_.groups.open_groups), "the other one leads its group")
+        assert not any(log.is_leader for log in two.groups._parts.partitions)
+        assert "cannot: it has lost a log" in (two.groups.trouble() or "")
 
     live(life)
 
