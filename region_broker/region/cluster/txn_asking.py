@@ -124,8 +124,8 @@ class TransactionsAsked:
     ) -> None:
         if isinstance(answer, VerifiedTransactions) and len(answer.verdicts) == len(asked):
             for each, names in zip(asked, answer.verdicts, strict=True):
-                # Of a leader that is deposed nobody waits any more (INV-AVT1, INV-AVT2).
-                if each in self._under_way and len(names) == len(each.question.batches):
+                # Who waited for a leader that is deposed was told already, and is told once (INV-AVT1, INV-AVT2).
+                if len(names) == len(each.question.batches):
                     each.tell([verdict_named(name) for name in names])
         else:
             _log.info("transactions are not verified now: %s", answer)

@@ -22,7 +22,7 @@ from region_broker.controller.cluster_commands import (
     RemoveNode,
     UnfenceNode,
 )
-from region_broker.controller.group_rows import groups_of, in_sync_in_all
+from region_broker.controller.group_rows import groups_of, in_sync_in_all, where_not
 from region_broker.controller.leadership_rules import KEPT_FOR_MAIN
 from region_broker.controller.metadata_commands import (
     Command,
@@ -177,6 +177,34 @@ def test_INV_SPR1_INV_SPR2_gathering_elects_the_main_leader_anew_with_who_is_in_
     assert gathered.region_folder is not None
     assert gathered.region_folder.chain.count == 1, "a start of the region (INV-MRF3)"
     assert refusal(gathered, gathering_of(gathered)) == "leaders-not-spread"
+
+
+def test_INV_SPR1_what_was_to_gather_another_spread_does_not_end_this_one() -> None:
+    """1. Leaders are to be gathered; the command is in doubt. 2. They are gathered, and spread again. 3. It is carried out, late."""
+    image = spread()
+    late = gathering_of(image)
+    again = after(image, late)
+    assert again.leadership is not None
+    version = again.leadership.version
+    again = after(again, spreading(epoch=4, version=version))
+    assert refusal(again, late) == "leadership-changed"
+    assert refusal(again, gathering_of(again)) == ""
+
+
+@pytest.mark.parametrize(
+    ("lacking", "where"),
+    [((1,), " in data group 1"), ((1, 2), " in data group 1, data group 2")],
+)
+def test_who_is_not_elected_is_told_in_which_groups_it_is_behind(
+    lacking: tuple[int, ...], where: str
+) -> None:
+    image = spread()
+    assert where_not(image, B) == ""
+    for number in lacking:
+        image = left_with(image, number, A, C)
+    assert where_not(image, B) == where
+    assert where_not(image, FOURTH) == " in the main group, data group 1, data group 2"
+    assert where_not(able_to_spread(), FOURTH) == ""
 
 
 def spreading_folder() -> BeginRegionFolder:

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from idempotency.fencing import LEADER_COUNTER_MAX, EpochExhausted
+from idempotency.identity import Member
 from region_broker.controller.cluster.spreading import (
     KeeperCommand,
     SpreadFacts,
@@ -295,3 +296,103 @@ def test_who_leads_a_data_group() -> None:
     image = spread()
     assert [leads_a_data_group(image, each) for each in (A, B, C, member(4))] == [False, True, True, False]  # fmt: skip
     assert not leads_a_data_group(able_to_spread(), B)
+
+
+@pytest.mark.parametrize(
+    ("image", "facts", "said"),
+    [
+        (able_to_spread(), ACTS, ""),
+        (spread(), ACTS, ""),
+        (wanted(spread()), ACTS, ""),
+        (structs.replace(wanted(able_to_spread()), leadership=None), ACTS, ""),
+        (wanted(able_to_spread()), ACTS, "steadily for 10 s"),
+        (wanted(able_to_spread()), SpreadFacts(A, "it takes no writes"), "takes no writes"),
+        (wanted(able_to_spread()), SpreadFacts(A, trouble="a log stopped"), "a log stopped"),
+        (structs.replace(wanted(able_to_spread()), feature_level=2), ACTS, "upgrade --finalize"),
+    ],
+    ids=["not wanted", "spread", "wanted and spread", "born", "soon", "stands still", "trouble", "level"],
+)  # fmt: skip
+def test_INV_SPK1_why_leaders_are_not_spread_though_they_are_to_be_is_said(
+    image: MetadataImage, facts: SpreadFacts, said: str
+) -> None:
+    found = SpreadKeeping(TIMES).waits_for(image, facts)
+    assert (said in found) if said else not found
+
+
+def with_main_in_sync(image: MetadataImage, *in_sync: Member) -> MetadataImage:
+    """Return the image with this in-sync set of the main group."""
+    assert image.leadership is not None
+    return structs.replace(
+        image, leadership=structs.replace(image.leadership, in_sync=tuple(in_sync))
+    )
+
+
+def without_leader(image: MetadataImage, number: int, *in_sync: Member) -> MetadataImage:
+    """Return the image in which nobody leads a data group, with this in-sync set."""
+    image = left_with(image, number, *in_sync)
+    assert image.spread is not None
+    row = structs.replace(group(image, number), leader=None)
+    groups = {**image.spread.groups, number: row}
+    return structs.replace(image, spread=structs.replace(image.spread, groups=groups))
+
+
+def test_INV_SPK2_two_that_run_are_enough_and_both_are_to_be_in_sync_in_all_groups() -> None:
+    image = after(wanted(spread()), FenceNode(2, life(2)))
+    image = after(image, elected(image, 1, C))
+    kept = Kept(with_main_in_sync(image, A, B))
+    assert first(kept, 5_000) == (TIMES.common_ms, "GatherLeaders")
+    kept = Kept(with_main_in_sync(image, A, C))
+    assert first(kept, 5_000) == (-1, "")
+
+
+def test_INV_SPK2_a_group_whose_leader_goes_on_or_has_a_successor_gathers_nothing() -> None:
+    image = wanted(spread())
+    lead_on = after(image, DrainNode(2, life(2)), DrainNode(3, life(3)))
+    assert (group(lead_on, 1).leader, group(lead_on, 2).leader) == (B, C), "about to stop"
+    assert first(Kept(lead_on), 5_000) == (-1, "")
+    assert first(Kept(without_leader(image, 1, A, B, C)), 5_000) == (-1, "")
+
+
+def test_INV_SPK4_a_group_goes_to_its_preferred_node_and_to_no_other() -> None:
+    """Node 4 leads fewer groups than node 3, which leads in place of node 2 as long as that is not heard."""
+    image = after(wanted(able_to_spread()), *let_in(4))
+    image = with_main_in_sync(image, A, B, C, member(4))
+    image = after(image, spreading(preferred=(1, 2, 3, 4)), FenceNode(2, life(2)))
+    image = after(image, elected(image, 1, C))
+    assert first(Kept(image), 29_000) == (-1, "")
+
+
+def test_INV_SPR5_a_leader_epoch_that_is_kept_is_not_asked_for_to_go_back_to_a_preferred_node() -> (
+    None
+):
+    image = after(wanted(spread()), FenceNode(2, life(2)))
+    image = after(image, elected(image, 1, C))
+    image = after(image, RegisterNode(node(2, start=2)), UnfenceNode(2, life(2, 2)))
+    last = leader_epoch(LEADER_COUNTER_MAX - KEPT_FOR_MAIN)
+    used = structs.replace(image, last_leader_epoch=last)
+    assert first(Kept(used), 15_000) == (-1, "")
+    one_left = structs.replace(image, last_leader_epoch=type(last)(last - 1))
+    assert first(Kept(one_left), 15_000) == (TIMES.preferred_ms, "ElectGroupLeader")
+
+
+def test_INV_SPK3_a_spread_of_just_that_long_is_forgiven() -> None:
+    core = SpreadKeeping(TIMES)
+    image = wanted(spread())
+    gathered = after(image, gathering_of(image))
+    core.step(image, ACTS, 0)
+    core.step(gathered, ACTS, 0)  # ended at once: the next pause is doubled
+    core.step(image, ACTS, 0)
+    ended_ms = TIMES.forgiven_ms
+    core.step(gathered, ACTS, ended_ms)
+    assert core.step(gathered, ACTS, ended_ms + TIMES.pause_ms) is not None, "not twice the pause"
+
+
+def test_why_leaders_are_spread_and_gathered_is_told() -> None:
+    kept = Kept(wanted(able_to_spread())).pass_time(11_000)
+    assert "steadily with nodes [1, 2, 3]" in kept.core.reason
+    kept.change(FenceNode(2, life(2)))
+    kept.change(elected(kept.image, 1, C))
+    kept.change(RegisterNode(node(2, start=2)), UnfenceNode(2, life(2, 2))).pass_time(11_000)
+    assert "may lead data group 1 again" in kept.core.reason
+    kept.change(PreferSpread(wanted=False)).pass_time(STEP_MS)
+    assert "not to be spread any more" in kept.core.reason

@@ -1,6 +1,7 @@
 """The replica groups at the nodes of a region while leaders are spread: real logs, group commits and peer ports (ADR 53)."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -467,6 +468,37 @@ def test_INV_SPD2_a_data_leader_without_room_asks_for_gathering_and_others_witho
         assert one.groups.trouble() is None
         two.table.room.note(1_000, 500)
         assert two.groups.trouble() is None
+
+    live(life)
+
+
+def test_INV_NRP3_a_node_that_has_lost_a_log_leads_no_data_group_and_says_so() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        two, three_ = region.node(2), region.node(3)
+        two.groups._parts = dataclasses.replace(two.groups._parts, may_lead=lambda: False)
+        spread = region.spread()
+        assert [row.leader for row in spread.groups.values()] == [two.member, three_.member]
+        await region.until(lambda: bool(three_.groups.open_groups), "the other one leads its group")
+        assert not any(log.is_leader for log in two.groups._parts.partitions)
+        assert "cannot: it has lost a log" in (two.groups.trouble() or "")
+
+    live(life)
+
+
+def test_INV_SPK1_a_main_leader_says_which_of_its_own_logs_is_in_trouble() -> None:
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        one, two = region.node(1), region.node(2)
+        two.partition(0).stop("its disk failed")
+        two.groups.logs_changed()
+        assert two.groups.trouble() is None, "it leads none"
+        await region.until(lambda: one.groups.trouble() is not None, "it is heard of")
+        assert "1 logs have stopped at node 2" in (one.groups.trouble() or "")
+        one.partition(1).stop("its disk failed")
+        assert "has stopped at node 1" in (one.groups.trouble() or "")
+        one.groups.end()
+        assert one.groups.trouble() is None, "it leads no more"
 
     live(life)
 

@@ -16,7 +16,16 @@ from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts, idle_because
 from tests.fixtures.cluster_images import after, leader_epoch
 from tests.fixtures.node_logs import ManualClock
-from tests.fixtures.spread_images import A, B, able_to_spread, left_with, spread, spreading
+from tests.fixtures.spread_images import (
+    A,
+    B,
+    C,
+    able_to_spread,
+    elected,
+    left_with,
+    spread,
+    spreading,
+)
 
 
 @dataclass
@@ -30,6 +39,8 @@ class Region:
     asked: list[KeeperCommand] = field(default_factory=list)
     fails: bool = False
     awaits_readers: bool = False
+    under_way: int = 0
+    most: int = 0
 
     def keeper(self) -> SpreadKeeper:
         return SpreadKeeper(
@@ -47,7 +58,10 @@ class Region:
 
     async def _apply(self, command: KeeperCommand) -> None:
         self.asked.append(command)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
+        self.under_way -= 1
         if self.fails:
             raise MetadataInDoubt("no majority")
         self.image = apply(self.image, command)
@@ -158,3 +172,40 @@ async def test_INV_SPD4_nobody_is_gathered_for_consumers_that_a_data_leader_had_
     region = Region(after(spread(), PreferSpread(wanted=True)), B, awaits_readers=True)
     await region.keeper().look()
     assert region.asked == []
+
+
+async def test_INV_SPD1_two_that_ask_at_once_are_heard_one_after_the_other() -> None:
+    region = Region(after(spread(), PreferSpread(wanted=True)))
+    keeper = region.keeper()
+    both = tuple(await asyncio.gather(keeper.gather("a switch"), keeper.gather("a promise")))
+    assert region.asked == [GatherLeaders(3)] * 2
+    assert region.most == 1
+    assert both == (True, True), "the second one was refused: nothing was left to do"
+
+
+async def test_INV_SPK1_no_leaders_are_spread_where_a_log_is_in_trouble() -> None:
+    region = Region(after(able_to_spread(), PreferSpread(wanted=True)), trouble="x has stopped")
+    keeper = region.keeper()
+    for _ in range(3):
+        await keeper.look()
+        region.clock.now_ms += 10_000
+    assert region.asked == []
+    assert keeper.waits_for() == "x has stopped"
+
+
+async def test_INV_SPD2_who_leads_no_group_does_not_ask_for_gathering() -> None:
+    image = after(spread(), PreferSpread(wanted=True))
+    region = Region(after(image, elected(image, 1, C)), B, trouble="a copy has stopped")
+    await region.keeper().look()
+    assert region.asked == []
+
+
+async def test_INV_SPD2_what_is_refused_is_asked_for_again_behind_a_pause() -> None:
+    region = Region(after(spread(), PreferSpread(wanted=True)), B, trouble="x", fails=True)
+    keeper = region.keeper()
+    counts = []
+    for passed_ms in (0, 999, 1, 1):
+        region.clock.now_ms += passed_ms
+        await keeper.look()
+        counts.append(len(region.asked))
+    assert counts == [1, 1, 2, 2]

@@ -141,7 +141,7 @@ async def test_INV_THD1_what_was_told_under_other_leader_epochs_is_void(changed:
         assert region.may_go() == [None, None]
 
 
-@pytest.mark.parametrize("wrong", ["sender", "main", "group"])
+@pytest.mark.parametrize("wrong", ["sender", "main", "group", "another one leads", "not seen"])
 async def test_INV_THD1_only_the_present_main_leader_is_listened_to(wrong: str) -> None:
     region = Spreading()
     message = TellHolds(leader_epoch=EPOCH, group_epoch=LeaderEpoch(EPOCH + 1), number=1, holds=())
@@ -150,8 +150,44 @@ async def test_INV_THD1_only_the_present_main_leader_is_listened_to(wrong: str) 
         message = msgspec.structs.replace(message, leader_epoch=LeaderEpoch(EPOCH - 1))
     if wrong == "group":
         message = msgspec.structs.replace(message, group_epoch=EPOCH)
+    if wrong == "another one leads":
+        region.rows(EPOCH, LeaderEpoch(EPOCH + 1), member(3))
+    if wrong == "not seen":  # the leaders were spread, and this node has not heard of it yet
+        region.image = msgspec.structs.replace(region.image, spread=None)
     with pytest.raises(PeerRefused):
         await region.told._take(session, message, memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    "error", [PeerUnreachable("cut", sent=False), PeerRefused("not-the-leader", "it is behind")]
+)
+async def test_INV_THD2_INV_THD3_all_have_to_be_told(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    region = Spreading()
+    spread, third = region.image.spread, member(3)
+    assert spread is not None
+    row = msgspec.structs.replace(spread.groups[1], leader=third, leader_epoch=LeaderEpoch(EPOCH + 2))  # fmt: skip
+    nobody = msgspec.structs.replace(row, leader=None, leader_epoch=LeaderEpoch(EPOCH + 3))
+    groups = spread.groups | {2: row, 3: nobody}
+    spread = msgspec.structs.replace(spread, groups=groups, preferred=(1, 2, 3, 4))
+    region.image = msgspec.structs.replace(region.image, spread=spread)
+    told: dict[Member, set[LogKey]] = {}
+
+    async def call(to: Member, message: TellHolds, _type: object) -> None:
+        told[to] = {hold.key for hold in message.holds}
+        if to == third:
+            raise error
+
+    monkeypatch.setattr(region, "call", call)
+    region.holds = {log.key: Hold(1, 1) for log in region.some.table}
+    assert not await region.telling.tell()
+    assert told == {
+        who: {log.key for log in region.some.table if region.image.group_of(log.key) == number}
+        for number, who in ((1, OTHER), (2, third))
+        if any(region.image.group_of(log.key) == number for log in region.some.table)
+    }, "each of its logs, and nobody who does not lead"
+    assert third in told
 
 
 async def test_INV_THD2_what_has_changed_is_told_and_told_again_until_it_is_confirmed(
@@ -305,3 +341,29 @@ async def test_INV_SCU4_only_where_no_cut_is_made_it_is_forgotten_where_rounds_b
     copy.commit_up_to(copy.log_end_offset)
     some.table.maintain(lambda _: None, keeps_rounds=lambda _: keeps)
     assert copy.state.first_commit_marker(rounds[0]) == (0 if keeps else 1)
+
+
+async def test_INV_THD1_who_does_not_lead_the_region_tells_nobody() -> None:
+    region = Spreading()
+    region.telling = TellingHolds(
+        TellingParts(
+            image=lambda: region.image, partitions=lambda: region.some.table, hold_of=partial(_held, None),
+            mirrors=lambda: region.mirrors, leads_under=lambda: None, lines=region,
+        )
+    )  # fmt: skip
+    assert not await region.telling.tell()
+    assert region.sent == []
+
+
+async def test_INV_THD3_a_mirror_that_all_know_is_answered_whoever_is_heard() -> None:
+    region = Spreading()
+    await region.telling.meet("us", region.note)
+    assert region.mirrors == ["us"], "it is known, durably"
+    region.is_cut = True
+    region.holds = {log.key: Hold(9, 9) for log in region.some.table}
+    await region.telling.meet("us", region.note)
+    assert region.mirrors == ["us", "us"]
+    with pytest.raises(PeerRefused):
+        await region.telling.meet("ap", region.note)
+    with pytest.raises(PeerRefused):  # known by now, and not to all
+        await region.telling.meet("ap", region.note)
