@@ -18,7 +18,7 @@ from typing import IO, Final
 from chaos.nodes.disks import FailingDisks, SmallDisks
 from chaos.nodes.looks import RegionLook
 from chaos.nodes.network import NodeNetworks
-from chaos.nodes.plan import DISK_FAULTS, PLAIN_FAULTS, Fault, Victim
+from chaos.nodes.plan import DISK_FAULTS, NETWORK_FAULTS, PLAIN_FAULTS, Fault, Victim
 from chaos.soak_stage import ClusterStage
 from region_broker.workbench import stage
 from region_broker.workbench.local_cluster import NodeProcess
@@ -40,7 +40,7 @@ class NodesStage(ClusterStage):
         super().__init__(folder, 1, Random(seed), node_count=NODES)
         self.folder = folder
         names = [node.name for node in self.cluster.plan.nodes]
-        self._networks = NodeNetworks(names) if Fault.CUT in faults else None
+        self._networks = NodeNetworks(names) if set(NETWORK_FAULTS) & set(faults) else None
         self._small = self._failing = None
         if Fault.FULL in faults:
             data_dirs = {name: self.cluster.data_dir(name) for name in names}
@@ -174,6 +174,9 @@ class NodesStage(ClusterStage):
             case Fault.CUT:
                 assert self._networks is not None
                 self._networks.cut(name)
+            case Fault.PART:
+                assert self._networks is not None
+                self._networks.part(name)
             case Fault.FULL:
                 assert self._small is not None
                 self._small.fill(name)
@@ -187,6 +190,9 @@ class NodesStage(ClusterStage):
             case Fault.CUT:
                 assert self._networks is not None
                 self._networks.heal(name)
+            case Fault.PART:
+                assert self._networks is not None
+                self._networks.join(name)
             case Fault.FULL:
                 assert self._small is not None
                 self._small.free(name)

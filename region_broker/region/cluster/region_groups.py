@@ -224,6 +224,17 @@ class RegionGroups:
             if group.leads is not None:
                 group.leading.image_changed(image)
 
+    def led(self) -> dict[GroupNumber, DataGroup]:
+        """Return the data groups that this node leads, or is about to."""
+        return {n: group for n, group in self._data.items() if group.leads is not None}
+
+    def give_up(self, number: GroupNumber, leader_epoch: LeaderEpoch) -> None:
+        """Let a data group go that is led under this leader epoch, until the metadata have another one (INV-GUP3, INV-RGR3)."""
+        group = self._data.get(number)
+        if group is not None and group.leads == leader_epoch:
+            group.stop()
+            self._look()
+
     def _stop_data(self) -> None:
         for group in self._data.values():
             group.stop()
