@@ -251,7 +251,10 @@ class RegionGroups:
         parts = self._parts
         logs = GroupLogs(parts.partitions, lambda: partial(self._is_in, number))
         # `bound` stays shared: INV-RGR6.
-        leading = replace(parts.leading, group=number, partitions=logs, image=lambda: self._image)
+        leading = replace(
+            parts.leading, group=number, partitions=logs, image=lambda: self._image,
+            awaited=lambda: _main_leader(self._image),
+        )  # fmt: skip
         following = replace(parts.following, partitions=logs, may_serve=nobody_reads)
         return DataGroup(number, parts.life, leading, following)
 
@@ -393,6 +396,11 @@ class RegionGroups:
             if each["logs_stopped"]:
                 return f"{each['logs_stopped']} logs have stopped at node {member}"
         return None
+
+
+def _main_leader(image: MetadataImage) -> Member | None:
+    """Return for whom data leaders wait a moment where its connection is lost: to go on without it gathers leaders (INV-SPR10)."""
+    return None if image.leadership is None else image.leadership.leader
 
 
 def _group_in(spread: Spread | None, key: LogKey) -> GroupNumber:

@@ -496,3 +496,23 @@ def test_INV_GUP3_INV_RGR3_a_data_leader_that_gives_up_lets_its_logs_go_until_th
         await equal(region, number)
 
     live(life)
+
+
+def test_INV_RPL13_a_connection_of_the_main_leader_that_breaks_and_comes_back_gathers_nobody() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await three(region)
+        number = number_in(region, 1)
+        await written(region, 2, number)
+        region.proposals.clear()
+        region.fabric.drop("n1", "n2")
+        await written(region, 2, number)  # HW waited for it (INV-SPR10)
+        assert not any(
+            isinstance(each, ChangeGroupInSync) and each.group == 1 for each in region.proposals
+        )
+        assert region.image.spread is not None
+        assert in_sync_in(region, 1) == {1, 2, 3}
+        await equal(region, number)
+
+    live(life)
