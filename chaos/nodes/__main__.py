@@ -41,7 +41,7 @@ Examples:
     "--faults",
     default=_PLAIN,
     show_default=True,
-    help=f"Which, with commas: {', '.join(each.name.lower() for each in Fault)}. Cut and full need root, or unshare.",
+    help=f"Which, with commas: {', '.join(each.name.lower() for each in Fault)}. Cut, part and full need root, or unshare.",
 )
 @click.option(
     "--victims", default="leader,follower,quorum", show_default=True, help="Whose, with commas."

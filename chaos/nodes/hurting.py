@@ -12,7 +12,7 @@ from typing import IO
 
 from chaos.nodes.disks import FailingDisks, SmallDisks
 from chaos.nodes.network import NodeNetworks
-from chaos.nodes.plan import LASTING_FAULTS, Fault
+from chaos.nodes.plan import LASTING_FAULTS, NETWORK_FAULTS, Fault
 from region_broker.workbench.local_cluster import LocalCluster, NodeProcess
 
 
@@ -23,7 +23,7 @@ class LastingFaults:
         """Make them for each node that is planned, before any is started; raises OSError."""
         self._cluster = cluster
         names = [node.name for node in cluster.plan.nodes]
-        self._networks = NodeNetworks(names) if Fault.CUT in faults else None
+        self._networks = NodeNetworks(names) if set(NETWORK_FAULTS) & set(faults) else None
         self._small = self._failing = None
         if Fault.FULL in faults:
             data_dirs = {name: cluster.data_dir(name) for name in names}
@@ -53,6 +53,9 @@ class LastingFaults:
             case Fault.CUT:
                 assert self._networks is not None
                 self._networks.cut(name)
+            case Fault.PART:
+                assert self._networks is not None
+                self._networks.part(name)
             case Fault.FULL:
                 assert self._small is not None
                 self._small.fill(name)
@@ -68,6 +71,9 @@ class LastingFaults:
             case Fault.CUT:
                 assert self._networks is not None
                 self._networks.heal(name)
+            case Fault.PART:
+                assert self._networks is not None
+                self._networks.join(name)
             case Fault.FULL:
                 assert self._small is not None
                 self._small.free(name)

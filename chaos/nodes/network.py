@@ -1,6 +1,7 @@
 """A network for each node: namespaces, joined by veth pairs to the one that the drill and its clients live in.
 
-A cut gives either end of a pair the hardware address of nobody: what is sent arrives nowhere, and neither side is told. The drill
+A cut gives either end of a pair the hardware address of nobody: what is sent arrives nowhere, and neither side is told. A node that is
+parted from the others has what would be forwarded between them dropped, in the same silence. The drill
 runs in namespaces of its own (`inside`), so that all of this is gone when it ends, however it ends. Needs root, or a system that
 lets users make namespaces.
 
@@ -125,6 +126,22 @@ class NodeNetworks:
         """Let everything through again."""
         for space, address, device in self._ends(name):
             run("ip", *space, "neigh", "del", address, "dev", device)
+
+    def part(self, name: str) -> None:
+        """Let nothing through between a node and the other nodes; clients, which live outside, reach all of them."""
+        self._rules("add", name)
+
+    def join(self, name: str) -> None:
+        """Let that through again."""
+        self._rules("del", name)
+
+    def _rules(self, what: str, name: str) -> None:
+        own = f"10.77.{self._numbers[name]}.2"
+        for other, number in self._numbers.items():
+            if other != name:
+                ways = (own, f"10.77.{number}.2"), (f"10.77.{number}.2", own)
+                for source, target in ways:
+                    run("ip", "rule", what, "from", source, "to", target, "blackhole")
 
     def _ends(self, name: str) -> list[tuple[list[str], str, str]]:
         number = self._numbers[name]

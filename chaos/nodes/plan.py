@@ -18,6 +18,9 @@ class Fault(enum.Enum):
     PAUSE = "SIGSTOP for some seconds, then SIGCONT"
     RESTART = "SIGTERM, then started again"
     CUT = "its network is cut in silence, then joined again"
+    PART = (
+        "it is cut off from the other nodes in silence, and not from its clients; then joined again"
+    )
     FULL = "its disk is filled to the last byte; freed, and the node restarted, as the runbook says"
     EIO = "its disk answers EIO to what it writes; mended, and the node restarted, as the runbook says"
 
@@ -25,9 +28,10 @@ class Fault(enum.Enum):
 PLAIN_FAULTS: Final = (Fault.KILL, Fault.PAUSE, Fault.RESTART)
 """What needs no namespaces and no disk of its own."""
 DISK_FAULTS: Final = (Fault.FULL, Fault.EIO)
-LASTING_FAULTS: Final = (Fault.CUT, *DISK_FAULTS)
+NETWORK_FAULTS: Final = (Fault.CUT, Fault.PART)
+LASTING_FAULTS: Final = (*NETWORK_FAULTS, *DISK_FAULTS)
 """What lasts until it is mended: clients must get on while it does."""
-INSIDE_FAULTS: Final = (Fault.CUT, Fault.FULL)
+INSIDE_FAULTS: Final = (*NETWORK_FAULTS, Fault.FULL)
 """What needs namespaces of its own."""
 
 

@@ -127,7 +127,7 @@ class NodesStage(ClusterStage):
                     self.cluster.signal(name, signal.SIGCONT)
             case Fault.RESTART:
                 self.cluster.stop([name])
-            case Fault.CUT | Fault.FULL | Fault.EIO:
+            case Fault.CUT | Fault.PART | Fault.FULL | Fault.EIO:
                 self._lasting.begin(fault, name)
 
     def mend(self, fault: Fault, name: str) -> None:

@@ -95,7 +95,7 @@ class RegionsStage(ClusterStage):
             case Fault.PAUSE:
                 self.cluster.signal(name, signal.SIGSTOP)
                 self._paused.add(name)
-            case Fault.CUT | Fault.FULL | Fault.EIO:
+            case Fault.CUT | Fault.PART | Fault.FULL | Fault.EIO:
                 self._lasting.begin(fault, name)
                 self._befallen[name] = fault
 

@@ -66,6 +66,7 @@ from region_broker.partitions.table import no_bound, no_copy
 from region_broker.ports.system.descriptors import descriptor_limit
 from region_broker.region.cluster.cluster_service import ClusterService
 from region_broker.region.cluster.cluster_view import ClusterView, ViewParts
+from region_broker.region.cluster.giving_up import ToldMetadata
 from region_broker.region.cluster.leader_route import LeaderRoute, QuorumRoute
 from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
 from region_broker.region.cluster.view import RegionNodes
@@ -155,6 +156,7 @@ class Node:
             self._replication = Replication(
                 cluster, storage, self.role, ports.clock, work, self.tidemarks
             )  # fmt: skip
+            self._told.giving_up = self._replication.giving_up
             self._holding = Holding(cluster, storage, self._leads_under)
             self._source.meet = self._holding.meet
             self._services.readers = self._replication.readers
@@ -364,6 +366,7 @@ class Node:
         storage.metadata.on_coming = partial(storage.partitions.laying_out.run, carry=to_its_end)
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
+        self._told = ToldMetadata(lambda: storage.metadata.image)
         route = self._leader_route()
         self._origin = origin = ports.chance.uuid().int >> 65
         self._forwarder = self._forwarder_to(
@@ -400,6 +403,7 @@ class Node:
             is_short=self._is_short,
             is_sure=self._is_sure,
             begins_to_act=self._begins_to_act,
+            gave_up=self._told.gave_up,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = kept or KafkaServer(
@@ -461,7 +465,7 @@ class Node:
         """Return the way to who leads the region; None for the only node of one."""
         if self._cluster is None:
             return None
-        return LeaderRoute(lambda: self.storage.metadata.image, self._cluster.line.standing)
+        return LeaderRoute(self._told.image, self._cluster.line.standing)
 
     def _other_regions(self) -> OtherRegions:
         role = self.role
@@ -482,10 +486,10 @@ class Node:
         """Return what clients are told of several nodes; None where this is the only one."""
         if self._cluster is None:
             return None
-        own, metadata = self.config.own_node, self.storage.metadata
+        own = self.config.own_node
         known = KnownNode(own.node_id, *split(own.kafka), own.rack)
         return RegionNodes(
-            lambda: metadata.image, self._cluster.member, known, self.config.region, several=True
+            self._told.image, self._cluster.member, known, self.config.region, several=True
         )
 
     def _is_sure(self, partition: Partition) -> bool:
@@ -514,7 +518,7 @@ class Node:
                 AmongNodes(
                     places=RegionPlaces(
                         self.config.region,
-                        lambda: storage.metadata.image,
+                        self._told.image,
                         _placed(self.config),
                         self._addresses,
                     ),

@@ -16,6 +16,7 @@ from idempotency.ports import Clock
 from region_broker.controller import metadata_image
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.leader_keeping import LeaderKeeping
 from region_broker.node.lost_logs import LostLogs, LostLogsParts
 from region_broker.node.stepping_down import SteppingDown
 from region_broker.node.storage import Storage
@@ -28,7 +29,6 @@ from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.cluster.replica_cuts import CutBelow
 from region_broker.region.cluster.replica_following import FollowingParts
 from region_broker.region.cluster.replica_leading import InSyncChange, LeadingParts
-from region_broker.region.cluster.spread_keeper import SpreadKeeper, SpreadParts, idle_because
 from region_broker.region.cluster.statement_copies import StatementCopies, StatementCopiesParts
 from region_broker.region.cluster.tail_copies import TailCopies, TailCopiesParts
 from region_broker.region.failover.known_lineage import KnownLineage
@@ -140,6 +140,8 @@ class Replication:
                 cut_logs=self._cuts.run,
             )
         )
+        keeping = LeaderKeeping(cluster, storage, clock, self.groups, self.leadership)
+        self.giving_up = keeping.giving_up
         self._statements = StatementCopies(
             StatementCopiesParts(
                 me=cluster.member,
@@ -166,20 +168,7 @@ class Replication:
             least_others=self._least,
             damaged=lambda: cluster.controller.damaged,
         )
-        self.spread_keeper = SpreadKeeper(
-            SpreadParts(
-                me=cluster.member,
-                image=lambda: metadata.image,
-                apply=metadata.apply,
-                idle=lambda: idle_because(
-                    leads=self.leadership.leads is not None,
-                    acts=role.acting,
-                    awaits_readers=role.awaits_readers,
-                ),
-                trouble=self.trouble,
-                clock=clock,
-            )
-        )
+        self.spread_keeper = keeping.spread_keeper(role, self.trouble)
         self.copying_anew = CopyingAnew(
             CopyingAnewParts(
                 me=cluster.member,
@@ -334,6 +323,7 @@ class Replication:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.groups.run(), name="replica-groups")
             tasks.create_task(self.leadership.run(), name="leadership")
+            tasks.create_task(self.giving_up.run(), name="giving-up")
             tasks.create_task(self._statements.run(), name="statement-copies")
             tasks.create_task(self.tails.run(), name="tail-copies")
             tasks.create_task(self.copying_anew.run(), name="copying-anew")

@@ -19,6 +19,9 @@ INV-RPL11 the low watermark of a log is the least log start of the same members,
           acknowledged, and whoever leads next begins no lower. Whoever is taken in has the leader's log start, too. It goes down in a
           leader epoch only where that log was cut, or its start went back (INV-RPL10)
 
+INV-RPL13 one member, where the settings name it, may lose its session for `awaited_ms` and stay in the set, unless it is fenced: it counts
+          meanwhile, so HW waits for it (INV-RPL1), as for one that is slow
+
 INV-RPL12 a follower one of whose logs has stopped, or did not open, leaves the set at once, and is not taken in while that is so: what
           it said of that log before counts for nothing
 
@@ -73,10 +76,15 @@ from region_broker.replication.progress import FollowerProgress, LeaderLogState
 
 @dataclass(frozen=True, slots=True)
 class LeadingSettings:
-    """`replica_lag_time_ms_max`: Kafka's `replica.lag.time.max.ms`; `proposal_pause_ms`: how long after one that came to nothing."""
+    """`replica_lag_time_ms_max`: Kafka's `replica.lag.time.max.ms`; `proposal_pause_ms`: how long after one that came to nothing.
+
+    `awaited`: whose lost session leaves it in the set for `awaited_ms` (INV-RPL13).
+    """
 
     replica_lag_time_ms_max: int = 30_000
     proposal_pause_ms: int = 500
+    awaited: Member | None = None
+    awaited_ms: int = 400
 
 
 class LeadingCore:
@@ -135,6 +143,7 @@ class LeadingCore:
             before = self._followers.get(follower.member)
             if before is not None:
                 follower.went_back, follower.is_lost = before.went_back, before.is_lost
+                follower.lost_ms = before.lost_ms
         return core
 
     # -- what is known ---------------------------------------------------------------------------
@@ -364,7 +373,7 @@ class LeadingCore:
         elif follower is None or event.session != follower.session or follower.is_lost:
             return
         elif isinstance(event, FollowerLost):
-            follower.end()
+            follower.end(now_ms)
         else:
             self._report(follower, event, now_ms)
 
@@ -439,9 +448,16 @@ class LeadingCore:
         return follower.lacks(self._logs) or follower.lacks(self._stopped)
 
     def _may_stay(self, follower: FollowerProgress, now_ms: int) -> bool:
-        if follower.is_lost or follower.went_back or follower.member in self._fenced:
+        if follower.went_back or follower.member in self._fenced:
+            return False
+        if follower.is_lost and not self._is_awaited(follower, now_ms):
             return False
         return not follower.lags(now_ms, self._settings.replica_lag_time_ms_max)
+
+    def _is_awaited(self, follower: FollowerProgress, now_ms: int) -> bool:
+        settings = self._settings
+        is_meant = follower.member == settings.awaited and follower in self._counted
+        return is_meant and now_ms - follower.lost_ms < settings.awaited_ms  # INV-RPL13
 
     def _proposal_ended(self, event: ProposalEnded, now_ms: int) -> None:
         pending = self._pending

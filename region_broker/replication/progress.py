@@ -51,7 +51,7 @@ class FollowerProgress:
 
     __slots__ = (
         "_behind", "_former_ends", "_lacking", "_late_starts", "_mark", "_mark_ms", "_short", "_tells_starts", "caught_up_ms", "durable_ends",
-        "has_reported", "is_lost", "log_starts", "member", "session", "went_back",
+        "has_reported", "is_lost", "log_starts", "lost_ms", "member", "session", "went_back",
     )  # fmt: skip
 
     def __init__(self, member: Member, caught_up_ms: int | None) -> None:
@@ -60,6 +60,8 @@ class FollowerProgress:
         self.session: int | None = None
         self.is_lost = False
         """Its last session has ended."""
+        self.lost_ms = 0
+        """When it did."""
         self.has_reported = False
         """Something was heard in this session."""
         self.went_back = False
@@ -94,9 +96,9 @@ class FollowerProgress:
         self._short = {key for key, log in logs.items() if log.joins_at > 0}
         self._set_mark(logs, now_ms)
 
-    def end(self) -> None:
+    def end(self, now_ms: int) -> None:
         """End the session. What was durable there still is, and holds the high watermark back no more than before."""
-        self.is_lost = True
+        self.is_lost, self.lost_ms = True, now_ms
 
     # -- what moves ------------------------------------------------------------------------------
 

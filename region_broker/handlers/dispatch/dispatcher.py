@@ -7,6 +7,8 @@ INV-HW1  while a request of a connection is decoded in pieces, none behind it on
          of the one is begun before the next is decoded, and one that writes is answered before
 INV-HD7  what comes to a node that was elected and loads what it needs before it takes writes waits for that, for a while, in the
          order of its connection: a client that is refused, or whose connection is closed, backs off for longer than that lasts
+INV-HD8  a node that gave up a leadership for which its metadata still name it (INV-GUP3) answers Metadata, and ends that connection: a client with no
+         other one would ask it again and again, and never hear of the next leader
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -63,6 +65,7 @@ from region_broker.wire.server import Finish as FinishSlot
 
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
+_METADATA_KEY: Final = 3
 # How often who waits for a leader looks again.
 ASK_AGAIN_S: Final = 0.05
 
@@ -230,7 +233,12 @@ class Dispatcher:
             return fields.answer
         if not isinstance(fields, bytes):
             self._note_errors(api, incoming, error_names(fields))
-        return await _encoded(incoming, fields)
+        answer = await _encoded(incoming, fields)
+        if api.key == _METADATA_KEY and self._services.gave_up():  # INV-HD8
+            raise CloseConnection(
+                "this node is cut off from its region: ask another one", answer=answer
+            )
+        return answer
 
     async def _handled(
         self, api: Api, ctx: RequestContext, request: Any

@@ -358,6 +358,8 @@ class Services:
     """What this node leads where leaders are spread; None where this node is the only one."""
     txn_elsewhere: TransactionsElsewhere | None = None
     """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
+    gave_up: Callable[[], bool] = lambda: False
+    """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 

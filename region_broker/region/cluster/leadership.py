@@ -12,6 +12,7 @@ INV-LSH6  what the region knows of itself stands in the metadata before a second
          in sync, and is elected before the first one has written down what was promised: it would know nothing of it (T24).
 INV-LSH7  who is elected anew while it leads ends all that it did for the region before it leads again: coordinators are loaded, and logs are
          led, under the new leader epoch
+INV-LSH8  who gives up (INV-GUP1) does in that step what one does that is named no more, and follows nobody until another leader epoch is there
 INV-LSH5  who is deposed follows without waiting for the quorum: what it had begun to change is carried out as a follower's
 
 Not here: who is elected (`controller.cluster`), what is copied (`replica_leading`, `replica_following`), what a region's role does
@@ -31,6 +32,9 @@ from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.log.failures import NotLeader
 
+_GAVE_UP: Final = (
+    "this node has led, and hears no other node of its region: another one may lead by now"
+)
 _log: Final = logging.getLogger("tidemark.cluster")
 
 
@@ -114,6 +118,7 @@ class LeadershipDriver:
         self._parts = parts
         self._changed = asyncio.Event()
         self._led: LeaderEpoch = NO_LEADER_EPOCH
+        self._given_up: LeaderEpoch | None = None
         """The last leader epoch that this process led in, or leads in."""
         self.leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
@@ -121,7 +126,10 @@ class LeadershipDriver:
         """Whether this node has begun to follow, or waits for somebody to lead."""
 
     def _is_named(self, image: MetadataImage) -> bool:
-        return is_named(image, image.leadership, self._parts.me, self._parts.life)
+        row = image.leadership
+        if row is not None and row.leader_epoch == self._given_up:  # INV-LSH8
+            return False
+        return is_named(image, row, self._parts.me, self._parts.life)
 
     def take_image(self, image: MetadataImage) -> None:
         """Hear of an image (INV-LSH1)."""
@@ -137,6 +145,14 @@ class LeadershipDriver:
             else:
                 self._parts.leading.image_changed(image)
         self._changed.set()
+
+    def give_up(self, leader_epoch: LeaderEpoch) -> None:
+        """Lead no more under this leader epoch, though the metadata name this node as far as is known here (INV-LSH8)."""
+        if self.leads == leader_epoch:
+            self._given_up = leader_epoch
+            self._stop_leading()
+            self._parts.role.close_gate(_GAVE_UP)
+            self._changed.set()
 
     def _is_leading(self) -> bool:
         return self.leads is not None
@@ -198,8 +214,10 @@ class LeadershipDriver:
         leader = None if leadership is None else leadership.leader
         epoch = NO_LEADER_EPOCH if leadership is None else leadership.leader_epoch
         if leader == self._parts.me:
-            leader = None  # of a former life: an election follows (INV-LSH2)
+            leader = None  # of a former life, or given up: an election follows (INV-LSH2, INV-GUP4)
         told = "nobody leads this region" if leader is None else f"node {leader} leads this region"
+        if epoch == self._given_up:
+            told = _GAVE_UP
         await self._parts.role.follow(told)
         _log.warning("%s under leader epoch %d", told, epoch)
         self.follows = True

@@ -224,6 +224,17 @@ class RegionGroups:
             if group.leads is not None:
                 group.leading.image_changed(image)
 
+    def led(self) -> dict[GroupNumber, DataGroup]:
+        """Return the data groups that this node leads, or is about to."""
+        return {n: group for n, group in self._data.items() if group.leads is not None}
+
+    def give_up(self, number: GroupNumber, leader_epoch: LeaderEpoch) -> None:
+        """Let a data group go that is led under this leader epoch, until the metadata have another one (INV-GUP3, INV-RGR3)."""
+        group = self._data.get(number)
+        if group is not None and group.leads == leader_epoch:
+            group.stop()
+            self._look()
+
     def _stop_data(self) -> None:
         for group in self._data.values():
             group.stop()
@@ -240,7 +251,10 @@ class RegionGroups:
         parts = self._parts
         logs = GroupLogs(parts.partitions, lambda: partial(self._is_in, number))
         # `bound` stays shared: INV-RGR6.
-        leading = replace(parts.leading, group=number, partitions=logs, image=lambda: self._image)
+        leading = replace(
+            parts.leading, group=number, partitions=logs, image=lambda: self._image,
+            awaited=lambda: _main_leader(self._image),
+        )  # fmt: skip
         following = replace(parts.following, partitions=logs, may_serve=nobody_reads)
         return DataGroup(number, parts.life, leading, following)
 
@@ -391,6 +405,11 @@ class RegionGroups:
             if each["logs_stopped"]:
                 return f"{each['logs_stopped']} logs have stopped at node {member}"
         return None
+
+
+def _main_leader(image: MetadataImage) -> Member | None:
+    """Return for whom data leaders wait a moment where its connection is lost: to go on without it gathers leaders (INV-SPR10)."""
+    return None if image.leadership is None else image.leadership.leader
 
 
 def _group_in(spread: Spread | None, key: LogKey) -> GroupNumber:

@@ -18,7 +18,7 @@ In a region of one node nothing of this runs. Not here: what counts (`replicatio
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -97,6 +97,8 @@ class LeadingParts:
     """Whether a log holds what that lineage voids."""
     acts: Callable[[], bool] = _acts_not
     """Whether the region takes writes here: followers serve readers only then (INV-RRD1)."""
+    awaited: Callable[[], Member | None] = lambda: None
+    """Whose lost connection is awaited for a while by who begins to lead now (INV-RPL13)."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
     rates: CatchUpRates = field(default_factory=CatchUpRates)
     sent: Allowance = field(default_factory=Allowance)
@@ -145,7 +147,7 @@ class ReplicaLeading:
         term_parts = TermParts(
             me=self._parts.me,
             clock=self._parts.clock,
-            settings=self._parts.settings,
+            settings=replace(self._parts.settings, awaited=self._parts.awaited()),
             min_in_sync_of=self._min_in_sync_of,
             propose=self._on_proposal,
             was_cut=self._was_cut,

@@ -11,6 +11,8 @@ INV-GTH5  whoever asks this node while it begins to act is answered when it acts
           spread any more, and the ledgers are loaded still. 3. It would be refused for that, and a failover would go on without a drain:
           what lies behind the last tidemark is lost, though the region is up.
 INV-GTH3  a region that stands aside (T36) records nothing, and gathers all the same: the leaders of data groups would go on
+INV-GTH6  who is to lead all logs is decided as the keeper of a spread decides it (`controller.cluster.spreading.gathering`): this node, or
+          another one where this one lacks what a data group has committed, and could never be elected
 INV-GTH4  what this node had heard, and could not record because leaders were gathered for it, is recorded when it leads again
 
 Nothing of this runs at the beginning of a term, nor while a region takes over, returns or mirrors: the election that began the term has
@@ -24,9 +26,10 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from idempotency.fencing import EpochExhausted
 from idempotency.identity import LeaderEpoch
 from idempotency.ports import Clock
-from region_broker.controller.cluster_commands import GatherLeaders
+from region_broker.controller.cluster.spreading import gathering
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.refusals import CommandRefused
 from region_broker.region.ports import MetadataSide
@@ -96,15 +99,23 @@ class Gathering:
         """See `GatheringSide`; tried again until then, loudly after a while."""
         epoch, tries = self._leads_under(), 0
         while self.is_due and epoch is not None and self._leads_under() == epoch:
-            main = self._metadata.image.leadership
-            assert main is not None, "somebody spread the leaders"
-            try:
-                await self._metadata.apply(GatherLeaders(main.version))
-            except (MetadataUnwritable, CommandRefused) as error:
+            why = await self._asked_once()
+            if why is not None:
                 tries += 1
                 level = logging.ERROR if tries % LOUD_EVERY == 0 else logging.INFO
-                _log.log(level, "the leaders of this region are not gathered yet: %s", error)
+                _log.log(level, "the leaders of this region are not gathered yet: %s", why)
                 await self._clock.sleep_ms(AGAIN_MS)
+
+    async def _asked_once(self) -> str | None:
+        """Ask for the election that gathers (INV-GTH6); return why that came to nothing, None where it did not."""
+        try:
+            command = gathering(self._metadata.image)
+            if command is None:
+                return "nobody who runs has all that was committed in every group: start the nodes that were in sync"
+            await self._metadata.apply(command)
+        except (MetadataUnwritable, CommandRefused, EpochExhausted) as error:
+            return str(error)
+        return None
 
     async def until_led_alone(self, serves: Callable[[], bool], within_ms: int) -> bool:
         """See `GatheringSide` (INV-GTH2, INV-GTH5)."""

@@ -41,6 +41,7 @@ X, Y = (LogKey(UUID(int=number), 0) for number in (1, 2))
 EPOCH, NEWER = LeaderEpoch(5), LeaderEpoch(6)
 LAG_MS = 1_000
 PAUSE_MS = 50
+AWAITED_MS = 400
 
 
 class Group:
@@ -264,6 +265,53 @@ def test_a_lost_member_leaves_at_once_and_may_come_back() -> None:
     group.changed(2, A)
     group.connect(B, 2)
     assert proposal(group.report(B, 2)).members == {A, B}
+
+
+def awaiting_b(*in_sync: Member) -> Group:
+    """Return a group whose leader waits for B."""
+    group = Group(*in_sync)
+    settings = LeadingSettings(LAG_MS, PAUSE_MS, awaited=B, awaited_ms=AWAITED_MS)
+    group.core = LeadingCore(A, EPOCH, InSync(frozenset(in_sync), 1), settings=settings, now_ms=0)
+    group.step(LogOpened(X, 0, 0, 0, 1))
+    for member in sorted({*in_sync} - {A}):
+        group.connect(member)
+        group.report(member)
+    return group
+
+
+def test_INV_RPL13_who_is_awaited_may_connect_again_and_hw_waits_for_it() -> None:
+    group = awaiting_b(A, B, C)
+    assert group.step(FollowerLost(B, 1)) == []
+    group.durable(x=2)
+    assert group.report(C, x=2) == [], "B counts"
+    assert group.at(AWAITED_MS - 1) == []
+    assert group.connect(B, 2) == []
+    assert group.at(AWAITED_MS + 1) == [], "HW waits for what it says in this session"
+    assert group.report(B, 2, x=2) == [HighWatermark(X, 2)]
+
+
+def test_INV_RPL13_who_does_not_come_back_is_fenced_or_is_another_one_leaves() -> None:
+    group = awaiting_b(A, B, C)
+    group.step(FollowerLost(B, 1))
+    assert proposal(group.at(AWAITED_MS)).members == {A, C}
+    group = awaiting_b(A, B, C)
+    group.step(FollowerLost(B, 1))
+    assert proposal(group.step(MembersFenced(frozenset({B})))).members == {A, C}
+    group = awaiting_b(A, B, C)
+    assert proposal(group.step(FollowerLost(C, 1))).members == {A, B}
+
+
+def test_INV_RPL13_time_goes_on_where_a_log_is_cut_and_who_is_outside_is_not_awaited() -> None:
+    group = awaiting_b(A, B)
+    group.step(FollowerLost(B, 1))
+    group.at(AWAITED_MS - 1)
+    group.cut(1, A, B)
+    group.step(LogOpened(X, 0, 0, 0, 1))
+    assert proposal(group.at(AWAITED_MS)).members == {A}
+    group = awaiting_b(A)
+    group.connect(B)
+    group.step(FollowerLost(B, 1))
+    assert group.at(1) == []
 
 
 def test_whoever_was_never_heard_has_the_time_of_one_that_lags() -> None:

@@ -294,6 +294,24 @@ async def test_INV_LSH1_INV_LSH7_so_they_do_where_it_is_elected_anew() -> None:
         ]  # fmt: skip
 
 
+async def test_INV_LSH8_who_gives_up_ends_all_in_that_step_and_leads_under_another_leader_epoch_only() -> (
+    None
+):
+    async with leading() as node:
+        node.driver.give_up(leader_epoch(1))
+        assert node.sides.said == [], "that one was over"
+        node.driver.give_up(leader_epoch(2))
+        assert sorted(node.sides.said) == [("end",), ("gate closed",)]
+        assert node.driver.leads is None
+        assert await node.turns() == [
+            ("end",), ("gate closed",), ("lead ends",), ("role follows",), ("stands still",), ("follow", None, leader_epoch(2)),
+        ]  # fmt: skip
+        assert node.take(OTHER_IN_SYNC) == []
+        assert await node.turns() == [], "the metadata name it still"
+        node.take(after(OTHER_IN_SYNC, ElectLeader(member(1), leader_epoch(3), 5)))
+        assert await node.turns() == [("stop",), ("begin", leader_epoch(3)), ("lead",)]
+
+
 async def test_a_leader_that_stays_is_told_of_each_image() -> None:
     async with leading() as node:
         assert node.take(OTHER_IN_SYNC) == [("image", OTHER_IN_SYNC.version)]

@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from idempotency.identity import RegionEpoch
+from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller.cluster_commands import ChangeGroupInSync, FenceNode
+from region_broker.controller.cluster_image import GroupNumber
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
@@ -511,5 +512,57 @@ def test_nothing_is_made_where_leaders_are_not_spread() -> None:
         key = partition(region, 1, 0).key
         assert region.node(1).groups.apart(key) is None
         assert region.node(1).groups._main_logs() is None
+
+    live(life)
+
+
+def test_INV_GUP3_INV_RGR3_a_data_leader_that_gives_up_lets_its_logs_go_until_the_metadata_have_another_row() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        _, two, _ = await three(region)
+        number = number_in(region, 1)
+        log, group = two.partition(number), GroupNumber(1)
+        leader_epoch = two.groups.led()[group].leads
+        assert leader_epoch is not None
+        for other in ("n1", "n3"):
+            region.fabric.hush("n2", other)
+        waiting = region.tasks.create_task(became_of(two.produce(batch(), number)))
+        await asyncio.sleep(0.02)
+        two.groups.give_up(group, LeaderEpoch(leader_epoch - 1))
+        assert group in two.groups.led(), "that one was over"
+        two.groups.give_up(group, leader_epoch)
+        assert isinstance(await waiting, NotLeader)
+        assert not log.is_leader
+        assert two.groups.led() == {}
+        two.hear(region.image)
+        assert not log.is_leader, "the metadata name it still"
+        assert "cannot" in str(two.groups.trouble()), "so leaders are gathered (INV-SPD2)"
+        for other in ("n1", "n3"):
+            region.fabric.heal("n2", other)
+        region.becomes(group_elected(region.image, group, two.member))
+        await region.until(lambda: two.takes_writes(log), "it leads under another leader epoch")
+        await written(region, 2, number)
+        await equal(region, number)
+
+    live(life)
+
+
+def test_INV_RPL13_a_connection_of_the_main_leader_that_breaks_and_comes_back_gathers_nobody() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await three(region)
+        number = number_in(region, 1)
+        await written(region, 2, number)
+        region.proposals.clear()
+        region.fabric.drop("n1", "n2")
+        await written(region, 2, number)  # HW waited for it (INV-SPR10)
+        assert not any(
+            isinstance(each, ChangeGroupInSync) and each.group == 1 for each in region.proposals
+        )
+        assert region.image.spread is not None
+        assert in_sync_in(region, 1) == {1, 2, 3}
+        await equal(region, number)
 
     live(life)

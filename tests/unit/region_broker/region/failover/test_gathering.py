@@ -31,7 +31,8 @@ from geo_replicator.failover_events import (
 )
 from geo_replicator.lineage import LineageEntry, TidemarkPoint
 from idempotency.identity import RegionEpoch
-from region_broker.controller.cluster_commands import GatherLeaders
+from region_broker.controller.cluster.spreading import gathering
+from region_broker.controller.cluster_commands import ElectLeader, GatherLeaders
 from region_broker.controller.cluster_image import Spread
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_image import MetadataImage
@@ -49,8 +50,10 @@ from region_broker.region.failover.record import LeadersGathered, LeadsNoMore, R
 from region_broker.region.failover.steps.effects import FailoverSteps
 from region_broker.region.failover.steps.outlook import FailoverSettings, Outlook
 from region_broker.region.peers.protocol import Hello
+from tests.fixtures.cluster_images import member
 from tests.fixtures.failover_regions import Pair
-from tests.fixtures.node_logs import InstantClock
+from tests.fixtures.node_logs import TOPIC_ID, InstantClock
+from tests.fixtures.played_spread import spread_region as spread_region_image
 from tests.fixtures.waiting import until
 from tests.unit.region_broker.region.failover.test_region_record import (
     BIRTH,
@@ -209,6 +212,34 @@ async def test_INV_GTH1_it_is_tried_again_for_as_long_as_this_node_leads() -> No
     with pytest.raises(LeadsNoMore):
         await record.append(PROMISE, FIRST)
     assert len(region.asked) == 1
+
+
+async def test_INV_GTH6_another_one_is_elected_where_this_one_lacks_what_a_data_group_has_committed() -> (
+    None
+):
+    """It would ask for itself for ever: who is not in sync in every group is not elected."""
+    image = spread_region_image(TOPIC_ID)
+    assert image.spread is not None
+    row = msgspec.structs.replace(image.spread.groups[1], in_sync=(member(2), member(3)))
+    groups = image.spread.groups | {1: row}
+    image = msgspec.structs.replace(
+        image, spread=msgspec.structs.replace(image.spread, groups=groups)
+    )
+    region = SpreadRegion()
+    region.image = image
+    region.elect = lambda number: None  # type: ignore[method-assign]
+    leads = [image.leadership.leader_epoch if image.leadership else None]
+    asked: list[object] = []
+
+    async def apply(command: object) -> MetadataImage:
+        asked.append(command)
+        leads[0] = None  # another one does
+        return region.image
+
+    region.apply = apply  # type: ignore[method-assign]
+    await Gathering(region, PassingClock(), lambda: leads[0]).gather()
+    assert asked == [gathering(image)]
+    assert [type(each) for each in asked] == [ElectLeader]
 
 
 class PassingClock(InstantClock):

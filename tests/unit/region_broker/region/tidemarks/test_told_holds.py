@@ -359,6 +359,7 @@ async def test_INV_THD3_a_mirror_that_all_know_is_answered_whoever_is_heard() ->
     region = Spreading()
     await region.telling.meet("us", region.note)
     assert region.mirrors == ["us"], "it is known, durably"
+    assert await region.telling.tell()
     region.is_cut = True
     region.holds = {log.key: Hold(9, 9) for log in region.some.table}
     await region.telling.meet("us", region.note)
