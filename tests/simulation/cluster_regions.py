@@ -33,6 +33,7 @@ from tests.simulation.region_pair import (
     Region,
     until,
 )
+from tests.simulation.spread_facts import in_sync_everywhere
 
 Layout: TypeAlias = Mapping[str, Sequence[str]]
 """Region -> its nodes."""
@@ -191,12 +192,13 @@ class ClusterRegion:
         return self.phase is Phase.MIRRORING
 
     def in_sync(self) -> int:
-        """Return how many of its nodes are in sync, as its leader knows."""
+        """Return how many of its nodes are in sync in every replica group, as its leader knows."""
         leader = self.leader
         if leader is None:
             return 0
-        leadership = leadership_of(leader)
-        return len(leadership.in_sync) if leadership is not None else len(self.nodes)
+        if leadership_of(leader) is None:
+            return len(self.nodes)
+        return len(in_sync_everywhere(leader.node.storage.metadata.image))
 
     def others(self, *without: AnyNode) -> list[AnyNode]:
         """Return its other nodes."""

@@ -5,9 +5,12 @@ where none is there yet, by the decision below L (rules T2, T9, T21). The judge 
 asks no service of the node.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
+from chaos.history import seen
 from geo_replicator.lineage import Cut, LogKey
 from geo_replicator.tidemark import Tidemark, TidemarkBook, decode
 from idempotency.identity import ProducerId
@@ -108,14 +111,37 @@ def tidemarks_of(region: Region) -> Iterator[tuple[Tidemark, Cut]]:
             yield tidemark, cut
 
 
+LOOKS_MAX = 100
+"""So many tidemarks of a life are looked at."""
+
+
+def torn_at_tidemarks(region: Region, topic: str) -> Iterator[str]:
+    """Say at which tidemarks one half of a transfer is kept: each is two records of one attempt. Some of all tidemarks are looked at.
+
+    Not at those whose decisions the cleaner may have taken out of the ledger since.
+    """
+    cleaned = [
+        region.partition(TRANSACTION_LEDGER, shard).log.cleaning.holes_below
+        for shard in range(SHARD_COUNT)
+    ]
+    every = max(1, sum(1 for _ in tidemarks_of(region)) // LOOKS_MAX)
+    for tidemark, kept in kept_at_each(region, topic, every):
+        if any(tidemark.ledger[shard] < below for shard, below in enumerate(cleaned)):
+            continue
+        halves = Counter(seen(number, offset, value).attempt for number, offset, value in kept)
+        torn = sorted(name for name, count in halves.items() if count != 2)
+        if torn:
+            yield f"a takeover at tidemark {tidemark.point} would tear {torn[:5]}"
+
+
 def kept_at_each(
-    region: Region, topic: str
+    region: Region, topic: str, every: int = 1
 ) -> Iterator[tuple[Tidemark, list[tuple[int, int, bytes]]]]:
-    """Yield each tidemark with the committed records (partition, offset, value) that it keeps."""
+    """Yield each tidemark, or each how many, with the committed records (partition, offset, value) that it keeps."""
     image = region.node.storage.metadata.image.topics[topic]
     logs = [batches_of(region.partition(topic, number)) for number in range(image.partition_count)]
     ledger = ledger_of(region)
-    for tidemark, cut in tidemarks_of(region):
+    for tidemark, cut in islice(tidemarks_of(region), 0, None, every):
         decided = {
             entry.record.producer_id: entry
             for entry in ledger

@@ -56,7 +56,7 @@ class Connection:
         if leader_port is None:
             return cls(await network.connect("127.0.0.1", port))
         if place is not None:
-            return cls(await network.connect("127.0.0.1", leader_port(*place) or port))
+            return cls(await network.connect("127.0.0.1", leader_port(*place, port) or port))
         routed = cast("Any", network).routed
         return cast("Connection", routed(await network.connect("127.0.0.1", port), network, port))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from tests.simulation.__main__ import _log
-from tests.simulation.cluster_swarm.life import Outcome
+from tests.simulation.node_faults.life import Outcome
 
 
 def command(name: str, play: Callable[..., Outcome], faults: type[StrEnum]) -> click.Command:

@@ -17,7 +17,7 @@ import asyncio
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import copy_context
 from functools import partial
 
@@ -235,8 +235,8 @@ class Fabric:
         self.delay_ms_max = delay_ms_max
         self.routed: type | None = None
         """What clients connect by where leaders are spread (`routed_connection`)."""
-        self.leader_of: Callable[[str, int], int | None] | None = None
-        """Tells clients the port of the node that leads a partition, where leaders are spread."""
+        self.leader_of: Callable[[str, int, int], int | None] | None = None
+        """Tells clients the port of the node that leads a partition in the region of a port, where leaders are spread."""
         self.late_share = 0.0
         self.late_sites: frozenset[str] = frozenset()
         """Of what is sent to these, how much takes seconds (INV-SN5)."""
@@ -316,6 +316,10 @@ class Fabric:
     def reset(self, site: str) -> None:
         """Break all connections of a site; new ones can be made at once."""
         self._break(lambda stream: site in {stream.site, stream.peer_site})
+
+    def leave(self, sites: Collection[str], who: Callable[[str], bool]) -> None:
+        """Break what these clients opened to sites; they can connect again at once."""
+        self._break(lambda each: each.opened_here and each.peer_site in sites and who(each.site))
 
     def sever(self, site: str) -> None:
         """Break what others opened to a site, for them alone (INV-SN4)."""
@@ -397,7 +401,7 @@ class SiteNetwork:
         return self._fabric.routed
 
     @property
-    def leader_port(self) -> Callable[[str, int], int | None] | None:
+    def leader_port(self) -> Callable[[str, int, int], int | None] | None:
         """Return what tells the port of a partition's leader, None where one node leads all."""
         return self._fabric.leader_of
 

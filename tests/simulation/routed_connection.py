@@ -37,7 +37,7 @@ class RoutedConnection(Connection):
         found: dict[int, list[int]] = defaultdict(list)
         leader_port = self._network.leader_port
         for number in partitions:
-            port = None if leader_port is None else leader_port(topic, number)
+            port = None if leader_port is None else leader_port(topic, number, self._port)
             found[port or self._port].append(number)
         return found
 

@@ -65,12 +65,14 @@ class SpreadSettings:
     pause_max_ms: int = 600_000
     forgiven_ms: int = 600_000
     retry_ms: int = 1_000
+    forwarded_ms: int = 600_000
+    """So long leaders are gathered behind a write that another region has forwarded (INV-SPD3)."""
 
     def __post_init__(self) -> None:
         """Refuse times that do not fit together."""
         assert 0 < self.common_ms < self.count_ms <= self.differ_ms <= self.forgiven_ms
         assert 0 < self.pause_ms <= self.pause_max_ms
-        assert min(self.steady_ms, self.preferred_ms, self.retry_ms) > 0
+        assert min(self.steady_ms, self.preferred_ms, self.retry_ms, self.forwarded_ms) > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,18 +33,13 @@ from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.region.cluster.data_group import DataGroup
+from region_broker.region.cluster.group_messages import GroupMessages
 from region_broker.region.cluster.leadership import is_named, lineage_of
 from region_broker.region.cluster.replica_following import FollowingParts, ReplicaFollowing
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.replica_logs import GroupLogs
-from region_broker.region.cluster.replica_messages import (
-    CheckedReplicaLogs,
-    CheckReplicaLogs,
-    DurableReport,
-    ReplicaFetch,
-)
 from region_broker.region.cluster.replica_readers import nobody_reads
-from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
+from region_broker.region.peers.sessions import Handlers, NodeSession
 
 _COUNTED: Final = ("logs_behind", "records_behind", "logs_stopped", "bytes_behind")
 
@@ -275,30 +270,13 @@ class RegionGroups:
 
     def serve_on(self, handlers: Handlers[NodeSession]) -> None:
         """Answer followers of all groups; once, before the peer port is bound (INV-RGR6)."""
-        handlers.register(CheckReplicaLogs, self._check)
-        handlers.register(ReplicaFetch, self._fetch)
-        handlers.register_notice(DurableReport, self._reported)
+        GroupMessages(self._named).serve_on(handlers)
 
     def _named(self, leader_epoch: LeaderEpoch) -> ReplicaLeading:
         for group in self._data.values():
             if group.leads == leader_epoch:
                 return group.leading
         return self.leading
-
-    async def _check(
-        self, session: NodeSession, message: CheckReplicaLogs, attachment: memoryview
-    ) -> CheckedReplicaLogs:
-        return await self._named(message.leader_epoch).check(session, message, attachment)
-
-    async def _fetch(
-        self, session: NodeSession, message: ReplicaFetch, attachment: memoryview
-    ) -> Reply:
-        return await self._named(message.leader_epoch).fetch(session, message, attachment)
-
-    def _reported(
-        self, session: NodeSession, message: DurableReport, attachment: memoryview
-    ) -> None:
-        self._named(message.leader_epoch).reported(session, message, attachment)
 
     # -- what is asked of them -------------------------------------------------------------------
 

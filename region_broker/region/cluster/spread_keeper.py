@@ -35,8 +35,6 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 
-FORWARDED_MS: Final = 600_000
-"""So long leaders are gathered behind a write that another region has forwarded."""
 AGAIN_MS: Final = 1_000
 """So long a data leader waits until it asks for gathering again."""
 
@@ -81,10 +79,15 @@ class SpreadKeeper:
     def __init__(self, parts: SpreadParts, settings: SpreadSettings | None = None) -> None:
         """Nothing was seen yet."""
         self._parts = parts
-        self._core = SpreadKeeping(settings or SpreadSettings())
+        self._settings = settings or SpreadSettings()
+        self._core = SpreadKeeping(self._settings)
         self._asking = asyncio.Lock()
         self._asks_again_ms = 0
         self._forwarded_ms: int | None = None
+
+    def use(self, settings: SpreadSettings) -> None:
+        """Go by other times from now on; what was seen is forgotten."""
+        self._settings, self._core = settings, SpreadKeeping(settings)
 
     def note_forwarded(self) -> None:
         """Hear that another region's client changes a log here (INV-SPD3)."""
@@ -92,8 +95,9 @@ class SpreadKeeper:
 
     def _trouble(self) -> str | None:
         now_ms, forwarded_ms = self._parts.clock.monotonic_ms(), self._forwarded_ms
-        if forwarded_ms is not None and now_ms - forwarded_ms < FORWARDED_MS:
-            left_s = (FORWARDED_MS - now_ms + forwarded_ms) // 1000
+        lasts_ms = self._settings.forwarded_ms
+        if forwarded_ms is not None and now_ms - forwarded_ms < lasts_ms:
+            left_s = (lasts_ms - now_ms + forwarded_ms) // 1000
             return f"clients of another region write here, through its nodes; leaders are spread when none has for {left_s} s more"
         return self._parts.trouble()
 

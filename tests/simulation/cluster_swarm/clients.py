@@ -13,20 +13,18 @@ from tests.simulation.cluster_swarm.logs import ClusterGrowth, ClusterTrims
 from tests.simulation.cluster_swarm.rack_reader import RackReader
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cluster_swarm.topics import TopicsLoad
+from tests.simulation.node_faults.clients import ANY_SHARE
 from tests.simulation.region_cluster import NAMES, Member
 from tests.simulation.region_pair import Region
 from tests.simulation.swarm.clients import Clients
-from tests.simulation.swarm.plain_writer import PLAIN_TOPIC, PlainWriter
+from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
 from tests.simulation.swarm.processor import OUTPUT_TOPIC
 from tests.simulation.swarm.workloads.groups import ClassicGroupLoad, ModernGroupLoad
-from tests.simulation.swarm.workloads.setting import Load, Reach, Setting, Visitor, Workload
+from tests.simulation.swarm.workloads.setting import Reach, Setting, Workload
 
 DOORS: Final = ("one", "two")
 READ_TOPICS: Final = {PLAIN_TOPIC: len(DOORS), ACCOUNTS_TOPIC: ACCOUNTS, OUTPUT_TOPIC: len(DOORS)}
 """Names for ways to the same region: each has clients of its own."""
-CALL_S: Final = 2.0
-READ_EVERY_S: Final = 0.2
-ANY_SHARE: Final = 0.05
 TRIMS_SHARE: Final = 0.7
 GROWTH_SHARE: Final = 0.4
 
@@ -89,19 +87,3 @@ def clients_of(stage: Stage) -> Clients:
     rack_reach = Reach(stage.fabric, {"rack": reach.regions[DOORS[0]]})
     clients.watchers.append(RackReader(stage, rack_reach, READ_TOPICS))
     return clients
-
-
-def hasten(clients: Clients) -> None:
-    """Let no client wait for long: nodes stand still."""
-    for writer in clients.writers:
-        writer.call_s = CALL_S
-    for bank in clients.banks:
-        bank.teller.call_s = CALL_S
-    for watcher in clients.watchers:
-        watcher.call_s, watcher.rest_s = CALL_S, READ_EVERY_S
-    for processor in clients.processors:
-        processor.call_s = CALL_S
-    for workload in clients.workloads.values():
-        for client in workload.clients if isinstance(workload, Load) else ():
-            if isinstance(client, Visitor | PlainWriter):
-                client.call_s = CALL_S

@@ -7,7 +7,6 @@ INV-CSJ3  a committed offset stands where its output stands
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from chaos.checker import check
 from chaos.history import History, Outcome, seen
@@ -17,12 +16,17 @@ from region_broker.partitions.partition import Partition
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
 from tests.simulation.cluster_swarm.rack_reader import RackReader
 from tests.simulation.cluster_swarm.stage import Stage
-from tests.simulation.cut_judge import whole
 from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.node_faults.alike import (
+    logs_differ,
+    metadata_differ,
+    processed_wrongly,
+    undecided_logs,
+)
 from tests.simulation.node_faults.refusals import of_no_clock
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
-from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
+from tests.simulation.swarm.processor import OUTPUT_TOPIC
 from tests.simulation.view_audit import aborted_and_shown
 
 REGION = "eu"
@@ -64,11 +68,7 @@ class Judge:
 
     def undecided(self) -> list[str]:
         """Return the logs that hold an open transaction, or records that are not committed."""
-        return [
-            f"{each.tp}: {each.sight.last_stable_offset} of {each.log_end_offset}"
-            for each in self._leading()
-            if each.sight.last_stable_offset != each.log_end_offset
-        ]
+        return list(undecided_logs(self._leading()))
 
     def is_decided(self) -> bool:
         """Return whether somebody leads, and all is decided there."""
@@ -76,34 +76,13 @@ class Judge:
 
     def is_equal(self) -> bool:
         """Return whether all nodes are alike."""
-        return not (self._logs_differ() or self._metadata_differ())
+        return not self._differing()
 
-    def _metadata_differ(self) -> list[str]:
-        images = {m.name: m.node.storage.metadata.image for m in self.stage.serving()}
-        found = []
-        for (one, ours), (two, theirs) in pairwise(images.items()):
-            if ours != theirs:
-                fields = [
-                    f for f in ours.__struct_fields__ if getattr(ours, f) != getattr(theirs, f)
-                ]
-                found.append(f"the metadata of {one} and {two} differ in {fields}")
-        return found
-
-    def _logs_differ(self) -> list[str]:
-        """Rule INV-CSJ2; logs that only grow now (the ledgers of tidemarks) are compared as far as all have them."""
-        serving = self.stage.serving()
-        found = []
-        for one, two in pairwise(serving):
-            ours = {p.key: p for p in one.node.storage.partitions}
-            theirs = {p.key: p for p in two.node.storage.partitions}
-            if ours.keys() != theirs.keys():
-                found.append(f"{one.name} and {two.name} have other partitions")
-            found += [
-                f"{ours[key].tp} of {one.name} and {two.name}: {told}"
-                for key in ours.keys() & theirs.keys()
-                if (told := _difference(ours[key], theirs[key]))
-            ]
-        return sorted(found)
+    def _differing(self) -> list[str]:
+        """Rule INV-CSJ2."""
+        nodes = {member.name: member.node for member in self.stage.serving()}
+        wrong = [f"not the same bytes: {each}" for each in logs_differ(nodes)]
+        return [*wrong, *metadata_differ(nodes)]
 
     def rack_readers(self) -> list[RackReader]:
         """Return the readers that say their rack."""
@@ -146,8 +125,7 @@ class Judge:
             found.wrong += reader.judged(found.story.final[REGION])
             found.counts += reader.counts
         found.wrong += await self._processors(places)
-        found.wrong += [f"not the same bytes: {each}" for each in self._logs_differ()]
-        found.wrong += self._metadata_differ()
+        found.wrong += self._differing()
         found.wrong += self._phases()
         found.counts["acked"] = sum(len(writer.acked) for writer in clients.writers)
         found.counts["committed"] = sum(a.outcome is Outcome.COMMITTED for a in attempts)
@@ -172,24 +150,10 @@ class Judge:
         return frozenset(found)
 
     async def _processors(self, places: list[Place]) -> list[str]:
-        """Rule INV-CSJ3, as INV-SWP1."""
+        """Rule INV-CSJ3."""
         [acting] = self.stage.acting()
         connection = await Connection.open(self.stage.fabric.site("auditor"), acting.kafka_port)
-        found = []
-        for each in self.clients.processors:
-            end = await committed_offset(connection, each.group, each.topic, each.number)
-            here = [p for p in places if p.partition == each.number]
-            taken = [f"done {p.value}" for p in here if p.topic == each.topic and p.offset < end]
-            made = [p.value for p in here if p.topic == OUTPUT_TOPIC]
-            if taken != made:
-                lacks, more = Counter(taken) - Counter(made), Counter(made) - Counter(taken)
-                found.append(
-                    f"processor {each.name}, offset {end}: lacks {dict(lacks)}, too much {dict(more)}"
-                )
-            found += [
-                f"processor {each.name}: a committed offset is out of range: {b}"
-                for b in each.beyond
-            ]
+        found = await processed_wrongly(connection, self.clients.processors, places)
         connection.close()
         return found
 
@@ -197,14 +161,3 @@ class Judge:
 def judged(stage: Stage, clients: Clients, topics: dict[str, int]) -> Judge:
     """Return who judges."""
     return Judge(stage, clients, topics)
-
-
-def _difference(ours: Partition, theirs: Partition) -> str:
-    failed = [each.failed for each in (ours, theirs) if each.failed is not None]
-    if failed:
-        return f"stopped: {failed}"
-    start = max(max(each.log.cleaning.holes_below, each.kept_from) for each in (ours, theirs))
-    end = min(ours.high_watermark, theirs.high_watermark)
-    if start >= end:
-        return ""
-    return "" if whole(ours, start, end) == whole(theirs, start, end) else f"in {start} to {end}"

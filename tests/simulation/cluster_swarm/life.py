@@ -6,20 +6,23 @@ INV-CSL3  where one fault comes at a time, writes go on within `SINGLE_S`
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
+from typing_extensions import override
+
 from tests.simulation.cluster_swarm import faults
-from tests.simulation.cluster_swarm.clients import DOORS, clients_of, doors, hasten
+from tests.simulation.cluster_swarm.clients import DOORS, clients_of, doors
 from tests.simulation.cluster_swarm.judge import Found, Judge, judged
 from tests.simulation.cluster_swarm.logs import ClusterTrims
-from tests.simulation.cluster_swarm.plan import OF_ALL, OF_DISKS, OF_FOLDERS, Fault, Gust, Plan
+from tests.simulation.cluster_swarm.plan import OF_ALL, Fault, Gust, Plan
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cluster_swarm.watch import Watch
 from tests.simulation.kafka_client import CREATE_TOPICS, Connection, Refused
+from tests.simulation.node_faults.clients import hasten
+from tests.simulation.node_faults.drawn import OF_DISKS, OF_FOLDERS
+from tests.simulation.node_faults.life import NodesLife, Outcome
 from tests.simulation.region_cluster import NAMES, Member
 from tests.simulation.simulated_loop import run_simulated
 from tests.simulation.swarm.workloads.setting import End, Reach
@@ -37,18 +40,6 @@ NOT_TIMED: Final = OF_DISKS | {Fault.LATE}
 TOPICS_EXIST: Final = 36
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a life came to. `counted`: faults by kind, and what clients did."""
-
-    seed: int
-    trace: str
-    events: int
-    violations: tuple[str, ...]
-    simulated_s: float
-    counted: Counter[str]
-
-
 def play(
     seed: int, *, minutes: float = 0.5, without: frozenset[str] = frozenset(), say: Callable[[str], None] | None = None,
     write: Callable[[str], object] | None = None, events_max: int | None = None,
@@ -58,71 +49,40 @@ def play(
     return run_simulated(life.run(), seed)
 
 
-class Life:
+class Life(NodesLife[Stage, Gust]):
     """See the module's head."""
+
+    progress_s = PROGRESS_S
 
     def __init__(
         self, plan: Plan, minutes: float, trace: Trace, say: Callable[[str], None] | None
     ) -> None:
         """Nothing is started."""
-        self.plan, self.trace, self._minutes = plan, trace, minutes
-        self.stage = Stage(plan, trace, say)
-        self.clients = clients_of(self.stage)
-        self.counted: Counter[str] = Counter()
-        self._watch = Watch(self.stage, self._broken)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._timed: list[tuple[str, float, float]] = []
+        self.plan, self._minutes = plan, minutes
+        stage = Stage(plan, trace, say)
+        super().__init__(plan.seed, stage, clients_of(stage))
+        self._watch = Watch(stage, self._broken)
 
-    async def run(self) -> Outcome:
-        """Live it, and return what it came to."""
-        stage, loop = self.stage, asyncio.get_running_loop()
-        stage.tell(f"{self.plan}; {sorted(self.clients.workloads)}")
-        loop.set_exception_handler(self._unhandled)
-        watching = loop.create_task(self._watch.run())
-        life = loop.create_task(self._run())
-        self.trace.when_full = life.cancel
-        await asyncio.wait([life, watching], return_when=asyncio.FIRST_COMPLETED)
-        try:
-            if watching.done():
-                watching.result()
-            if not self.trace.is_full:
-                life.result()
-        finally:
-            life.cancel()
-            watching.cancel()
-            self.clients.stop_reading()
-            for task in sorted(self._tasks, key=hash):
-                task.cancel()
-            for name in NAMES:
-                await stage.nodes[name].kill()
+    @override
+    def told_character(self) -> str:
+        return f"{self.plan}; {sorted(self.clients.workloads)}"
+
+    @override
+    async def watch(self) -> None:
+        await self._watch.run()
+
+    @override
+    def count(self) -> None:
         self.counted["leader epochs"] = self._watch.leader_epochs
-        self.counted["metadata entries"] = stage.quorums.committed
-        return Outcome(
-            self.plan.seed, self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s(), self.counted
-        )  # fmt: skip
-
-    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
 
     def _broken(self, may_lead: list[Member]) -> Iterator[str]:
         trims = self.clients.workloads.get("trims")
         return trims.broken(may_lead) if isinstance(trims, ClusterTrims) else iter(())
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let a client run beside everything."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._client_ended)
-        return task
-
-    def _client_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.stage.blame(f"a client ended: {task.exception()!r}")
-
     # -- the course of it ------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    @override
+    async def live(self) -> None:
         for name in NAMES:
             await self.stage.start_soundly(name)
         if not await self._settle("before anything happens"):
@@ -134,11 +94,11 @@ class Life:
                 return
         self.clients.start(self.spawn)
         hasten(self.clients)
-        if await self._all_get_on("before anything happens"):
-            await self._trouble()
+        if await self.all_get_on("before anything happens"):
+            await self.trouble(self._minutes)
             if await self._settle("once faults have ended"):
                 tidemark = self._tidemark()
-                if await self._all_get_on("although all is well"):
+                if await self.all_get_on("although all is well"):
                     await self._tidemarks_go_on(tidemark)
                     await self._end()
 
@@ -169,31 +129,27 @@ class Life:
             found |= {plan.name: plan.partitions for plan in load.topics}
         return found
 
-    async def _trouble(self) -> None:
-        stage, number = self.stage, 0
-        ends_s = stage.now_s() + 60 * self._minutes
-        async with asyncio.TaskGroup() as lasting:
-            while stage.now_s() < ends_s:
-                number += 1
-                gust = self.plan.gust(number)
-                await asyncio.sleep(gust.gap_s)
-                name = self._victim(gust)
-                if not self._may(gust, name):
-                    continue
-                self.counted[gust.fault.value] += 1
-                stage.tell(f"{number}: {gust.fault.value} {name}, {gust.for_s:.2f} s")
-                if self.plan.calm:
-                    await self._alone(gust, name)
-                else:
-                    lasting.create_task(self._disturb(gust, name))
+    @override
+    def gust(self, number: int) -> Gust:
+        return self.plan.gust(number)
 
-    def _victim(self, gust: Gust) -> str:
+    @override
+    async def play(self, gust: Gust, name: str) -> None:
+        await faults.play(self.stage, gust, name)
+
+    @override
+    def victim(self, gust: Gust) -> str:
         acting = self.stage.acting()
         if gust.victim is None and acting:
             return acting[0].name
         return NAMES[gust.victim or 0]
 
-    def _may(self, gust: Gust, name: str) -> bool:
+    @override
+    def disturbed_by(self, gust: Gust, name: str) -> set[str]:
+        return set(NAMES) if gust.fault in OF_ALL else {name}
+
+    @override
+    def may(self, gust: Gust, name: str, disturbed: set[str]) -> bool:
         stage = self.stage
         if gust.fault in OF_ALL:
             return not stage.disturbed
@@ -201,16 +157,19 @@ class Life:
             return stage.is_well()
         return not (stage.disturbed if not self.plan.wild else stage.disturbed & {name})
 
-    async def _disturb(self, gust: Gust, name: str) -> None:
-        disturbed = set(NAMES) if gust.fault in OF_ALL else {name}
-        self.stage.disturbed |= disturbed
-        await faults.play(self.stage, gust, name)
-        self.stage.disturbed -= disturbed
+    @override
+    async def begin(
+        self, gust: Gust, name: str, disturbed: set[str], lasting: asyncio.TaskGroup
+    ) -> None:
+        if self.plan.calm:
+            await self._alone(gust, name, disturbed)
+        else:
+            await super().begin(gust, name, disturbed, lasting)
 
-    async def _alone(self, gust: Gust, name: str) -> None:
+    async def _alone(self, gust: Gust, name: str, disturbed: set[str]) -> None:
         """Play one fault, and nothing else until all is well again."""
         began_s = self.stage.now_s()
-        await self._disturb(gust, name)
+        await self.disturb(gust, name, disturbed)
         await self.stage.until(self.stage.is_well, SETTLE_S)
         await asyncio.sleep(QUIET_S)
         if gust.fault not in NOT_TIMED and gust.fault is not Fault.SLOW:
@@ -252,20 +211,6 @@ class Life:
         if not await self.stage.until(lambda: self._tidemark() > before, EQUAL_S):
             self.stage.blame(f"no tidemark behind {before} although all is well")
 
-    async def _all_get_on(self, when: str) -> bool:
-        before = self.clients.progress()
-
-        def stuck() -> list[str]:
-            now = self.clients.progress()
-            return [name for name, count in before.items() if now[name] <= count]
-
-        if await self.stage.until(lambda: not stuck(), PROGRESS_S):
-            return True
-        errors = self.clients.last_errors()
-        told = "; ".join(f"{name} ({errors.get(name)})" for name in stuck())
-        self.stage.blame(f"these get nothing through {when}: {told}; {self.stage.told_state()}")
-        return False
-
     async def _readers_end(self, judge: Judge) -> None:
         """Rule INV-CSR2."""
         for reader in judge.rack_readers():
@@ -279,7 +224,7 @@ class Life:
     async def _end(self) -> None:
         stage, clients = self.stage, self.clients
         clients.stop_writing()
-        if not await stage.until(lambda: len(self._tasks) == len(clients.watchers), ENDING_S):
+        if not await stage.until(lambda: len(self.tasks) == len(clients.watchers), ENDING_S):
             stage.blame(f"writers do not end within {ENDING_S:.0f} s: {clients.last_errors()}")
         judge = judged(stage, clients, self._topics())
         if not await stage.until(judge.is_decided, STABLE_S):

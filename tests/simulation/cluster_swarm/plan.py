@@ -6,8 +6,16 @@ Not here: what a fault does (`faults`).
 
 from dataclasses import dataclass
 from enum import StrEnum
-from random import Random
 from typing import Final
+
+from tests.simulation.node_faults import drawn
+from tests.simulation.node_faults.drawn import (
+    LEADER_SHARE,
+    OF_DISKS,
+    OF_FOLDERS,
+    SMALL_SEGMENT_BYTES,
+    Drawn,
+)
 
 
 class Fault(StrEnum):
@@ -45,36 +53,24 @@ class Fault(StrEnum):
 
 
 OF_ALL: Final = frozenset({Fault.ALL_POWER, Fault.ALL_KILLED, Fault.ALL_PAUSED, Fault.SWAP})
-OF_DISKS: Final = frozenset({Fault.WRITES, Fault.SYNCS, Fault.READS, Fault.FULL, Fault.SLOW})
-OF_FOLDERS: Final = frozenset(
-    {Fault.WIPE, Fault.OLDER, Fault.ANOTHER, Fault.HALF, Fault.REMOVE, Fault.FLIP}
-)
-"""What takes a folder: only where everybody is in sync, for two folders must survive."""
 NOT_DRAWN: Final = frozenset({Fault.SPREAD})
-SPREAD_SHARE: Final = 0.6
-SMALL_SEGMENT_BYTES: Final = 8_192
-LEADER_SHARE: Final = 0.55
 
 
-@dataclass(frozen=True, slots=True)
-class Gust:
-    """A fault: after `gap_s`, to `victim` (None: who leads), towards `other` nodes on, for `for_s`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gust(drawn.Gust):
+    """A fault: to `victim` (None: who leads), towards `other` nodes on."""
 
-    number: int
-    fault: Fault
-    gap_s: float
-    for_s: float
-    victim: int | None
     other: int
-    chance: Random
 
 
-class Plan:
+class Plan(Drawn):
     """Everything that a seed would do. `calm`: one fault after the other; `wild`: a majority may be disturbed."""
+
+    kind = "cluster"
 
     def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
         """Draw the character; faults are drawn when they are asked for."""
-        self.seed, self._without = seed, without
+        super().__init__(seed, without)
         chance = self.stream("character")
         self.calm = chance.random() < 0.25
         self.wild = not self.calm and chance.random() < 0.4
@@ -87,15 +83,7 @@ class Plan:
             each for each in Fault if each not in NOT_DRAWN and (each not in OF_ALL or self.wild)
         ]
         kept = [each for each in kinds if chance.random() < 0.6] or [Fault.KILL]
-        self.faults = {
-            each: chance.uniform(0.2, 1.0) * (0.4 if each in OF_DISKS | OF_FOLDERS else 1.0)
-            for each in kept
-            if each.value not in without
-        } or {Fault.KILL: 1.0}
-        self.spreads = (
-            self.stream("spread").random() < SPREAD_SHARE and Fault.SPREAD.value not in without
-        )
-        """Whether an operator has leaders spread (ADR 53)."""
+        self.faults = self.weighed(kept, OF_DISKS | OF_FOLDERS, chance) or {Fault.KILL: 1.0}
         if self.spreads:
             self.faults[Fault.SPREAD] = 0.15
 
@@ -105,16 +93,12 @@ class Plan:
         how += ", spread" if self.spreads else ""
         return f"{how}, rest {self.rest_s} s, delay {self.delay_ms_max} ms, pace {self.pace_s} s: {', '.join(self.faults)}"
 
-    def stream(self, *what: object) -> Random:
-        """Return the chance of something, by its name."""
-        return Random(repr((self.seed, "cluster", *what)))
-
     def gust(self, number: int) -> Gust:
         """Return fault `number`."""
         chance = self.stream("fault", number)
         [fault] = chance.choices(list(self.faults), list(self.faults.values()))
         victim = None if chance.random() < LEADER_SHARE else chance.randrange(3)
         return Gust(
-            number, fault, chance.uniform(0, 2 * self.rest_s), chance.choice((0.1, 0.5, 1.2, 3.0, 6.0)) * chance.uniform(0.5, 1.5),
-            victim, chance.randrange(1, 3), chance,
+            number=number, fault=fault, gap_s=self.gap_s(self.rest_s, chance), for_s=self.for_s(chance), victim=victim,
+            other=chance.randrange(1, 3), chance=chance,
         )  # fmt: skip

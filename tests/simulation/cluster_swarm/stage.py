@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from idempotency.identity import LogKey
+from typing_extensions import override
+
 from region_broker.controller.cluster_commands import PreferSpread
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_image import MetadataImage
@@ -23,6 +24,7 @@ from tests.simulation.spread_facts import (
     hasten_spread,
     in_sync_everywhere,
     is_spread_as_wanted,
+    leader_port_of,
 )
 from tests.simulation.trace import Trace
 
@@ -52,14 +54,11 @@ class Stage(NodesStage[Member]):
             for member in nodes.values():
                 hasten_spread(member)
 
-    def leader_port(self, topic: str, partition: int) -> int | None:
+    def leader_port(self, topic: str, partition: int, _near: int = 0) -> int | None:
         """Return where the leader of a partition is met, as who leads the main group tells in Metadata; None where that one leads all."""
         image = self.image()
-        found = None if image is None else image.topics.get(topic)
-        if image is None or found is None or image.spread is None:
-            return None
-        row = image.leadership_of(LogKey(found.topic_id, partition))
-        return None if row is None or row.leader is None else 10_000 + row.leader.node_id - 1
+        ports = [node.kafka_port for node in self.nodes.values()]
+        return None if image is None else leader_port_of(image, topic, partition, ports)
 
     # -- who runs ----------------------------------------------------------------------------------
 
@@ -103,6 +102,7 @@ class Stage(NodesStage[Member]):
                     )
                 return
 
+    @override
     def told_state(self) -> str:
         """Return what each node says of itself."""
         found = []

@@ -20,7 +20,7 @@ from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_swarm.stage import Stage
 from tests.simulation.cut_judge import whole
 from tests.simulation.region_cluster import Member
-from tests.simulation.spread_facts import in_sync_everywhere
+from tests.simulation.spread_facts import epochs_led, in_sync_everywhere
 
 LOOK_S: Final = 0.02
 
@@ -64,14 +64,7 @@ class Watch:
             here = (member.name, member.member._life)
             self._look_at_topics(here, node.storage.metadata.image)
             epochs = {node.role.leader_epoch} if node.role.acting else set()
-            groups = member.node._replication.groups if member.node._replication else None
-            if groups is not None and groups.any_open:
-                epochs |= {
-                    each
-                    for p in node.storage.partitions
-                    if (each := groups.leads_under(p.key)) is not None
-                }
-            for epoch in sorted(epochs):
+            for epoch in sorted({*epochs, *epochs_led(node)}):
                 first = self._led.setdefault(epoch, here)
                 if first != here:
                     stage.blame(f"leader epoch {epoch} is led by {first} and {here}")

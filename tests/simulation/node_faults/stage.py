@@ -104,6 +104,10 @@ class NodesStage(Generic[AnyRegion]):
     def changed(self) -> None:
         """Hear that a node was started or ended."""
 
+    def told_state(self) -> str:
+        """Return what each node says of itself."""
+        return f"running: {sorted(self.running)}"
+
     # -- who runs ----------------------------------------------------------------------------------
 
     def check_ends(self) -> None:

@@ -3,12 +3,12 @@
 INV-RGJ1  nothing that was acknowledged or shown is gone but by an operator's word, nothing is there twice, order holds, no transaction is torn
 INV-RGJ2  all nodes of a region have the same bytes below HW and the same metadata; both regions show the same bytes
 INV-RGJ3  a committed offset stands where its output stands
+INV-RGJ4  at each tidemark that a region has reached, what a takeover there would keep has no half of a transaction (T2, T9)
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
 from chaos.checker import Kind, check
@@ -16,14 +16,20 @@ from chaos.history import History, Outcome, seen
 from chaos.shuffle.judge import judge
 from chaos.story import Place
 from tests.simulation.bank import TOPIC as ACCOUNTS_TOPIC
+from tests.simulation.cluster_region_steps import number_of
 from tests.simulation.cluster_regions import ClusterRegion
-from tests.simulation.cluster_swarm.judge import _difference
+from tests.simulation.cut_judge import torn_at_tidemarks
 from tests.simulation.kafka_client import Connection, Reader
+from tests.simulation.node_faults.alike import (
+    logs_differ,
+    metadata_differ,
+    processed_wrongly,
+    undecided_logs,
+)
 from tests.simulation.node_faults.refusals import of_no_clock
 from tests.simulation.regions_swarm.stage import Stage, service_of
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
-from tests.simulation.swarm.processor import OUTPUT_TOPIC, committed_offset
 from tests.simulation.view_audit import aborted_and_shown, losses_of_transfers, unequal_bytes
 
 IN_EVERY_HISTORY: Final = frozenset(
@@ -42,42 +48,25 @@ class RegionsJudge:
     counts: Counter[str] = field(default_factory=Counter)
 
     def undecided(self) -> list[str]:
-        """Return the logs of leaders that hold what is not decided, not committed, or not shown."""
+        """Return the logs, each at the node that leads it, that hold what is not decided, not committed, or not shown."""
         return [
-            f"{each.tp} of {region.name}: {each.sight.last_stable_offset} of {each.log_end_offset}"
+            f"{told} of {region.name}"
             for region in self.stage.regions.values()
             if region.leader is not None
-            for each in region.led.node.storage.partitions
-            if each.tp.topic in self.clients.topics
-            and each.sight.last_stable_offset != each.log_end_offset
+            for told in undecided_logs(
+                self.stage.leading(region, each)
+                for each in region.led.node.storage.partitions
+                if each.tp.topic in self.clients.topics
+            )
         ]
 
     def differing(self) -> list[str]:
         """Return what differs between nodes of a region (INV-RGJ2)."""
-        return [
-            text
-            for region in self.stage.regions.values()
-            for text in (*self._logs_differ(region), *self._metadata_differ(region))
-        ]
-
-    def _metadata_differ(self, region: ClusterRegion) -> Iterator[str]:
-        images = {n.name: n.node.storage.metadata.image for n in self.stage.serving(region)}
-        for (one, ours), (two, theirs) in pairwise(images.items()):
-            if ours != theirs:
-                fields = [
-                    f for f in ours.__struct_fields__ if getattr(ours, f) != getattr(theirs, f)
-                ]
-                yield f"the metadata of {one} and {two} differ in {fields}"
-
-    def _logs_differ(self, region: ClusterRegion) -> Iterator[str]:
-        for one, two in pairwise(self.stage.serving(region)):
-            ours = {p.key: p for p in one.node.storage.partitions}
-            theirs = {p.key: p for p in two.node.storage.partitions}
-            if ours.keys() != theirs.keys():
-                yield f"{one.name} and {two.name} have other partitions"
-            for key in sorted(ours.keys() & theirs.keys()):
-                if told := _difference(ours[key], theirs[key]):
-                    yield f"{ours[key].tp} of {one.name} and {two.name}: {told}"
+        found: list[str] = []
+        for region in self.stage.regions.values():
+            nodes = {each.name: each.node for each in self.stage.serving(region)}
+            found += [*logs_differ(nodes), *metadata_differ(nodes)]
+        return found
 
     async def look(self) -> None:
         """Read everything back and judge it; raises OSError, `Refused`."""
@@ -88,6 +77,7 @@ class RegionsJudge:
         self.wrong += judge(story, PLAIN_TOPIC)
         self._judge_transfers(losses)
         await self._judge_processors()
+        self._judge_cuts()
         self.wrong += [f"not the same: {each}" for each in self.differing()]
         leaders = [region.led for region in stage.regions.values()]
         self.wrong += [
@@ -153,22 +143,17 @@ class RegionsJudge:
         return await Connection.open(self.stage.fabric.site("auditor"), region.led.kafka_port)
 
     async def _judge_processors(self) -> None:
-        """Rule INV-RGJ3, as INV-SWP1."""
+        """Rule INV-RGJ3."""
         [acting] = self.stage.acting()
         places = sorted(self.stage.story.final[acting])
         connection = await self._connected(self.stage.regions[acting])
-        for each in self.clients.processors:
-            end = await committed_offset(connection, each.group, each.topic, each.number)
-            here = [p for p in places if p.partition == each.number]
-            taken = [f"done {p.value}" for p in here if p.topic == each.topic and p.offset < end]
-            made = [p.value for p in here if p.topic == OUTPUT_TOPIC]
-            if taken != made:
-                lacks, more = Counter(taken) - Counter(made), Counter(made) - Counter(taken)
-                self.wrong.append(
-                    f"processor {each.name}, offset {end}: lacks {dict(lacks)}, too much {dict(more)}"
-                )
-            self.wrong += [
-                f"processor {each.name}: a committed offset is out of range: {b}"
-                for b in each.beyond
-            ]
+        self.wrong += await processed_wrongly(connection, self.clients.processors, places)
         connection.close()
+
+    def _judge_cuts(self) -> None:
+        """Rule INV-RGJ4."""
+        for region in self.stage.regions.values():
+            leader = region.led
+            for text in torn_at_tidemarks(leader, ACCOUNTS_TOPIC):
+                self.wrong.append(f"{leader.name}: {text}")
+            self.counts["tidemarks"] = max(self.counts["tidemarks"], number_of(leader))

@@ -5,19 +5,21 @@ INV-RSL2  once faults end, everything converges: one region acts, the other one 
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final
+
+from typing_extensions import override
 
 from chaos.judges.contacts import NEVER
 from chaos.judges.operator import UNCHANGED_S, picture, without_counts, word_for
 from region_broker.controller.metadata_commands import CommandRefused
-from tests.simulation.cluster_swarm.life import Outcome
 from tests.simulation.kafka_client import Refused
+from tests.simulation.node_faults.clients import hasten
+from tests.simulation.node_faults.drawn import OF_FOLDERS
+from tests.simulation.node_faults.life import NodesLife, Outcome
 from tests.simulation.regions_swarm import faults
 from tests.simulation.regions_swarm.judge import RegionsJudge
 from tests.simulation.regions_swarm.plan import (
-    OF_FOLDERS,
     OF_LINKS,
     OF_REGIONS,
     ORDERS,
@@ -25,19 +27,24 @@ from tests.simulation.regions_swarm.plan import (
     Gust,
     Plan,
 )
-from tests.simulation.regions_swarm.spots import RegionAuditor, clients_of, hasten
+from tests.simulation.regions_swarm.spots import RegionAuditor, clients_of, spots
 from tests.simulation.regions_swarm.stage import Stage
 from tests.simulation.regions_swarm.watch import Watch
 from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.spread_facts import is_spread_as_wanted
+from tests.simulation.swarm.workloads.setting import End, Reach, TopicPlan, Workload
 from tests.simulation.trace import Trace
 
 SETTLE_S: Final = 120.0
+READERS_S: Final = 60.0
+"""Behind a takeover leaders are spread only once its readers go on, for which they may wait two minutes (INV-MV2)."""
 STAYS_S: Final = 3.0
 PROGRESS_S: Final = 60.0
 ENDING_S: Final = 90.0
 STABLE_S: Final = 75.0
 EQUAL_S: Final = 30.0
 LOOK_S: Final = 0.25
+BEGIN: Final = "before anything happens"
 KEPT: Final = {"retention.ms": "-1"}
 
 
@@ -50,84 +57,57 @@ def play(
     return run_simulated(life.run(), seed)
 
 
-class Life:
+class Life(NodesLife[Stage, Gust]):
     """See the module's head."""
+
+    progress_s = PROGRESS_S
 
     def __init__(
         self, plan: Plan, minutes: float, trace: Trace, say: Callable[[str], None] | None
     ) -> None:
         """Nothing is started."""
-        self.plan, self.trace, self._minutes = plan, trace, minutes
-        self.stage = Stage(plan, trace, say)
-        self.clients = clients_of(self.stage)
-        self.auditors = [RegionAuditor(self.stage, name) for name in self.stage.names]
-        self.counted: Counter[str] = Counter()
-        self._watch = Watch(self.stage)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.plan, self._minutes = plan, minutes
+        stage = Stage(plan, trace, say)
+        super().__init__(plan.seed, stage, clients_of(stage))
+        self.auditors = [RegionAuditor(stage, name) for name in stage.names]
+        self._watch = Watch(stage)
 
-    async def run(self) -> Outcome:
-        """Live it, and return what it came to."""
-        stage, loop = self.stage, asyncio.get_running_loop()
-        stage.tell(str(self.plan))
-        loop.set_exception_handler(self._unhandled)
-        watching = loop.create_task(self._watch.run())
-        life = loop.create_task(self._run())
-        self.trace.when_full = life.cancel
-        await asyncio.wait([life, watching], return_when=asyncio.FIRST_COMPLETED)
-        try:
-            if watching.done():
-                watching.result()
-            if not self.trace.is_full:
-                life.result()
-        finally:
-            life.cancel()
-            watching.cancel()
-            self.clients.stop_reading()
-            for task in sorted(self._tasks, key=hash):
-                task.cancel()
-            for node in stage.nodes.values():
-                await node.kill()
+    @override
+    def told_character(self) -> str:
+        return f"{self.plan}; {sorted(self.clients.workloads)}"
+
+    @override
+    async def watch(self) -> None:
+        await self._watch.run()
+
+    @override
+    def count(self) -> None:
         self.counted["leader epochs"] = len(self._watch.led)
         self.counted["region epochs"] = len(self._watch.acted)
-        self.counted["metadata entries"] = stage.quorums.committed
         self.counted["bytes compared"] = self._watch.compared
-        return Outcome(
-            self.plan.seed, self.trace.digest, self.trace.events, tuple(stage.anomalies), stage.now_s(), self.counted
-        )  # fmt: skip
-
-    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.stage.blame(f"{context.get('message')}: {context.get('exception')!r}")
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let a client run beside everything."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._client_ended)
-        return task
-
-    def _client_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.stage.blame(f"a client ended: {task.exception()!r}")
+        self.counted["data groups led"] = self._watch.groups_led
 
     # -- the course of it ------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    @override
+    async def live(self) -> None:
         stage = self.stage
         for name in stage.nodes:
             await stage.start_soundly(name)
-        if not await self._settle("before anything happens"):
+        if not await self._settle(BEGIN):
+            return
+        if self.plan.spreads and not await self._settle(f"{BEGIN}, and leaders are spread"):
             return
         self.clients.start(self.spawn)
         hasten(self.clients)
         for auditor in self.auditors:
             _ = self.spawn(auditor.run())
         await self._make_topics()
-        if await self._all_get_on("before anything happens"):
-            await self._trouble()
+        if await self._all_get_on_everywhere(BEGIN):
+            await self.trouble(self._minutes)
             if await self._settle("once faults have ended"):
                 before = {name: self._number(name) for name in stage.names}
-                if await self._all_get_on("although all is well"):
+                if await self._all_get_on_everywhere("although all is well"):
                     await self._tidemarks_go_on(before)
                     await self._end()
 
@@ -135,37 +115,47 @@ class Life:
         size = self.plan.segment_bytes
         configs = KEPT if size is None else KEPT | {"segment.bytes": str(size)}
         topics = self.stage.regions[self.stage.acting()[0]].led.node.topics
-        for name, count in self.clients.topics.items():
+        plans = [
+            TopicPlan(name=name, partitions=count) for name, count in self.clients.topics.items()
+        ]
+        plans += [plan for load in self.clients.workloads.values() for plan in load.topics]
+        for plan in plans:
             try:
-                await topics.create_topic(name, count, configs)
+                await topics.create_topic(plan.name, plan.partitions, {**configs, **plan.configs})
             except CommandRefused as error:
-                self.stage.blame(f"topic {name} is not created: {error}")
+                self.stage.blame(f"topic {plan.name} is not created: {error}")
 
-    async def _trouble(self) -> None:
-        stage, number = self.stage, 0
-        ends_s = stage.now_s() + 60 * self._minutes
-        async with asyncio.TaskGroup() as lasting:
-            while stage.now_s() < ends_s:
-                number += 1
-                gust = self.plan.gust(number)
-                await asyncio.sleep(gust.gap_s)
-                name = self._victim(gust)
-                disturbed = self._disturbed_by(gust, name)
-                if not self._may(gust, name, disturbed):
-                    continue
-                self.counted[gust.fault.value] += 1
-                stage.tell(f"{number}: {gust.fault.value} {name}, {gust.for_s:.2f} s")
-                lasting.create_task(self._disturb(gust, name, disturbed))
+    async def _wish_spread(self) -> None:
+        """Let an operator have leaders spread in each region: one that mirrors keeps that for the time when it acts."""
+        for region in self.stage.regions.values():
+            await self.stage.order_spread(region, wanted=True)
 
-    def _victim(self, gust: Gust) -> str:
+    async def _all_get_on_everywhere(self, when: str) -> bool:
+        """Let clients write through each region, and no longer than that: leaders would stay gathered."""
+        self.stage.opens_mirror(opened=True)
+        get_on = await self.all_get_on(when)
+        self.stage.opens_mirror(opened=False)
+        return get_on
+
+    @override
+    def gust(self, number: int) -> Gust:
+        return self.plan.gust(number)
+
+    @override
+    async def play(self, gust: Gust, name: str) -> None:
+        await faults.play(self.stage, gust, name)
+
+    @override
+    def victim(self, gust: Gust) -> str:
         region = list(self.stage.regions.values())[gust.region]
         leader = region.leader
         if gust.victim is None and leader is not None:
             return leader.name
         return list(region.nodes)[(gust.victim or 0) % len(region.nodes)]
 
-    def _disturbed_by(self, gust: Gust, name: str) -> set[str]:
-        """Return what must not be disturbed otherwise meanwhile: nodes, the link, the operator."""
+    @override
+    def disturbed_by(self, gust: Gust, name: str) -> set[str]:
+        """Return nodes, the link, the operator, the door of the mirror."""
         region = faults.region_of(self.stage, name)
         if gust.fault is Fault.LOST:
             return {*self.stage.nodes, "operator"}
@@ -175,11 +165,16 @@ class Life:
             return {"link", "operator"}
         if gust.fault in ORDERS:
             return {"operator"}
+        if gust.fault is Fault.VISIT:
+            return {"door"}
+        if gust.fault is Fault.SPREAD:
+            return {f"spread {region.name}"}
         if gust.fault is Fault.SWAP:
             return {name, faults.partner_of(self.stage, gust, name)}
         return {name} if self.plan.wild else set(region.nodes)
 
-    def _may(self, gust: Gust, name: str, disturbed: set[str]) -> bool:
+    @override
+    def may(self, gust: Gust, name: str, disturbed: set[str]) -> bool:
         stage = self.stage
         if disturbed & stage.disturbed:
             return False
@@ -192,23 +187,23 @@ class Life:
             return peace and len(stage.serving(region)) == region.in_sync() == 3
         return True
 
-    async def _disturb(self, gust: Gust, name: str, disturbed: set[str]) -> None:
-        self.stage.disturbed |= disturbed
-        await faults.play(self.stage, gust, name)
-        self.stage.disturbed -= disturbed
-
     async def _settle(self, when: str) -> bool:
         """Let the operator start what does not run, give a word where nobody acts, and wait (INV-RSL2)."""
         stage = self.stage
         stage.tell("everything is to be well")
+        stage.opens_mirror(opened=False)
         for name in sorted(stage.disk_failed):
             await stage.kill(name)
         for name in stage.nodes:
             await stage.start_soundly(name)
-        deadline_s = stage.now_s() + SETTLE_S
+        wishes = self.plan.spreads and when != BEGIN
+        deadline_s = stage.now_s() + SETTLE_S + (READERS_S if self.plan.spreads else 0.0)
         seen, since_s, well_s = "", stage.now_s(), NEVER
         while stage.now_s() < deadline_s:
             stage.check_ends()
+            if wishes and stage.acting():
+                await self._wish_spread()
+                wishes = False
             well_s = min(well_s, stage.now_s()) if self._is_well() else NEVER
             if stage.now_s() - well_s >= STAYS_S if well_s < NEVER else False:
                 return True
@@ -224,13 +219,15 @@ class Life:
                 seen = ""
             await asyncio.sleep(LOOK_S)
         stage.blame(
-            f"not within {SETTLE_S:.0f} s, {when}: one acts, all in sync: {stage.all.told()}"
+            f"not within {SETTLE_S:.0f} s, {when}: one acts, all in sync: {stage.told_state()}"
         )
         return False
 
     def _is_well(self) -> bool:
         acting = self.stage.acting()
-        return len(acting) == 1 and self.stage.all.is_well(acting[0])
+        if len(acting) != 1 or not self.stage.all.is_well(acting[0]):
+            return False
+        return is_spread_as_wanted(self.stage.regions[acting[0]].led.node.storage.metadata.image)
 
     def _number(self, name: str) -> Any:
         region = self.stage.regions[name]
@@ -248,28 +245,17 @@ class Life:
         if not await self.stage.until(on, EQUAL_S):
             self.stage.blame(f"no tidemark behind {before} although all is well")
 
-    async def _all_get_on(self, when: str) -> bool:
-        before = self.clients.progress()
-
-        def stuck() -> list[str]:
-            now = self.clients.progress()
-            return [name for name, count in before.items() if now[name] <= count]
-
-        if await self.stage.until(lambda: not stuck(), PROGRESS_S):
-            return True
-        errors = self.clients.last_errors()
-        told = "; ".join(f"{name} ({errors.get(name)})" for name in stuck())
-        self.stage.blame(f"these get nothing through {when}: {told}; {self.stage.all.told()}")
-        return False
-
     # -- the end ---------------------------------------------------------------------------------
 
     async def _end(self) -> None:
         stage, clients = self.stage, self.clients
+        stage.opens_mirror(opened=True)
         clients.stop_writing()
         left = len(clients.watchers) + len(self.auditors)
-        if not await stage.until(lambda: len(self._tasks) == left, ENDING_S):
+        if not await stage.until(lambda: len(self.tasks) == left, ENDING_S):
             stage.blame(f"writers do not end within {ENDING_S:.0f} s: {clients.last_errors()}")
+        if self.plan.spreads and not await stage.until(self._is_well, SETTLE_S + READERS_S):
+            stage.blame(f"leaders are not spread again although all is well: {stage.told_state()}")
         judge = RegionsJudge(stage, clients)
         if not await stage.until(lambda: not judge.undecided(), STABLE_S):
             stage.blame(f"not decided within {STABLE_S:.0f} s: {judge.undecided()}")
@@ -286,5 +272,25 @@ class Life:
             stage.blame(f"cannot be read back: {error!r}")
         for text in judge.wrong:
             stage.blame(text)
+        for name, workload in clients.workloads.items():
+            await self._judge_workload(name, workload)
         self.counted.update(judge.counts)
         self.counted["looks"] = sum(auditor.looks for auditor in self.auditors)
+
+    async def _judge_workload(self, name: str, workload: Workload) -> None:
+        """Ask its judge until nothing is wrong, or what is has lasted: a mirror may be a tidemark behind."""
+        stage, found = self.stage, list[str]()
+        [acting] = stage.acting()
+        end = End(Reach(stage.fabric, spots(stage, f"end {name}")), acting, stage.story)
+        deadline_s = stage.now_s() + EQUAL_S
+        while True:
+            try:
+                found = await workload.violations(end)
+            except (OSError, Refused) as error:
+                found = [f"cannot be read back: {error!r}"]
+            if not found or stage.now_s() > deadline_s:
+                break
+            await asyncio.sleep(LOOK_S)
+        for text in found:
+            stage.blame(f"{name}: {text}")
+        self.counted.update(workload.counts())

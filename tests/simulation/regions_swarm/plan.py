@@ -5,10 +5,17 @@ Not here: what a fault does (`faults`).
 
 from dataclasses import dataclass
 from enum import StrEnum
-from random import Random
 from typing import Final
 
 from tests.simulation.cluster_regions import BOTH, MIRROR_OF_ONE, PRIMARY_OF_ONE, Layout
+from tests.simulation.node_faults import drawn
+from tests.simulation.node_faults.drawn import (
+    LEADER_SHARE,
+    OF_DISKS,
+    OF_FOLDERS,
+    SMALL_SEGMENT_BYTES,
+    Drawn,
+)
 
 
 class Fault(StrEnum):
@@ -46,39 +53,34 @@ class Fault(StrEnum):
     FAILOVER = "failover"
     SWITCH = "switch"
     LOST = "lost"
+    SPREAD = "spread"
+    VISIT = "visit"
 
 
 OF_REGIONS: Final = frozenset({Fault.REGION_KILLED, Fault.REGION_POWER, Fault.LOST})
 OF_LINKS: Final = frozenset({Fault.PARTED, Fault.SILENT})
 ORDERS: Final = frozenset({Fault.FAILOVER, Fault.SWITCH})
-OF_DISKS: Final = frozenset({Fault.WRITES, Fault.SYNCS, Fault.READS, Fault.FULL, Fault.SLOW})
-OF_FOLDERS: Final = frozenset(
-    {Fault.WIPE, Fault.OLDER, Fault.ANOTHER, Fault.HALF, Fault.REMOVE, Fault.FLIP}
-)
-"""What takes a folder: only of a node of several, where all of them are in sync, for two folders must survive."""
-SMALL_SEGMENT_BYTES: Final = 8_192
-LEADER_SHARE: Final = 0.55
+TRIMS_SHARE: Final = 0.6
+RETAINS_SHARE: Final = 0.6
+OF_SPREADS: Final = frozenset({Fault.SPREAD, Fault.VISIT})
+"""What happens only where leaders are spread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gust:
-    """A fault: after `gap_s`, in one region (0 or 1), to its node `victim` (None: who leads), for `for_s`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gust(drawn.Gust):
+    """A fault: in one region (0 or 1), to its node `victim` (None: who leads)."""
 
-    number: int
-    fault: Fault
-    gap_s: float
-    for_s: float
     region: int
-    victim: int | None
-    chance: Random
 
 
-class Plan:
+class Plan(Drawn):
     """Everything that a seed would do. `wild`: a majority of a region may be disturbed at a time."""
+
+    kind = "regions"
 
     def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
         """Draw the character; faults are drawn when they are asked for."""
-        self.seed = seed
+        super().__init__(seed, without)
         chance = self.stream("character")
         self.layout: Layout = chance.choice((BOTH, BOTH, BOTH, MIRROR_OF_ONE, PRIMARY_OF_ONE))
         self.wild = chance.random() < 0.3
@@ -87,23 +89,24 @@ class Plan:
         self.pace_s = chance.choice((0.1, 0.2, 0.4))
         self.tidemark_interval_ms = chance.choice((20, 100, 200))
         self.segment_bytes = chance.choice((None, SMALL_SEGMENT_BYTES))
-        kept = [each for each in Fault if chance.random() < 0.65 or each in ORDERS]
+        kept = [
+            each
+            for each in Fault
+            if each not in OF_SPREADS and (chance.random() < 0.65 or each in ORDERS)
+        ]
         rare = OF_REGIONS | OF_DISKS | OF_FOLDERS | {Fault.SWAP}
-        self.faults = {
-            each: chance.uniform(0.2, 1.0) * (0.4 if each in rare else 1.0)
-            for each in kept
-            if each.value not in without
-        } or {Fault.KILL: 1.0}
+        self.faults = self.weighed(kept, rare, chance) or {Fault.KILL: 1.0}
+        if self.spreads:
+            self.faults |= {Fault.SPREAD: 0.3, Fault.VISIT: 0.15}
+        self.trims = self.stream("trims").random() < TRIMS_SHARE
+        self.retains = self.stream("retains").random() < RETAINS_SHARE
 
     def __str__(self) -> str:
         """Return the character."""
         nodes = "+".join(str(len(each)) for each in self.layout.values())
         how = "wild" if self.wild else "a minority"
+        how += ", spread" if self.spreads else ""
         return f"{nodes}, {how}, rest {self.rest_s} s, delay {self.delay_ms_max} ms, pace {self.pace_s} s: {', '.join(self.faults)}"
-
-    def stream(self, *what: object) -> Random:
-        """Return the chance of something, by its name."""
-        return Random(repr((self.seed, "regions", *what)))
 
     def gust(self, number: int) -> Gust:
         """Return fault `number`."""
@@ -111,6 +114,6 @@ class Plan:
         [fault] = chance.choices(list(self.faults), list(self.faults.values()))
         victim = None if chance.random() < LEADER_SHARE else chance.randrange(3)
         return Gust(
-            number, fault, chance.uniform(0, 2 * self.rest_s), chance.choice((0.1, 0.5, 1.2, 3.0, 6.0)) * chance.uniform(0.5, 1.5),
-            chance.randrange(2), victim, chance,
+            number=number, fault=fault, gap_s=self.gap_s(self.rest_s, chance), for_s=self.for_s(chance), region=chance.randrange(2),
+            victim=victim, chance=chance,
         )  # fmt: skip

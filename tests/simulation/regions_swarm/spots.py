@@ -4,31 +4,34 @@ Clients ask for the node that leads; now and then they find just any node, and g
 """
 
 import random
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
 
 from typing_extensions import override
 
 from region_broker.node import Node
 from tests.simulation.cluster_regions import AnyNode, ClusterRegion, leader_epoch_of
 from tests.simulation.kafka_client import Connection
+from tests.simulation.node_faults.clients import ANY_SHARE
 from tests.simulation.region_pair import Region
+from tests.simulation.regions_swarm.logs import RegionTrims, RetainedLoad
 from tests.simulation.regions_swarm.stage import Stage
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.stage import Stage as OtherStage
+from tests.simulation.swarm.workloads.setting import Reach, Setting
 from tests.simulation.view_audit import Auditor
-
-ANY_SHARE: Final = 0.05
-CALL_S: Final = 2.0
-READ_EVERY_S: Final = 0.2
 
 
 class Spot:
     """Stands for a region where clients ask for its port."""
 
-    def __init__(self, region: ClusterRegion, chance: random.Random, any_share: float) -> None:
-        """Find nodes of `region`; any one of them with that chance."""
+    def __init__(
+        self, region: ClusterRegion, chance: random.Random, any_share: float, may_meet: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """Find nodes of `region`, while they may be met; any one of them with that chance."""
         self._region, self._chance, self._any_share = region, chance, any_share
+        self._may_meet = may_meet
         self.settings: dict[str, Any] = {}
         self.name = region.name
         self.met: AnyNode | None = None
@@ -36,7 +39,9 @@ class Spot:
 
     @property
     def kafka_port(self) -> int:
-        """Return the port of who leads now."""
+        """Return the port of who leads now; raises ConnectionRefusedError while no client comes here."""
+        if not self._may_meet():
+            raise ConnectionRefusedError(f"clients write elsewhere than at {self.name} now")
         found = self._region.leader
         if found is None or self._chance.random() < self._any_share:
             found = self._chance.choice(list(self._region.nodes.values()))
@@ -54,13 +59,19 @@ class Spot:
         return self._region.led.node
 
 
-def spots(stage: Stage, what: str, any_share: float = 0.0) -> Mapping[str, Region]:
-    """Return the ways to each region."""
+def spots(
+    stage: Stage, what: str, any_share: float = 0.0, *, writes: bool = False
+) -> Mapping[str, Region]:
+    """Return the ways to each region; `writes`: of clients that write, which do not do so through each region at all times."""
     chance = stage.plan.stream("spots", what)
     return {
-        name: cast("Region", Spot(region, random.Random(chance.random()), any_share))
+        name: cast("Region", Spot(region, random.Random(chance.random()), any_share, _meeting(stage, name, writes)))
         for name, region in stage.regions.items()
-    }
+    }  # fmt: skip
+
+
+def _meeting(stage: Stage, name: str, writes: bool) -> Callable[[], bool]:
+    return partial(stage.may_write_at, name) if writes else lambda: True
 
 
 class _AuditedStage:
@@ -101,17 +112,16 @@ class RegionAuditor(Auditor):
 
 def clients_of(stage: Stage) -> Clients:
     """Return all clients; none has begun."""
-    ways = spots(stage, "clients", ANY_SHARE)
-    return Clients(stage.fabric, ways, stage.plan.stream("clients"), stage.plan.pace_s)
-
-
-def hasten(clients: Clients) -> None:
-    """Let no client wait for long: nodes stand still."""
-    for writer in clients.writers:
-        writer.call_s = CALL_S
-    for bank in clients.banks:
-        bank.teller.call_s = CALL_S
-    for watcher in clients.watchers:
-        watcher.call_s, watcher.rest_s = CALL_S, READ_EVERY_S
-    for processor in clients.processors:
-        processor.call_s = CALL_S
+    plan = stage.plan
+    ways = spots(stage, "clients", ANY_SHARE, writes=True)
+    clients = Clients(stage.fabric, ways, plan.stream("clients"), plan.pace_s)
+    clients.read_regions = spots(stage, "readers", ANY_SHARE)
+    reach = Reach(stage.fabric, ways)
+    if plan.trims:
+        setting = Setting(reach, plan.stream("trimming"), plan.pace_s)
+        clients.workloads["trims"] = RegionTrims(setting, Reach(stage.fabric, clients.read_regions))
+    if plan.retains:
+        clients.workloads["retention"] = RetainedLoad(
+            Setting(reach, plan.stream("retained"), plan.pace_s)
+        )
+    return clients

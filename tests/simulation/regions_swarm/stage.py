@@ -11,14 +11,20 @@ from typing_extensions import override
 
 from chaos.judges.contacts import NEVER, Contacts
 from chaos.story import Story, Word
+from region_broker.partitions.partition import Partition
+from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
 from region_broker.region.failover.operations import OperationRefused
 from region_broker.region.view import RegionService
 from tests.simulation.cluster_regions import CUT_OFF, AnyNode, ClusterRegion, NodeAmong, Regions
 from tests.simulation.node_faults.stage import NodesStage
 from tests.simulation.regions_swarm.plan import Plan
+from tests.simulation.routed_connection import RoutedConnection
+from tests.simulation.spread_facts import hasten_spread, leader_port_of
 from tests.simulation.trace import Trace
 
 ORDER_S: Final = 15.0
+READERS: Final = ("watcher-", "auditor", "trimmed-reader-")
+"""Sites of clients that only read."""
 
 
 class Stage(NodesStage[AnyNode]):
@@ -35,9 +41,17 @@ class Stage(NodesStage[AnyNode]):
         self.regions = self.all.regions
         self.names = tuple(self.regions)
         self.cut: set[frozenset[str]] = set()
+        self._ports = [node.kafka_port for node in self.all.nodes.values()]
         self.story = Story()
         self._contacts = Contacts(self.names, self.story.separations)
         super().__init__(self.all.nodes, self.all.fabric, trace, say, chance)
+        self._mirror_opened = True
+        """Whether clients may write through the region that mirrors."""
+        if plan.spreads:
+            self.fabric.leader_of, self.fabric.routed = self.leader_port, RoutedConnection
+            for node in self.nodes.values():
+                if isinstance(node, NodeAmong):
+                    hasten_spread(node)
 
     # -- who runs ----------------------------------------------------------------------------------
 
@@ -47,6 +61,44 @@ class Stage(NodesStage[AnyNode]):
             node for name, node in region.nodes.items()
             if name in self.running and not (isinstance(node, NodeAmong) and node.member.node is None)
         ]  # fmt: skip
+
+    def leader_port(self, topic: str, partition: int, near: int) -> int | None:
+        """Return where the leader of a partition is met in the region of port `near`, as who leads that tells in Metadata."""
+        for region in self.regions.values():
+            ports = [node.kafka_port for node in region.nodes.values()]
+            if near in ports and region.leader is not None:
+                image = region.led.node.storage.metadata.image
+                # Node ids count through all regions.
+                return leader_port_of(image, topic, partition, self._ports)
+        return None
+
+    def leading(self, region: ClusterRegion, log: Partition) -> Partition:
+        """Return the same log at the node of its region that leads it; itself, while nobody has it."""
+        port = self.leader_port(str(log.tp.topic), log.tp.partition, region.led.kafka_port)
+        [node, *_] = [n for n in region.nodes.values() if n.kafka_port == port] or [region.led]
+        found = (
+            node.node.storage.partitions.by_id(*log.key) if node in self.serving(region) else None
+        )
+        return log if found is None else found
+
+    # -- clients of a mirror -----------------------------------------------------------------------
+
+    def opens_mirror(self, *, opened: bool) -> None:
+        """Let clients write through the mirror, or not: where leaders are spread they do only now and then, or no leaders were (INV-SPD3)."""
+        self._mirror_opened = opened or not self.plan.spreads
+
+    def may_write_at(self, name: str) -> bool:
+        """Return whether clients write through a region now."""
+        return self._mirror_opened or self.regions[name].acts
+
+    def have_mirrors_left(self) -> None:
+        """Let clients leave the regions through which they do not write."""
+        for name, region in self.regions.items():
+            if not self.may_write_at(name):
+                self.fabric.leave(region.nodes, self._writes)
+
+    def _writes(self, site: str) -> bool:
+        return site not in self.nodes and not site.startswith(READERS)
 
     def up(self, name: str) -> bool:
         """Return whether somebody speaks for a region."""
@@ -77,6 +129,10 @@ class Stage(NodesStage[AnyNode]):
         leaders = [self.regions[name].leader for name in (one, other)]
         names = [node.name for node in leaders if node is not None and node.name not in self.paused]
         return len(names) < 2 or frozenset(names) in self.cut
+
+    @override
+    def told_state(self) -> str:
+        return self.all.told()
 
     @override
     def changed(self) -> None:
@@ -135,6 +191,25 @@ class Stage(NodesStage[AnyNode]):
         if kind != "switch":
             self.story.words[number] = Word(kind, name, given_s, self.now_s())
         return ""
+
+    async def order_spread(self, region: ClusterRegion, *, wanted: bool) -> None:
+        """Order that the leaders of a region are spread, or gathered, at whichever of its nodes takes orders; a mirror keeps it for later."""
+        kind, why = "spread" if wanted else "gather", "nobody takes orders"
+        for node in self.serving(region):
+            operating = node.node.operating
+            if operating is None or node.name in self.paused or node.died:
+                continue
+            order = operating.order(kind, None, dry_run=False, confirmed=False)
+            try:
+                await node.as_process(order)
+            except (ClusterOrderRefused, OSError) as error:
+                why = str(error)
+                if not why:
+                    self.blame(f"{kind} at {node.name} is refused without a reason")
+            else:
+                self.tell(f"  {region.name} is to {kind} its leaders")
+                return
+        self.tell(f"  {kind} of {region.name} is not done: {why[:200]}")
 
     async def order_as_told(self, kind: str, name: str) -> None:
         """Order it, unless all would be lost by it: no operator confirms that."""

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 MINUTES = 0.05
 
 
-@pytest.mark.parametrize("seed", [1, 8])
+@pytest.mark.parametrize("seed", [1, 4])
 def test_INV_RGJ1_INV_RGJ2_INV_RGJ3_INV_RSL2_INV_NFS1_INV_RGW1_INV_RGW2_nothing_is_lost_but_by_a_word(
     seed: int,
 ) -> None:
@@ -20,13 +20,14 @@ def test_INV_RGJ1_INV_RGJ2_INV_RGJ3_INV_RSL2_INV_NFS1_INV_RGW1_INV_RGW2_nothing_
     assert not outcome.violations, outcome
     assert outcome.counted["acked"] > 0
     assert outcome.counted["committed"] > 0
+    assert outcome.counted["data groups led"] > 0, "leaders were spread"
 
 
 def test_INV_RSL1_one_seed_has_one_trace_in_every_process() -> None:
     said = set()
     for hash_seed in ("1", "2"):
         played = subprocess.run(
-            [sys.executable, "-m", "tests.simulation.regions_swarm", "--seed", "3", "--first", "9000"],
+            [sys.executable, "-m", "tests.simulation.regions_swarm", "--seed", "4", "--first", "14000"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         said.add(played.stdout.splitlines()[-1])

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from geo_replicator.failover import Phase
 from tests.simulation.regions_swarm import watch
 from tests.simulation.regions_swarm.stage import Stage
 from tests.simulation.regions_swarm.watch import Watch
@@ -40,7 +41,7 @@ def node(*logs: Any) -> Any:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(watch, "_under", lambda _node: HERE)
+    monkeypatch.setattr(watch, "_under", lambda *_: HERE)
     monkeypatch.setattr(watch, "whole", lambda log, start, end: log.data[start:end])
     return []
 
@@ -70,11 +71,12 @@ def test_INV_RGW3_a_node_that_follows_is_cut_by_each_takeover_once(
     here, one, epoch = watching(found), log(9), {"now": 17}
     follower = node(one)
     role = SimpleNamespace(region_epoch=0)
-    monkeypatch.setattr(watch, "leadership_of", lambda _node: SimpleNamespace(leader_epoch=HERE[0]))
+    leadership = SimpleNamespace(leader_epoch=HERE[0])
 
     def seen(high_watermark: int) -> None:
         domain = SimpleNamespace(region_epoch=epoch["now"])
-        metadata = SimpleNamespace(image=SimpleNamespace(main_domain=domain))
+        image = SimpleNamespace(main_domain=domain, leadership=leadership, spread=None)
+        metadata = SimpleNamespace(image=image)
         storage = SimpleNamespace(partitions=(one,), metadata=metadata)
         follower.node = SimpleNamespace(role=role, storage=storage)
         one.high_watermark = high_watermark
@@ -98,6 +100,73 @@ def test_INV_RGW3_a_log_that_starts_anew_does_not_go_back(found: list[str]) -> N
     one.high_watermark, one.log_start_offset = 0, 7
     here._look_at_high_watermarks(node(one))
     assert not found
+
+
+def test_INV_RGW3_a_log_of_a_data_group_goes_by_the_leader_epoch_of_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    one, row = log(9), SimpleNamespace(leader_epoch=9)
+    image = SimpleNamespace(
+        main_domain=SimpleNamespace(region_epoch=8), leadership=SimpleNamespace(leader_epoch=7), spread=object(),
+        leadership_of=lambda _key: row,
+    )  # fmt: skip
+    here = cast(
+        "Any", SimpleNamespace(node=SimpleNamespace(storage=SimpleNamespace(metadata=SimpleNamespace(image=image))))
+    )  # fmt: skip
+    assert watch._under(here, cast("Any", one)) == (9, 8)
+    assert watch._under(here) == (7, 8)
+
+
+def test_INV_RGW5_a_mirror_whose_leaders_are_spread_is_seen_and_so_is_one_that_does_not_say_what_it_waits_for(
+    found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = SimpleNamespace(spread=object(), spread_wanted=True)
+    keeper = SimpleNamespace(waits_for=lambda: "")
+    joined = SimpleNamespace(
+        storage=SimpleNamespace(metadata=SimpleNamespace(image=image)),
+        _replication=SimpleNamespace(spread_keeper=keeper),
+    )
+    member: Any = SimpleNamespace(name="eu-1", phase=Phase.ACTING, node=joined)
+    monkeypatch.setattr(watch, "NodeAmong", SimpleNamespace)
+    monkeypatch.setattr(watch, "speaks", lambda _node: True)
+    here = watching(found)
+    here._look_at_spread(member)
+    assert not found
+    member.phase = Phase.MIRRORING
+    here._look_at_spread(member)
+    assert "leaders are spread" in found[0]
+    image.spread = None
+    here._look_at_spread(member)
+    assert "does not say why" in found[1]
+    keeper.waits_for = lambda: "the region takes no writes"
+    here._look_at_spread(member)
+    assert len(found) == 2
+
+
+def test_INV_RGW6_a_last_stable_offset_that_goes_back_where_it_is_led_is_seen(
+    found: list[str],
+) -> None:
+    here, one = watching(found), log(9)
+    groups = SimpleNamespace(is_main=lambda _key: False, leads_under=lambda _key: epoch["now"])
+    epoch: dict[str, int | None] = {"now": 5}
+    leader = node(one)
+    leader.node.role = SimpleNamespace(acting=False, leader_epoch=0)
+    leader.node._replication = SimpleNamespace(groups=groups)
+
+    def seen(last_stable_offset: int) -> None:
+        cast("Any", one).sight = SimpleNamespace(last_stable_offset=last_stable_offset)
+        here._look_at_stable_ends(leader)
+
+    seen(7)
+    epoch["now"] = 6
+    seen(6)
+    epoch["now"] = None
+    seen(2)
+    assert not found
+    epoch["now"] = 6
+    seen(5)
+    assert "goes back from 6 to 5" in found[0]
 
 
 def test_INV_RGW4_what_is_committed_and_differs_between_nodes_is_seen(found: list[str]) -> None:

@@ -2,9 +2,12 @@
 
 INV-RGW1  in a region a leader epoch is led by one life of one node
 INV-RGW2  a region epoch is acted under by one region
-INV-RGW3  the high watermark of a log never goes back under one leader epoch and region epoch, by the node's metadata and in one life of
+INV-RGW3  the high watermark of a log never goes back under one leader epoch of its group and region epoch, by the node's metadata and in one life of
           it, but where its log starts anew, and once as it is cut by a takeover, before the next leader epoch is begun (T20)
 INV-RGW4  nodes in sync with the newest leader of their region have the same bytes below the lower high watermark of two
+INV-RGW5  a region whose leaders are spread acts: it neither mirrors, nor is on its way round. One that is to spread them, and has not,
+          says what it waits for
+INV-RGW6  the last stable offset of a log never goes back at the node that takes its writes, under one leader epoch, but where it starts anew
 """
 
 import asyncio
@@ -12,20 +15,25 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
+from geo_replicator.failover import Phase
+from idempotency.fencing import region_epoch_of
 from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_regions import (
     AnyNode,
     ClusterRegion,
     NodeAmong,
     leader_epoch_of,
-    leadership_of,
+    speaks,
 )
 from tests.simulation.cut_judge import whole
 from tests.simulation.regions_swarm.stage import Stage
+from tests.simulation.spread_facts import epochs_led, in_sync_everywhere
 
 LOOK_S: Final = 0.02
 COMPARE_LOOKS: Final = 10
 """Each how many looks logs are compared."""
+STABLE_LOOKS: Final = 5
+"""Each how many looks last stable offsets are looked at."""
 _Under: TypeAlias = tuple[int, int]
 """A leader epoch and a region epoch."""
 
@@ -47,7 +55,10 @@ class Watch:
         self.acted: dict[int, str] = {}
         self.compared = 0
         """How many bytes of two nodes were found to be the same."""
+        self.groups_led = 0
+        """How often somebody led a data group."""
         self._shown: dict[Partition, _Shown] = {}
+        self._stable: dict[tuple[Partition, int], int] = {}
         self._same: dict[tuple[Partition, Partition], int] = {}
         """Up to where two logs were found to be the same."""
         self._looks = 0
@@ -62,10 +73,14 @@ class Watch:
         """Look once."""
         stage = self._stage
         stage.note_contacts()
+        stage.have_mirrors_left()
         for region in stage.regions.values():
             for node in stage.serving(region):
                 if not node.died:
                     self._look_at_epochs(region.name, node)
+                    self._look_at_spread(node)
+                    if self._looks % STABLE_LOOKS == 0:
+                        self._look_at_stable_ends(node)
                     self._look_at_high_watermarks(node)
         self._looks += 1
         if self._looks % COMPARE_LOOKS == 0:
@@ -76,19 +91,56 @@ class Watch:
     def _look_at_epochs(self, name: str, node: AnyNode) -> None:
         """Rules INV-RGW1 and INV-RGW2."""
         stage, role = self._stage, node.node.role
-        if epoch := leader_epoch_of(node):
+        of_groups = list(epochs_led(node.node))
+        for epoch in filter(None, (leader_epoch_of(node), *of_groups)):
+            self.groups_led += epoch in of_groups and (name, epoch) not in self.led
             first = self.led.setdefault((name, epoch), node)
             if first is not node:
                 stage.blame(f"{name}: leader epoch {epoch} is led by {first.name} and {node.name}")
+        for epoch in of_groups:
+            self._acts(name, int(region_epoch_of(epoch)))
         if role.acting:
-            acts = self.acted.setdefault(int(role.region_epoch), name)
-            if acts != name:
-                stage.blame(f"region epoch {role.region_epoch} is acted under by {acts} and {name}")
+            self._acts(name, int(role.region_epoch))
+
+    def _acts(self, name: str, region_epoch: int) -> None:
+        acts = self.acted.setdefault(region_epoch, name)
+        if acts != name:
+            self._stage.blame(f"region epoch {region_epoch} is acted under by {acts} and {name}")
+
+    def _look_at_spread(self, node: AnyNode) -> None:
+        """Rule INV-RGW5, by who speaks for its region."""
+        if not isinstance(node, NodeAmong) or not speaks(node):
+            return
+        image, phase = node.node.storage.metadata.image, node.phase
+        if image.spread is not None and phase is not Phase.ACTING:
+            self._stage.blame(f"{node.name} is {phase}, and leaders are spread")
+        keeper = node.node._replication and node.node._replication.spread_keeper
+        if keeper and image.spread is None and image.spread_wanted and not keeper.waits_for():
+            self._stage.blame(f"{node.name} does not say why leaders are not spread")
+
+    def _look_at_stable_ends(self, node: AnyNode) -> None:
+        """Rule INV-RGW6."""
+        role, replication = node.node.role, node.node._replication
+        for partition in _sound_logs(node):
+            epoch = int(role.leader_epoch) if role.acting else 0
+            if replication is not None and not replication.groups.is_main(partition.key):
+                epoch = int(replication.groups.leads_under(partition.key) or 0)
+            if not epoch:
+                continue
+            now, before = (
+                partition.sight.last_stable_offset,
+                self._stable.get((partition, epoch), 0),
+            )
+            if now < before and partition.log_start_offset < before:
+                self._stage.blame(
+                    f"LSO of {partition.tp} at {node.name} goes back from {before} to {now} under {epoch}"
+                )
+            self._stable[partition, epoch] = now
 
     def _look_at_high_watermarks(self, node: AnyNode) -> None:
         """Rule INV-RGW3."""
         for partition in _sound_logs(node):
-            under, now = _under(node), partition.high_watermark
+            under, now = _under(node, partition), partition.high_watermark
             before = self._shown.get(partition, _Shown(under, 0))
             goes_back = (
                 now < before.high_watermark and partition.log_start_offset < before.high_watermark
@@ -113,8 +165,7 @@ class Watch:
             for node in serving
             if isinstance(node, NodeAmong)
             and _under(node) == newest
-            and (leadership := leadership_of(node)) is not None
-            and node.member._begun.member in leadership.in_sync
+            and node.member._begun.member in in_sync_everywhere(node.node.storage.metadata.image)
         ]
 
     def _compare(self, one: AnyNode, two: AnyNode) -> None:
@@ -139,9 +190,12 @@ class Watch:
             self._same[both] = end
 
 
-def _under(node: AnyNode) -> _Under:
-    """Return the epochs that its metadata name: the role of a node that follows says nothing of takeovers."""
-    leadership, domain = leadership_of(node), node.node.storage.metadata.image.main_domain
+def _under(node: AnyNode, log: Partition | None = None) -> _Under:
+    """Return the epochs that its metadata name, for a log or all: the role of a node that follows says nothing of takeovers."""
+    image = node.node.storage.metadata.image
+    leadership, domain = image.leadership, image.main_domain
+    if log is not None and image.spread is not None:
+        leadership = image.leadership_of(log.key)
     return 0 if leadership is None else leadership.leader_epoch, int(domain.region_epoch)
 
 

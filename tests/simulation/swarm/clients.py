@@ -112,6 +112,8 @@ class Clients:
     processors: list[Processor] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
     workloads: dict[str, Workload] = field(default_factory=dict)
+    read_regions: Mapping[str, Region] = field(default_factory=dict)
+    """Where readers meet a region, if not where writers do."""
     churner: Churner = field(init=False)
 
     def start(self, spawn: Callable[..., object]) -> None:
@@ -121,7 +123,8 @@ class Clients:
         for number, (name, region) in enumerate(self.regions.items()):
             reach = Reach(self.fabric, {name: region})
             self.writers.append(PlainWriter(reach, name, number, self._drawn(), self.pace_s))
-            self.watchers.append(Watcher(reach, name, self.topics))
+            read_at = Reach(self.fabric, {name: self.read_regions.get(name, region)})
+            self.watchers.append(Watcher(read_at, name, self.topics))
             self.processors.append(Processor(reach, name, PLAIN_TOPIC, number, self._drawn()))
             self._open_bank(name, reach, spawn)
         self._open_bank(EVERYWHERE, Reach(self.fabric, self.regions), spawn)

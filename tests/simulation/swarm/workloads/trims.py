@@ -14,6 +14,7 @@ from tests.simulation.swarm.plain_writer import PlainWriter
 from tests.simulation.swarm.workloads.setting import (
     End,
     Load,
+    Reach,
     Setting,
     TopicPlan,
     Visitor,
@@ -124,12 +125,13 @@ class _One(Reader):
 class TrimsLoad(Load):
     """Writers, a deleter and a reader in each region."""
 
-    def __init__(self, setting: Setting) -> None:
-        """Nothing runs before `start`."""
+    def __init__(self, setting: Setting, read_at: Reach | None = None) -> None:
+        """Nothing runs before `start`. `read_at`: where readers meet the regions, if not where writers do."""
         super().__init__(TopicPlan(name=TOPIC, partitions=PARTITIONS))
         names = list(setting.reach.regions)
         self.trimmer = self.opened(setting)
-        self._readers = [TrimmedReader(setting, name) for name in names]
+        reading = replace(setting, reach=read_at or setting.reach)
+        self._readers = [TrimmedReader(reading, name) for name in names]
         self._writers = [
             PlainWriter(
                 setting.reach.only(name := names[number % len(names)]), name, number,
