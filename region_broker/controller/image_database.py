@@ -59,6 +59,10 @@ class MetadataInDoubt(MetadataUnwritable):
     """The last command may be durable, or not: a start shows it. What was noted for it on disk must stay until then."""
 
 
+class MetadataUnsettled(MetadataInDoubt):
+    """The quorum has not taken a command in time: it may take effect later, while this node runs, or never. No disk here is at fault."""
+
+
 class Stored(NamedTuple):
     """What a database holds: the image after `position`; None where no log was applied to it yet."""
 

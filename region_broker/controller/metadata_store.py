@@ -41,6 +41,7 @@ from region_broker.controller.image_database import (
     ImageDatabase,
     MetadataInDoubt,
     MetadataUnreadable,
+    MetadataUnsettled,
     MetadataUnwritable,
     Stored,
     read_stored,
@@ -360,7 +361,7 @@ class MetadataStore:
         except (RaftStoreFull, Refused, Busy, NotLeader) as error:
             raise MetadataUnwritable(f"the metadata cannot be written: {error}") from error
         except (RaftStoreFailed, Lost) as error:
-            raise MetadataInDoubt(f"a change of the metadata is not settled: {error}") from error
+            raise MetadataUnsettled(f"a change of the metadata is not settled: {error}") from error
 
     async def _wish_again(
         self, payload: bytes, settled: asyncio.Future[Applied], cluster: Cluster
@@ -369,8 +370,10 @@ class MetadataStore:
         began_ms = clock.monotonic_ms()
         why, again_ms = "nobody leads the quorum", AGAIN_MS
         while not settled.done():
-            if clock.monotonic_ms() - began_ms >= self._settled_ms_max or self.failed:
-                raise MetadataInDoubt(
+            if self.failed:
+                raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
+            if clock.monotonic_ms() - began_ms >= self._settled_ms_max:
+                raise MetadataUnsettled(
                     f"a change of the metadata is not settled ({why}): it may take effect later, or never. Look which nodes of the"
                     " region run: most of its voters must"
                 )

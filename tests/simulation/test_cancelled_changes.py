@@ -15,7 +15,7 @@ from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
 
-PATIENCE = 60
+PATIENCE = 120
 """After so many turns of the loop each of these changes is over."""
 
 

@@ -7,11 +7,11 @@ Not here: what is refused by a rule (the handlers).
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.image_database import MetadataUnsettled, MetadataUnwritable
 
 
 def unwritten(error: MetadataUnwritable) -> tuple[ErrorCode, str]:
     """Return Kafka's error, and the text."""
-    if isinstance(error, MetadataInDoubt):
+    if isinstance(error, MetadataUnsettled):
         return ErrorCode.request_timed_out, str(error)
     return ErrorCode.kafka_storage_error, str(error)

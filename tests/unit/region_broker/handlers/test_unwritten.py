@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
+from region_broker.controller.image_database import MetadataUnsettled, MetadataUnwritable
 from tests.fixtures.kafka_port import wire_fixture
 
 REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR = 7, 56
@@ -24,7 +24,7 @@ DELETE = {"topic_names": ["t"], "timeout": 5000}
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (MetadataInDoubt("nobody leads the quorum"), REQUEST_TIMED_OUT),
+        (MetadataUnsettled("nobody leads the quorum"), REQUEST_TIMED_OUT),
         (MetadataUnwritable("the disk is read-only"), KAFKA_STORAGE_ERROR),
     ],
 )
