@@ -262,15 +262,15 @@ class FailoverDriver:
 
     async def run(self) -> None:
         """Run one effect after the other, until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                tasks.create_task(self._digest(), name="failover-learn")
-                tasks.create_task(self._digest_disputes(), name="failover-disputes")
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._digest(), name="failover-learn")
+            tasks.create_task(self._digest_disputes(), name="failover-disputes")
+            try:
                 while True:
                     await self._run_effect(tasks)
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None  # while the group waits for its tasks it takes no other
 
     async def _run_effect(self, tasks: asyncio.TaskGroup) -> None:
         state = self.state

@@ -270,7 +270,10 @@ class FailoverOperations:
 
     def _begin(self, kind: str) -> Operation:
         if not self._driver.running:
-            raise OperationRefused("starting", f"region {self.region} is starting; try again")
+            raise OperationRefused(
+                "starting",
+                f"this node of region {self.region} is starting, or about to stop; try again",
+            )
         self._go_on()
         self._check_history()
         state = self._driver.state

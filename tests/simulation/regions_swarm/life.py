@@ -36,8 +36,6 @@ from tests.simulation.swarm.workloads.setting import End, Reach, TopicPlan, Work
 from tests.simulation.trace import Trace
 
 SETTLE_S: Final = 120.0
-READERS_S: Final = 60.0
-"""Behind a takeover leaders are spread only once its readers go on, for which they may wait two minutes (INV-MV2)."""
 STAYS_S: Final = 3.0
 PROGRESS_S: Final = 60.0
 ENDING_S: Final = 90.0
@@ -197,7 +195,7 @@ class Life(NodesLife[Stage, Gust]):
         for name in stage.nodes:
             await stage.start_soundly(name)
         wishes = self.plan.spreads and when != BEGIN
-        deadline_s = stage.now_s() + SETTLE_S + (READERS_S if self.plan.spreads else 0.0)
+        deadline_s = stage.now_s() + SETTLE_S
         seen, since_s, well_s = "", stage.now_s(), NEVER
         while stage.now_s() < deadline_s:
             stage.check_ends()
@@ -227,7 +225,10 @@ class Life(NodesLife[Stage, Gust]):
         acting = self.stage.acting()
         if len(acting) != 1 or not self.stage.all.is_well(acting[0]):
             return False
-        return is_spread_as_wanted(self.stage.regions[acting[0]].led.node.storage.metadata.image)
+        leads = self.stage.regions[acting[0]].led.node
+        return leads.role.awaits_readers or is_spread_as_wanted(
+            leads.storage.metadata.image
+        )  # INV-SPD4
 
     def _number(self, name: str) -> Any:
         region = self.stage.regions[name]
@@ -254,7 +255,7 @@ class Life(NodesLife[Stage, Gust]):
         left = len(clients.watchers) + len(self.auditors)
         if not await stage.until(lambda: len(self.tasks) == left, ENDING_S):
             stage.blame(f"writers do not end within {ENDING_S:.0f} s: {clients.last_errors()}")
-        if self.plan.spreads and not await stage.until(self._is_well, SETTLE_S + READERS_S):
+        if self.plan.spreads and not await stage.until(self._is_well, SETTLE_S):
             stage.blame(f"leaders are not spread again although all is well: {stage.told_state()}")
         judge = RegionsJudge(stage, clients)
         if not await stage.until(lambda: not judge.undecided(), STABLE_S):
