@@ -127,6 +127,7 @@ class Replication:
         )
         self.groups.serve_on(cluster.door.handlers_for(REPLICA))
         self.leading, self.following = self.groups.leading, self.groups.following
+        role.on_gate = self.leading.gate_moved
         self.leadership = LeadershipDriver(
             LeadershipParts(
                 me=cluster.member,
@@ -220,6 +221,7 @@ class Replication:
             lineage=lambda: digest_of(lineage()),
             owes_cut=self._cuts.owes,
             acts=lambda: self._role.acting and metadata.image.spread is None,
+            takes_writes=lambda: self._role.acting,
             rates=self._cluster.catch_up,
         )
 

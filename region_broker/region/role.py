@@ -83,6 +83,8 @@ class RegionRole:
         self._running: list[asyncio.Task[None]] = []
         self._ready_to_run = asyncio.Event()
         self.on_term: Callable[[Term], None] = _nobody_waits
+        self.on_gate: Callable[[], None] = _nobody_is_told
+        """Told when the gate was opened or closed (INV-RGR11)."""
 
     @property
     def acting(self) -> bool:
@@ -179,13 +181,19 @@ class RegionRole:
         assert self._term is not None, "nothing is loaded"
         assert self._cut_leader is not None, "a mirror takes no writes"
         if self._services.leads(self._term):
-            self._gate_open = True
+            self._move_gate(is_open=True)
 
     def close_gate(self, reason: str) -> None:
         """Refuse writes from this moment on, with `reason`."""
-        self._gate_open = False
         self._link = None
         self._reason = reason
+        self._move_gate(is_open=False)
+
+    def _move_gate(self, *, is_open: bool) -> None:
+        moves = self._gate_open != is_open
+        self._gate_open = is_open
+        if moves:
+            self.on_gate()
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -375,6 +383,10 @@ class RegionRole:
             task.cancel()
         if stopping:
             await asyncio.wait(stopping)
+
+
+def _nobody_is_told() -> None:
+    """One node leads all logs."""
 
 
 def _nobody_waits(_term: Term) -> None:

@@ -14,7 +14,7 @@ Not here: who leads what (`region.cluster`), which APIs there are of partitions 
 """
 
 from collections.abc import Awaitable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from idempotency.identity import (
     LeaderEpoch,
@@ -27,6 +27,11 @@ from region_broker.partitions.partition import Partition
 from txn_coordinator.connection_order import Sender
 from txn_coordinator.verdicts import TxnVerdict
 
+MAIN_GATE_SHUT: Final = (
+    "the region takes no writes now, as the node says that leads it: send it again"
+)
+"""Why the leader of a data group refuses a write (INV-RGR11)."""
+
 
 class DataGroups(Protocol):
     """The data groups of this node (`region.cluster.region_groups.RegionGroups`)."""
@@ -38,6 +43,11 @@ class DataGroups(Protocol):
 
     def is_open(self, partition: Partition) -> bool:
         """Return whether this node leads the partition in a data group, has all that is older committed, and the region acts."""
+        ...
+
+    @property
+    def takes_writes(self) -> bool:
+        """Return whether groups that are open take writes of clients, as far as the main leader has said (INV-RGR11)."""
         ...
 
     def leads_under(self, key: LogKey) -> LeaderEpoch | None:

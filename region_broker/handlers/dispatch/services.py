@@ -17,11 +17,16 @@ from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch, TopicPa
 from idempotency.ledger_records import TransactionRecord
 from idempotency.ports import Chance, Clock
 from region_broker.controller.cluster_image import MAIN_GROUP
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.raft.group_facts import GroupFacts
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.handlers.dispatch.deadlines import Deadlines
-from region_broker.handlers.dispatch.led_apart import DataGroups, TransactionsElsewhere
+from region_broker.handlers.dispatch.led_apart import (
+    MAIN_GATE_SHUT,
+    DataGroups,
+    TransactionsElsewhere,
+)
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
 from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
@@ -408,6 +413,8 @@ class Services:
         that it leads itself (ADR 53): nobody waits for these changes.
         """
         if self.apart is not None and self.apart.is_open(partition):
+            if not self.apart.takes_writes:
+                raise CommandRefused(NOT_ACTING, MAIN_GATE_SHUT)  # INV-RGR11
             return nullcontext()
         return self.region.change()
 

@@ -54,6 +54,12 @@ def is_led_still(ctx: RequestContext, item: Item) -> bool:
     return apart is not None and apart.leads_under(item.partition.key) == item.led_under
 
 
+def is_shut(ctx: RequestContext) -> bool:
+    """Return whether the leader of the main group has said that the region takes no writes now (INV-RGR11)."""
+    apart = ctx.services.apart
+    return apart is not None and not apart.takes_writes
+
+
 def is_open_already(ctx: RequestContext, item: Item) -> bool:
     """Return whether nobody need be asked about a batch (INV-HPA1)."""
     if ctx.version < TV2_SINCE:

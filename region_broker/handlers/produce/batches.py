@@ -22,6 +22,7 @@ from idempotency.identity import TopicPartition
 from idempotency.record_batch import HEADER_BYTES
 from idempotency.verification import VerificationGuard, Verifications
 from region_broker.controller.metadata_image import INTERNAL_TOPICS
+from region_broker.handlers.dispatch.led_apart import MAIN_GATE_SHUT
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.services import RequestContext, never_short
 from region_broker.handlers.produce.asking import (
@@ -31,6 +32,7 @@ from region_broker.handlers.produce.asking import (
     base_sequence,
     is_led_still,
     is_open_already,
+    is_shut,
     note_led,
 )
 from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification_error
@@ -301,6 +303,9 @@ def append(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) 
         if item.led_under is not None and not is_led_still(ctx, item):
             text = "another node leads this partition by now, or will"
             _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, text)  # INV-HLA3
+            continue
+        if item.led_under is not None and is_shut(ctx):
+            _refuse_for_now(ctx, item, ErrorCode.not_leader_or_follower, MAIN_GATE_SHUT)
             continue
         if is_short(item.partition):
             text = "fewer nodes are in sync than the topic's min.insync.replicas"

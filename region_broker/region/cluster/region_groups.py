@@ -12,6 +12,10 @@ INV-RGR10 where nobody leads the main group, and until somebody is elected, data
          all groups, so nobody can be elected. 3. The data leader takes the others in: then somebody is.
 INV-RGR5 a log of a data group takes reads and writes at its leader once all that older leader epochs left there is committed (INV-LSH3), and
          while the region acts under the region epoch of that leader epoch
+INV-RGR11 a data group takes no writes of clients while the last word of the main leader, under its present leader epoch, is that its gate is
+         shut; without a word from it, it does. Reads, markers, and what was appended before go on, as at the main leader
+         1. The region stands aside, as another one has taken over. 2. Leaders cannot be gathered, as there is no quorum for the moment.
+         3. What is acknowledged by a data group meanwhile is cut when the region returns.
 INV-RGR6 what a follower says is heard by the group whose leader epoch it names, and a connection is of one term (INV-RLD1)
 
 A region without a spread has the main group alone: nothing else is made, asked or looked up.
@@ -39,6 +43,7 @@ from region_broker.region.cluster.replica_following import FollowingParts, Repli
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
 from region_broker.region.cluster.replica_logs import GroupLogs
 from region_broker.region.cluster.replica_readers import nobody_reads
+from region_broker.region.cluster.replica_sending import always
 from region_broker.region.peers.sessions import Handlers, NodeSession
 
 _COUNTED: Final = ("logs_behind", "records_behind", "logs_stopped", "bytes_behind")
@@ -88,6 +93,8 @@ class RegionGroups:
         logs = GroupLogs(parts.partitions, self._main_logs)
         self.leading: Final = ReplicaLeading(replace(parts.leading, partitions=logs))
         self.following: Final = ReplicaFollowing(replace(parts.following, partitions=logs))
+        self.disputed: Final = parts.following.disputed
+        """The logs that have stopped because they part from a leader's below HW, of all groups."""
         self.is_damaged: Callable[[LogKey], bool] = _sound
         """Whether something of a log is known to be damaged here, and not mended."""
 
@@ -248,7 +255,7 @@ class RegionGroups:
         # `bound` stays shared: INV-RGR6.
         leading = replace(
             parts.leading, group=number, partitions=logs, image=lambda: self._image,
-            awaited=lambda: _main_leader(self._image),
+            awaited=lambda: _main_leader(self._image), takes_writes=always,
         )  # fmt: skip
         following = replace(parts.following, partitions=logs, may_serve=nobody_reads)
         return DataGroup(number, parts.life, leading, following)
@@ -312,6 +319,11 @@ class RegionGroups:
         return partition.is_leader and self.leads_under(partition.key) is not None
 
     @property
+    def takes_writes(self) -> bool:
+        """Return whether the data groups that are open here take writes of clients, by the main leader's word (INV-RGR11)."""
+        return self._on is None or self.following.shut_under != self._on
+
+    @property
     def followed_count(self) -> int:
         """Return how many groups this node follows, at least 1."""
         data = sum(group.leads is None for group in self._data.values())
@@ -332,11 +344,6 @@ class RegionGroups:
         group = self._image.group_of(key)
         row = self._image.leadership_in(group)
         return None if group == MAIN_GROUP or row is None else (row.leader, row.leader_epoch)
-
-    @property
-    def disputed(self) -> set[LogKey]:
-        """The logs that have stopped because they part from a leader's below HW, of all groups."""
-        return self._parts.following.disputed
 
     def compare_anew(self, reason: str) -> None:
         """Begin other sessions with all leaders: what was said in these of a log that was put aside is void (INV-RFN6)."""

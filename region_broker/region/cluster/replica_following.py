@@ -134,6 +134,8 @@ class ReplicaFollowing:
         self._behind: dict[LogKey, Behind] = {}
         self.readers = ReplicaReaders(parts.may_serve)
         self._lacking: frozenset[LogKey] = frozenset()
+        self.shut_under: LeaderEpoch | None = None
+        """Under which leader epoch the last word of a leader was that its gate is shut; None where it was another one (INV-RGR11)."""
         self.disputed: Final[set[LogKey]] = parts.disputed
         """The logs that have stopped because they part from a leader's below HW: evidence, which nothing by itself puts aside."""
         self._cuts = ReplicaCuts(parts.line.clock, self.logs_changed)
@@ -422,11 +424,13 @@ class ReplicaFollowing:
             self._tell(EpochsChecked(line.session, found))
 
     def fetched(
-        self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool
-    ) -> None:
+        self, line: ReplicaLine, parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool,
+        takes_writes: bool,
+    ) -> None:  # fmt: skip
         """See `Driver`; raises `CannotBe` while the disk has no room."""
         if line is not self._line:
             return
+        self.shut_under = None if takes_writes else self._leader_epoch
         self.readers.heard(self._parts.line.clock.monotonic_ms(), acts=acts)
         full = self._parts.partitions.room.refusal
         if full is not None:

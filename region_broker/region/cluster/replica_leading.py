@@ -10,6 +10,7 @@ INV-RLD6 where the lineage changes, and a log that is led holds what it voids, n
          was not cut by the same lineage (INV-LSH4)
          1. The metadata have that this region takes over. 2. A follower cuts its logs at once. 3. The leader waits for the other regions
          before it cuts its own. 4. The follower would copy, and show HW of, what is void, and part below HW when the leader cuts.
+INV-RLD7 what a connection brought that has ended since is refused
 INV-RLD5 whoever waits until all is committed waits on where the term begins anew, for as long as the leader epoch goes on
 
 In a region of one node nothing of this runs. Not here: what counts (`replication.leading`), what is sent (`replica_sending`), who elects.
@@ -46,7 +47,7 @@ from region_broker.region.cluster.replica_messages import (
     FoundLog,
     ReplicaFetch,
 )
-from region_broker.region.cluster.replica_sending import FetchSession
+from region_broker.region.cluster.replica_sending import FetchSession, Gates, always
 from region_broker.region.cluster.replica_term import LeaderTerm, TermParts
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.region.peers.sessions import Handlers, NodeSession, Reply
@@ -97,6 +98,8 @@ class LeadingParts:
     """Whether a log holds what that lineage voids."""
     acts: Callable[[], bool] = _acts_not
     """Whether the region takes writes here: followers serve readers only then (INV-RRD1)."""
+    takes_writes: Callable[[], bool] = always
+    """Whether the gate is open here: leaders of data groups are told (INV-RGR11)."""
     awaited: Callable[[], Member | None] = lambda: None
     """Whose lost connection is awaited for a while by who begins to lead now (INV-RPL13)."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
@@ -229,6 +232,13 @@ class ReplicaLeading:
         term = self._present()
         if term is not None:
             term.reconcile(self._parts.partitions)
+
+    def gate_moved(self) -> None:
+        """What `LeadingParts.takes_writes` returns may be another thing now: followers hear of it at once."""
+        if (
+            self._term is not None
+        ):  # sessions of one that is begun anew are told with their first answer
+            self._term.gate_moved()
 
     async def until_committed(self) -> None:
         """Return once HW covers, in every log that runs, what was there when this node began to lead (R6).
@@ -388,8 +398,9 @@ class ReplicaLeading:
     def _session(self, term: LeaderTerm, member: Member) -> FetchSession:
         parts = self._parts
         pace = CatchUpPace(parts.rates, parts.sent, lambda: member not in term.core.in_sync.members)
+        gates = Gates(parts.acts, parts.takes_writes)
         return FetchSession(
-            term.logs, term.copying, parts.partitions.cold_reads, parts.clock, parts.acts, pace
+            term.logs, term.copying, parts.partitions.cold_reads, parts.clock, gates, pace
         )
 
     async def check(
@@ -414,6 +425,8 @@ class ReplicaLeading:
         """Send what a follower lacks, as soon as there is something. Raises `PeerRefused`."""
         term = self._admit(session, message.leader_epoch)
         following = term.follower(session, self._session)
+        if not term.has(session):  # INV-RLD7
+            raise PeerRefused(NOT_LEADING, "the connection ended before this was begun")
         for topic_id, number in message.forgotten:
             following.forget(LogKey(topic_id, number))
         for place in message.positions:

@@ -59,9 +59,10 @@ class Driver(Protocol):
         ...
 
     def fetched(
-        self, line: "ReplicaLine", parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool
-    ) -> None:
-        """A fetch was answered; `acts`: whether the leader's region takes writes."""
+        self, line: "ReplicaLine", parts: list[tuple[ReplicaPart, memoryview]], *, acts: bool,
+        takes_writes: bool,
+    ) -> None:  # fmt: skip
+        """A fetch was answered; `acts`, `takes_writes`: as `ReplicaFetched` says them."""
         ...
 
     @property
@@ -164,7 +165,9 @@ class ReplicaLine:
             answer = await self._fetches.get()
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 fetched, attachment = await answer
-            self._driver.fetched(self, _parts_of(fetched, attachment), acts=fetched.acts)
+            self._driver.fetched(
+                self, _parts_of(fetched, attachment), acts=fetched.acts, takes_writes=fetched.takes_writes
+            )  # fmt: skip
 
     # -- questions -------------------------------------------------------------------------------
 

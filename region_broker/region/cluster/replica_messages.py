@@ -146,10 +146,13 @@ class ReplicaPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaFetched(PeerMessage, frozen=True, kw_only=True):
-    """What is new, in the attachment's order. `acts`: whether the leader's region takes writes, as it did when this was put together."""
+    """What is new, in the attachment's order. `acts`: whether followers may serve readers, as the region takes writes, and did when this was put
+    together. `takes_writes`: whether the gate of a main leader is open (INV-RGR11); True from who leads another group, or does not tell.
+    """
 
     parts: Annotated[tuple[ReplicaPart, ...], msgspec.Meta(max_length=LOGS_MAX)]
     acts: bool = False
+    takes_writes: bool = True
 
 
 class DurableReport(PeerMessage, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ INV-RSN7 an answer says that the region takes writes only if it did before its f
          it has is shown to readers by that
 INV-RSN8 a follower that is not in sync is answered when `replication.pacing` lets it, with as much as that says; where that is not within the
          time that it waits, it is told that there is nothing, so that it knows of this node
+INV-RSN9 each answer says whether this node's gate is open; where that is not as it was said last, the next one goes out at once
 INV-RSN4 what memory has not is read in by a thread (INV-CO1)
 INV-RSN5 a session knows logs that are led here, and no other: what else a follower names is not kept
 
@@ -23,7 +24,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from idempotency.identity import LogKey
 from idempotency.ports import Clock
@@ -55,6 +56,18 @@ HW_WAIT_MS: Final = 5
 """How much later than it might a follower's readers see what is committed, where nothing else is written."""
 COUNTED_BYTES_MAX: Final = 64 * MIB
 """What lies behind an answer is counted up to here."""
+
+
+def always() -> bool:
+    """Return True: nobody closes a gate here."""
+    return True
+
+
+class Gates(NamedTuple):
+    """What each answer says of this node, as `ReplicaFetched` has it."""
+
+    acts: Callable[[], bool]
+    takes_writes: Callable[[], bool] = always
 
 
 class Copying:
@@ -115,10 +128,10 @@ class FetchSession:
         copying: Copying,
         cold_reads: ColdReads,
         clock: Clock,
-        acts: Callable[[], bool],
+        gates: Gates,
         pace: CatchUpPace,
     ) -> None:
-        """Send what `logs` has, by and by; nothing is asked for yet. `acts`: whether the region takes writes."""
+        """Send what `logs` has, by and by; nothing is asked for yet."""
         self.pace: Final = pace
         self._reported = asyncio.Event()
         self.positions: dict[LogKey, int] = {}
@@ -126,7 +139,9 @@ class FetchSession:
         self._copying = copying
         self._cold_reads = cold_reads
         self._clock = clock
-        self._acts = acts
+        self._acts, self._takes_writes = gates
+        self._told_takes_writes: bool | None = None
+        """What was said last of that."""
         self._told: dict[LogKey, tuple[int, int]] = {}
         """What was said last of HW and start."""
         self._moved: dict[LogKey, None] = {}
@@ -175,6 +190,10 @@ class FetchSession:
         if self._moved:
             self._wakes.set()
 
+    def gate_moved(self) -> None:
+        """Answer now where the gate is not as it was said last (INV-RSN9)."""
+        self._wakes.set()
+
     def start_moved(self, partition: Partition) -> None:
         """Look at a log whose start has moved; called at other changes, too."""
         told = self._told.get(partition.key)
@@ -205,15 +224,20 @@ class FetchSession:
             while True:
                 await self._wait(until_ms - self._clock.monotonic_ms())
                 if not await self._its_turn(until_ms):
-                    return Reply(ReplicaFetched(parts=(), acts=self._acts()))
+                    return Reply(self._fetched(()))
                 begun_ms = self._clock.monotonic_ms()
                 await self._gather()
                 reply = await self._collect(request)
                 if reply is not None:
                     self._note(reply, begun_ms)
                     return reply
-                if self._closed or self._clock.monotonic_ms() >= until_ms:
-                    return Reply(ReplicaFetched(parts=(), acts=self._acts()))
+                is_told = self._told_takes_writes == self._takes_writes()
+                if self._closed or not is_told or self._clock.monotonic_ms() >= until_ms:
+                    return Reply(self._fetched(()))
+
+    def _fetched(self, parts: tuple[ReplicaPart, ...], *, acted: bool = True) -> ReplicaFetched:
+        self._told_takes_writes = takes_writes = self._takes_writes()
+        return ReplicaFetched(parts=parts, acts=acted and self._acts(), takes_writes=takes_writes)
 
     async def _wait(self, wait_ms: int) -> None:
         if self._closed or self._wakes.is_set() or wait_ms <= 0:
@@ -295,7 +319,7 @@ class FetchSession:
             self.mark(key)
         if not parts:
             return None
-        return Reply(ReplicaFetched(parts=tuple(parts), acts=acted and self._acts()), data)
+        return Reply(self._fetched(tuple(parts), acted=acted), data)
 
     def _take(
         self, key: LogKey, bytes_max: int, *, wait: bool

@@ -193,6 +193,11 @@ class LeaderTerm:
         if key in self._unsettled and self.core.knows_latest(key):
             self._settle(key)
 
+    def gate_moved(self) -> None:
+        """Followers are to hear of it (INV-RSN9)."""
+        for session in self._followers.values():
+            session.gate_moved()
+
     # -- logs ------------------------------------------------------------------------------------
 
     def reconcile(self, partitions: Iterable[Partition]) -> None:

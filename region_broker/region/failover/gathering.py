@@ -10,13 +10,15 @@ INV-GTH5  whoever asks this node while it begins to act is answered when it acts
           1. A region asks for a drain, for which leaders are gathered; that takes longer than it is waited for. 2. It asks again: nothing is
           spread any more, and the ledgers are loaded still. 3. It would be refused for that, and a failover would go on without a drain:
           what lies behind the last tidemark is lost, though the region is up.
-INV-GTH3  a region that stands aside (T36) records nothing, and gathers all the same: the leaders of data groups would go on
+INV-GTH3  a region that stands aside (T36) records nothing, and gathers all the same: the leaders of data groups would go on, and one that has not
+          heard that the gate is shut (INV-RGR11) takes writes
 INV-GTH6  who is to lead all logs is decided as the keeper of a spread decides it (`controller.cluster.spreading.gathering`): this node, or
           another one where this one lacks what a data group has committed, and could never be elected
 INV-GTH4  what this node had heard, and could not record because leaders were gathered for it, is recorded when it leads again
 
 Nothing of this runs at the beginning of a term, nor while a region takes over, returns or mirrors: the election that began the term has
-ended the spread, and another one begins only where the region acts (INV-RR7). It is tried for as long as this node leads: data groups go on meanwhile, and nothing was promised. Who leads them is fenced by the election
+ended the spread, and another one begins only where the region acts (INV-RR7). It is tried for as long as this node leads: data groups go on
+meanwhile, without writes where they hear that the gate is shut (INV-RGR11), and nothing was promised. Who leads them is fenced by the election
 itself: its followers have another leader epoch, so nothing more of it is acknowledged (INV-RPL6).
 
 Not here: the election (`controller`), when leaders are spread (`region.cluster`), the machine (`driver`).

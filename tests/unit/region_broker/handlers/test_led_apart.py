@@ -157,6 +157,27 @@ async def test_INV_HLA1_a_group_that_is_not_open_serves_nothing(tmp_path: Path) 
         assert fixture.partition("t", some.led).log_end_offset == 0
 
 
+async def test_INV_RGR11_no_write_is_taken_while_the_main_leader_says_that_its_gate_is_shut(tmp_path: Path) -> None:  # fmt: skip
+    async with wire_fixture(tmp_path) as fixture:
+        some = await spread_at(fixture, 2)
+        client = await fixture.connect()
+        await client.call(0, 9, produce_to({some.led: batch()}))
+        some.groups.takes_writes = False
+        deletes = {"timeout": 1000, "topics": [{"name": "t", "partitions": [{"partition_index": some.led, "offset": 1}]}]}  # fmt: skip
+        for _ in range(2):
+            row = rows_of(await client.call(0, 10, produce_to({some.led: batch()})))[some.led]
+            assert row.error_code == NOT_LEADER
+            deleted = await client.call(21, 2, deletes)
+            assert deleted.topics[0].partitions[0].error_code == NOT_LEADER
+        partition = fixture.partition("t", some.led)
+        assert (partition.log_start_offset, partition.log_end_offset) == (0, 1)
+        listed = await client.call(2, 7, {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [
+            {"partition_index": some.led, "timestamp": -1, "current_leader_epoch": -1}]}]})  # fmt: skip
+        assert listed.topics[0].partitions[0].error_code == NONE, "reads go on"
+        some.groups.takes_writes = True
+        assert rows_of(await client.call(0, 10, produce_to({some.led: batch()})))[some.led].error_code == NONE  # fmt: skip
+
+
 @pytest.mark.parametrize("node_id", [1, 2])
 async def test_INV_HLA1_readers_and_tools_are_served_by_partition(tmp_path: Path, node_id: int) -> None:  # fmt: skip
     async with wire_fixture(tmp_path) as fixture:

@@ -188,3 +188,15 @@ async def test_INV_LSH1_the_gate_is_closed_before_a_follower_waits_for_anything(
     await asyncio.sleep(0)
     assert not services.role.acting
     following.cancel()
+
+
+async def test_INV_RGR11_who_tells_leaders_of_data_groups_hears_when_the_gate_moves() -> None:
+    async with played() as services:
+        told: list[bool] = []
+        services.role.on_gate = lambda: told.append(services.role.acting)
+        await services.act()
+        services.role.open_gate()
+        services.role.close_gate("another region takes over")
+        services.role.close_gate("it does")
+        assert told == [True, False]
+        assert services.role.reason_not_acting == "it does"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -15,10 +16,17 @@ from region_broker.controller.cluster_image import GroupNumber
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
-from region_broker.region.cluster.replica_messages import CheckedReplicaLogs, CheckReplicaLogs
+from region_broker.region.cluster.replica_line import FETCH_WAIT_MS
+from region_broker.region.cluster.replica_messages import (
+    CheckedReplicaLogs,
+    CheckReplicaLogs,
+    ReplicaFetch,
+    ReplicaFetched,
+)
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.node_protocol import REPLICA
 from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.sessions import NodeSession
 from tests.fixtures.cluster_images import life as life_of
 from tests.fixtures.node_logs import Topic, batch
 from tests.fixtures.region_nodes import standing_of
@@ -564,5 +572,88 @@ def test_INV_RPL13_a_connection_of_the_main_leader_that_breaks_and_comes_back_ga
         assert region.image.spread is not None
         assert in_sync_in(region, 1) == {1, 2, 3}
         await equal(region, number)
+
+    live(life)
+
+
+def test_INV_RGR11_data_groups_take_no_writes_while_the_main_leader_says_that_its_gate_is_shut() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        one, two, three_ = await three(region)
+        number = number_in(region, 1)
+        await written(region, 2, number)
+        region.fabric.hush("n2", "n3")
+        waiting = region.tasks.create_task(became_of(two.produce(batch(), number)))
+        one.close_gate("another region says that this one runs elsewhere")
+        await region.until(
+            lambda: not (two.groups.takes_writes or three_.groups.takes_writes), "both hear it"
+        )
+        assert not two.takes_writes(two.partition(number))
+        assert two.groups.is_open(two.partition(number)), "reads and markers go on"
+        region.fabric.cut("n1", "n2")
+        await region.until(lambda: not two.following.is_connected, "the connection is lost")
+        assert not two.groups.takes_writes, "it was the last word"
+        region.fabric.heal("n1", "n2")
+        region.fabric.heal("n2", "n3")
+        assert not isinstance(await waiting, NotLeader), "what was appended before goes on"
+        one.acts = True
+        one.leading.gate_moved()
+        await region.until(lambda: two.groups.takes_writes, "it hears that the gate is open")
+        await written(region, 2, number)
+        one.close_gate("again")
+        await region.until(lambda: not two.groups.takes_writes, "it is shut")
+        await region.until(
+            lambda: all(in_sync_in(region, group) == {1, 2, 3} for group in range(3)), "all is well"
+        )
+        region.fabric.cut("n2", "n3")
+        region.gather(3)
+        await region.until(lambda: region.node(3).acts, "another one leads all logs")
+        region.spread()
+        assert two.groups.takes_writes, "that word was of another leader epoch"
+
+    live(life)
+
+
+def test_INV_RSN9_data_leaders_hear_of_the_gate_before_the_fetch_that_waits_is_due() -> None:
+    async def life(region: SpreadRegion) -> None:
+        one, two, _ = await three(region)
+        for takes_writes in (False, True):
+            await asyncio.sleep(FETCH_WAIT_MS * 5.2 / 1000)
+            began_ms = region.clock.monotonic_ms()
+            one.acts = takes_writes
+            one.leading.gate_moved()
+            await region.until(lambda: two.groups.takes_writes is one.acts, "it hears it")
+            assert region.clock.monotonic_ms() - began_ms < FETCH_WAIT_MS / 5, "simulated time"
+
+    live(life)
+
+
+def test_INV_RGR11_without_a_word_of_the_main_leader_data_groups_take_writes() -> None:
+    async def life(region: SpreadRegion) -> None:
+        _, two, _ = await three(region)
+        region.fabric.cut("n1", "n2")
+        await region.until(lambda: not two.following.is_connected, "the connection is lost")
+        assert two.groups.takes_writes
+
+    live(life)
+
+
+def test_INV_RGR11_an_older_main_leader_does_not_say_that_its_gate_is_shut() -> None:
+    said = msgspec.msgpack.decode(msgspec.msgpack.encode(ReplicaFetched(parts=())))
+    del said["takes_writes"]
+    assert msgspec.convert(said, ReplicaFetched).takes_writes
+
+
+def test_INV_RLD7_a_fetch_that_is_begun_when_its_connection_has_ended_is_refused() -> None:
+    async def life(region: SpreadRegion) -> None:
+        one, two, _ = await three(region)
+        session = NodeSession(99, "n2", standing_of(two.member).hello(), lambda: None)
+        session.end()
+        main = region.image.leadership
+        assert main is not None
+        fetch = ReplicaFetch(leader_epoch=main.leader_epoch, bytes_max=1, wait_ms_max=0)
+        with pytest.raises(PeerRefused):
+            await one.leading.fetch(session, fetch, memoryview(b""))
 
     live(life)

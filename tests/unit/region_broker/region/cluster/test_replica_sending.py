@@ -1,8 +1,10 @@
 """What one answer to a follower has, and what it says of the region."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch
@@ -13,6 +15,7 @@ from region_broker.region.cluster.replica_sending import (
     LOGS_AT_ONCE,
     Copying,
     FetchSession,
+    Gates,
 )
 from region_broker.replication.pacing import WINDOW_BYTES, Allowance, CatchUpPace, CatchUpRates
 from tests.fixtures.node_logs import Fixture, InstantClock, batch, fixture
@@ -38,6 +41,7 @@ class Region:
     """Takes writes, or not."""
 
     acts = True
+    takes_writes = True
     copies_whole = False
     """Whether the follower is out of sync."""
 
@@ -45,9 +49,8 @@ class Region:
 def session_of(some: Fixture, region: Region, reads: Reads) -> FetchSession:
     logs = {partition.key: partition for partition in some.partitions}
     pace = CatchUpPace(CatchUpRates(), Allowance(), applies=lambda: region.copies_whole)
-    session = FetchSession(
-        logs, Copying(), cast("Any", reads), InstantClock(), lambda: region.acts, pace
-    )
+    gates = Gates(lambda: region.acts, lambda: region.takes_writes)
+    session = FetchSession(logs, Copying(), cast("Any", reads), InstantClock(), gates, pace)
     for key in logs:
         session.begin(key, 0)
     return session
@@ -82,6 +85,27 @@ async def test_INV_RSN7_a_region_that_begins_or_ends_to_act_meanwhile_is_not_sai
 
 async def test_INV_RSN7_one_that_acts_throughout_is() -> None:
     assert (await answered(session_of(fixture(), Region(), Reads()))).acts
+
+
+async def test_INV_RSN9_a_gate_that_moves_is_said_at_once_and_once() -> None:
+    some, region = fixture(partition_count=1), Region()
+    session = session_of(some, region, Reads())
+    waits = msgspec.structs.replace(FETCH, wait_ms_max=2_000)
+    assert (await answered(session)).takes_writes
+    async with asyncio.TaskGroup() as tasks:
+        for takes_writes in (False, True):
+            waiting = tasks.create_task(session.answer(waits))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not waiting.done(), "there is nothing new"
+            region.takes_writes = takes_writes
+            session.gate_moved()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert waiting.done()
+            fetched = (await waiting).message
+            assert isinstance(fetched, ReplicaFetched)
+            assert fetched.takes_writes is takes_writes
 
 
 @pytest.mark.parametrize("copies_whole", [True, False])
