@@ -16,16 +16,32 @@ from region_broker.cli.output import EXIT_UNKNOWN_OUTCOME, Progress, fail
 from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, request
 
 _AGAIN_S: Final = 0.05
+_NO_QUORUM: Final = "no-quorum"
 _TABLE: Final = "[[regions]]"
 
 
 def add_node(region: RegionOfNodes, wanted: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     """Add a node by any node that answers, and return what it says, once the region serves with it; raises `ApiError`, `NoNode`."""
     url = region.any_url()
-    done: dict[str, Any] = request(url, "POST", "/v1/cluster/nodes", wanted)
+    done = _added(url, wanted, timeout_s)
     if done["turns"] and not done["dry_run"]:
         _until_turned(url, timeout_s)
     return done
+
+
+def _added(url: str, wanted: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Add it, once somebody leads the quorum; raises `ApiError` where nobody does for so long."""
+    progress = Progress()
+    while True:
+        try:
+            done: dict[str, Any] = request(url, "POST", "/v1/cluster/nodes", wanted)
+        except ApiError as error:
+            if error.code != _NO_QUORUM or progress.elapsed_s > timeout_s:
+                raise
+            progress.say(f"waiting: {error}")
+            time.sleep(_AGAIN_S)
+        else:
+            return done
 
 
 def _until_turned(url: str, timeout_s: float) -> None:

@@ -58,7 +58,7 @@ def _troubles(
 
 
 def print_nodes(view: Mapping[str, Any]) -> None:
-    """Print a row for each node."""
+    """Print a row for each node, and for each that was added and has not come; an older node tells of none."""
     print_table(
         "",
         ("node#", "state", "leads", "in sync", "lacks", "readers", "kafka", "http", "rack"),
@@ -68,6 +68,10 @@ def print_nodes(view: Mapping[str, Any]) -> None:
                 row["http"], row["rack"],
             )
             for row in view["nodes"]
+        ]
+        + [
+            (row["node_id"], "awaited", "", "", "-", "", row["kafka"], row["http"], row["rack"])
+            for row in view.get("awaited", ())
         ],
     )  # fmt: skip
 

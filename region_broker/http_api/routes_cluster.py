@@ -118,7 +118,9 @@ def add_node_routes(app: web.Application, api: AddingApi) -> None:
             return body
         try:
             return answer(await api.add(body, dry_run=body.dry_run))
-        except (CommandRefused, MetadataUnwritable) as error:
+        except CommandRefused as error:
+            return problem(_STATUS.get(error.code, 409), error.code, error.reason)
+        except MetadataUnwritable as error:
             return metadata_problem(error)
 
     app.router.add_post("/v1/cluster/nodes", add_node)

@@ -5,7 +5,7 @@ INV-CNN1  nothing of the logs is opened before the quorum has applied that this 
 INV-CNN2  a folder without history becomes part of its region by joining the quorum, and takes the region's birth over (T32); it
           founds no quorum
 INV-CNN3  who stops cleanly leaves the in-sync set of each group first, and leads neither logs nor quorum then: nobody waits for it
-INV-CNN4  a node that was removed, has an older copy of its folder, or code that does not know the region's feature level, ends, as soon as another one tells it so: at a start that is before it has joined anything
+INV-CNN4  a node that was removed, whose folder was replaced (INV-FRP2), has an older copy of its folder, or code that does not know the region's feature level, ends, as soon as another one tells it so: at a start that is before it has joined anything
 INV-CNN5  a folder that the region refused as an older copy says so from then on, and no later start takes part in anything with it
 
 What such a node runs that one alone does not: the transport of its quorum, the controller, and who leads. All else is `node.Node`.
@@ -27,9 +27,8 @@ from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
-from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.cluster_nodes import WOUND_BACK
-from region_broker.controller.feature_levels import SUPPORTED, told
+from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, birth_of
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -39,6 +38,7 @@ from region_broker.controller.raft.failures import WishFailed
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.dismissal import Dismissal
 from region_broker.node.handshake import Handshake
 from region_broker.node.known_nodes import KnownNodes
 from region_broker.node.node import Node, peer_settings
@@ -49,7 +49,6 @@ from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.cluster.standing import NodeStanding
 from region_broker.region.cluster.transport import PeerTransport
 from region_broker.region.folder.identity_file import write_identity
-from region_broker.region.peers.node_protocol import NEWER_LEVEL, OUTDATED_FOLDER, NodeHello
 from region_broker.region.peers.server import PeerServer
 
 QUORUM_GROUP: Final = "metadata"
@@ -107,12 +106,11 @@ class ClusterNode:
             config, ports.clock, lambda: self._begun,
             lambda member: self._transport.life_of(member) is not None,
         )  # fmt: skip
-        self._shut_out = asyncio.Event()
-        self._shut_out_by = ""
         self._relay = _Relay()
         self._handshake = Handshake()
         self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
         self._known = KnownNodes(config)
+        self._dismissal = Dismissal(self._known, lambda: self._begun, levels)
         self._transport: PeerTransport
         self._begun: Begun
         self.controller: ControllerDriver
@@ -150,14 +148,14 @@ class ClusterNode:
     def _cluster_of(self, member: Member, identity: FolderIdentity) -> Cluster:
         standing = NodeStanding(
             cluster_id=self.config.cluster_id, region=self.config.region, member=member, life=self._life,
-            is_removed=self._is_removed, is_outdated=self._is_outdated, starts=self._starts,
+            is_removed=self._is_removed, replaced=self._dismissal.replaced, is_outdated=self._dismissal.is_outdated, starts=self._starts,
             levels=self._levels, finalized=self._finalized, opens_logs=self._opens_logs, is_damaged=self._relay.says_damage,
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
             standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
             address_of=self._known.address_of, watcher=self._relay,
-            on_shut_out=self._note_shut_out, on_damage=self._relay.on_damage,
+            on_shut_out=self._dismissal.note, on_damage=self._relay.on_damage,
         )  # fmt: skip
         self._transport = transport = PeerTransport(parts)
         transport.serve_on(self.peers)
@@ -186,7 +184,7 @@ class ClusterNode:
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
                     tasks.create_task(self.controller.run(), name="controller"),
                     tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
-                    tasks.create_task(self._end_when_shut_out(), name="shut-out"),
+                    tasks.create_task(self._dismissal.wait(self._outdated), name="shut-out"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:
@@ -211,9 +209,6 @@ class ClusterNode:
     def _opens_logs(self) -> bool:
         return self.node is None
 
-    def _is_outdated(self, theirs: NodeHello) -> bool:
-        return is_wound_back(self._begun.metadata.image, theirs.incarnation, theirs.starts)
-
     def _starts(self) -> Shown:
         return Shown.of(self._begun.identity).starts_only()
 
@@ -221,27 +216,6 @@ class ClusterNode:
         """Return the region's feature level; None while this folder has seen nothing of its region."""
         image = self._begun.metadata.image
         return image.feature_level if image.version else None
-
-    def _note_shut_out(self, code: str) -> None:
-        self._shut_out_by = code
-        self._shut_out.set()
-
-    async def _end_when_shut_out(self) -> None:
-        await self._shut_out.wait()  # INV-CNN4
-        config = self.config
-        if self._shut_out_by == OUTDATED_FOLDER:
-            raise NodeRefused(self._outdated())
-        if self._shut_out_by == NEWER_LEVEL:
-            raise NodeRefused(
-                f"node {config.own_node.node_id} does not know the feature level of region {config.region}, as another node of it"
-                f" says: this version knows {told(self._levels)}. Install the version that the other nodes run, or a newer one, and"
-                " start it again; nothing is to be done to its data_dir"
-            )
-        raise NodeRefused(
-            f"node {config.own_node.node_id} was removed from region {config.region} with the data folder that it has"
-            f" ({config.data_dir}), as another node of the region says. It takes part in nothing any more. If it is to be part of the"
-            " region again, move that folder away and start it with an empty one: it joins as a new member, and copies everything"
-        )
 
     def _outdated(self) -> str:
         """Let no later start ask again: often enough started, it could not be told from one that continues (INV-CNN5)."""

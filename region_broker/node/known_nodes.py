@@ -33,6 +33,15 @@ class KnownNodes:
         nodes = self._known.own.nodes
         return next((split(each.peer) for each in nodes if each.node_id == member.node_id), None)
 
+    @property
+    def config(self) -> NodeConfig:
+        """Return what this node's file says."""
+        return self._config
+
+    def ids(self) -> frozenset[int]:
+        """Return the ids of all of them."""
+        return frozenset(node.node_id for node in self._known.own.nodes)
+
     def count(self) -> int:
         """Return how many nodes the region has, or is to have by a file; one that was added counts once it has registered."""
         return len({node.node_id for node in self._known.own.nodes} - self._not_come)

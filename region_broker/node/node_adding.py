@@ -5,6 +5,7 @@ INV-NAD2  a node is added only where the region could start anew with it: its id
           and at its address nobody answers but that very node, of this cluster and region
 INV-NAD3  the addition is durable before it is answered, and before a region of one node turns into one of several (`turn`): a process
           that ends in between is started anew as one of several (`growing_node`)
+INV-NAD4  where nobody leads the quorum an addition is refused at once, and changes nothing: it would wait for one, and its outcome be unknown
 
 It gives nobody a vote, and nobody waits for the new node: it joins when it is started, by itself.
 Not here: what is refused by the metadata (`controller.cluster_nodes`), the new node's file (`config.region_growth`), routes (`http_api`).
@@ -31,6 +32,7 @@ from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.routes_cluster import AddNodeBody
 from region_broker.node.storage import Ports, Storage
+from region_broker.region.cluster.cluster_orders import NO_QUORUM, WITHOUT_QUORUM
 from region_broker.region.cluster.standing import NodeStanding
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.node_protocol import REPLICA, NodeHello
@@ -74,6 +76,7 @@ class NodeAdding:
             raise CommandRefused(BAD_NODE, f"nothing was added: {error}") from error
         is_known = image.added_nodes.get(node.node_id) == command.node
         if not is_known:
+            self._judge_quorum()
             metadata_commands.apply(image, command)
             await self._look(node, unreached=wanted.unreached)
         if not (dry_run or is_known):
@@ -89,6 +92,11 @@ class NodeAdding:
             "nodes": sorted({*(each.node_id for each in config.own.nodes), node.node_id}),
             "config": file,
         }
+
+    def _judge_quorum(self) -> None:
+        """Refuse at once what nobody can make durable now (INV-NAD4)."""
+        if self._parts.storage.metadata.group.leader is None:
+            raise CommandRefused(NO_QUORUM, f"nothing was added: {WITHOUT_QUORUM}")
 
     def _node(self, wanted: AddNodeBody, config: NodeConfig) -> RegionNode:
         own = config.own_node

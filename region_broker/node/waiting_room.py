@@ -58,9 +58,15 @@ class WaitingRoom:
         silent = [each.node_id for each in voters if not self._hears(each)]
         asked = silent or [node.node_id for node in self._config.siblings]
         names = ", ".join(map(str, sorted(asked)))
+        way_out = (
+            "Start them; where they run, their logs and tidemark cluster status there say more (docs/runbooks/quorum_lost.md). The region"
+            " is not new: do not run tidemark init"
+            if begun.identity.history is not None or begun.metadata.image.version
+            else "If the region is new, run tidemark init once, at one of its nodes, while that one is stopped"
+        )
         return (
             f"this node waits for the quorum of region {region}: most of its voters must run, and nodes {names} have not come in,"
-            " or lead nothing. If the region is new, run tidemark init once, at one of its nodes, while that one is stopped"
+            f" or lead nothing. {way_out}"
         )
 
     def _is_led(self) -> bool:

@@ -38,7 +38,10 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 _NOT_READ: Final = " What came behind them was not read any more."
 _REFUSED: Final = re.compile(r"encountered error: (?P<why>Broker: .*?) \(actions")
 _DISK: Final = "Disk error"
-_REGION_HINT: Final = "; `tidemark region status` says which region takes writes, or why none does"
+_REGION_HINT: Final = (
+    "; `tidemark region status` says which region takes writes, or why none does; where it has several nodes, `tidemark cluster status` says"
+    " whether they have a quorum, and who leads"
+)
 _STORAGE_HINT: Final = (
     "; the broker's disk is full or failing: see its /readyz, and docs/runbooks/disk_full.md"
 )

@@ -38,6 +38,11 @@ from region_broker.region.cluster.cluster_view import ClusterView
 from region_broker.region.cluster.controller_driver import ControllerDriver
 
 ORDER_MS_MAX: Final = 10_000
+NO_QUORUM: Final = "no-quorum"
+WITHOUT_QUORUM: Final = (
+    "nobody leads the quorum, as far as this node hears, so nothing can be changed: most of its voters must run"
+    " (tidemark cluster quorum; docs/runbooks/quorum_lost.md)"
+)
 _AGAIN_MS: Final = 50
 _NO_TICKET: Final = 0
 
@@ -102,9 +107,8 @@ class ClusterOrders:
             return
         if group.leader is None:
             raise ClusterOrderRefused(
-                "no-quorum",
-                "nobody leads the quorum, as far as this node hears, so nothing can be changed: most of its voters must run"
-                " (tidemark cluster quorum; docs/runbooks/quorum_lost.md)",
+                NO_QUORUM,
+                WITHOUT_QUORUM,
             )
         url = self._view.http_of(group.leader.node_id)
         raise ClusterOrderRefused(
@@ -257,5 +261,5 @@ def _judge(answer: OrderAnswered) -> None:
     if answer.outcome is Outcome.UNKNOWN:
         text = f"{answer.text}; it may still take effect: see tidemark cluster status"
         raise ClusterOrderRefused("outcome-unknown", text, unknown=True)
-    code = "no-quorum" if answer.text == NOT_LEADING else "refused"
+    code = NO_QUORUM if answer.text == NOT_LEADING else "refused"
     raise ClusterOrderRefused(code, answer.text)

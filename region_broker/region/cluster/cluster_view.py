@@ -148,6 +148,17 @@ class ClusterView:
             "region": parts.region,
             "node_id": parts.me.node_id,
             "nodes": [_node_row(node, leadership, followers, serving) for node in self._nodes()],
+            "awaited": [
+                {
+                    "node_id": each.node_id,
+                    "kafka": each.kafka,
+                    "peer": each.peer,
+                    "http": f"http://{each.http}",
+                    "rack": each.rack,
+                }
+                for key, each in sorted(parts.metadata.image.added_nodes.items())
+                if key not in parts.metadata.image.nodes
+            ],
             "leadership": _leadership_row(leadership),
             "spread": {**self._spread(), "waiting": parts.spread_waits()},
             "quorum": self._quorum(),

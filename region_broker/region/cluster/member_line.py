@@ -60,19 +60,19 @@ class LineParts:
     chance: Chance
     address_of: AddressOf
     watcher: Watcher
-    on_shut_out: Callable[[str], None] = lambda _code: None
-    """Called when a member says that the region goes on without this node's folder, with the code of why."""
+    on_shut_out: Callable[[ShutOut], None] = lambda _error: None
+    """Called when a member says that the region goes on without this node's folder, with its refusal."""
     on_damage: Callable[[Member, bool], None] = lambda _member, _damaged: None
     """Called with what a member says of its damage (INV-CV5), each time."""
 
     def where(self, member: Member) -> tuple[str, int] | None:
         """Return where to connect to a member, None for one that is not to be spoken to."""
-        return None if self.standing.is_removed(member) else self.address_of(member)
+        return None if self.standing.is_gone(member) else self.address_of(member)
 
     def note_refusal(self, error: Exception) -> None:
         """Take note of why a handshake failed."""
         if isinstance(error, ShutOut):
-            self.on_shut_out(error.code)
+            self.on_shut_out(error)
 
 
 class Backoff:

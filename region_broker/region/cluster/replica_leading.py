@@ -35,6 +35,7 @@ from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
 from region_broker.region.cluster.replica_logs import LogSet, history_of
 from region_broker.region.cluster.replica_messages import (
+    CONNECTION_ENDED,
     LEADS_ANEW,
     NOT_LEADING,
     OTHER_LEADER_EPOCH,
@@ -425,8 +426,11 @@ class ReplicaLeading:
         """Send what a follower lacks, as soon as there is something. Raises `PeerRefused`."""
         term = self._admit(session, message.leader_epoch)
         following = term.follower(session, self._session)
-        if not term.has(session):  # INV-RLD7
-            raise PeerRefused(NOT_LEADING, "the connection ended before this was begun")
+        # 1. A fetch is read. 2. Its connection ends, which is told (INV-RLD7). 3. Only then its task begins.
+        if not term.has(session):
+            raise PeerRefused(
+                CONNECTION_ENDED, f"the connection of node {session.member} has ended"
+            )
         for topic_id, number in message.forgotten:
             following.forget(LogKey(topic_id, number))
         for place in message.positions:

@@ -28,6 +28,7 @@ NOT_LEADING: Final = "not-leading"
 OTHER_LEADER_EPOCH: Final = "other-leader-epoch"
 UNKNOWN_FOLLOWER: Final = "unknown-follower"
 OUT_OF_RANGE: Final = "out-of-range"
+CONNECTION_ENDED: Final = "connection-ended"
 LEADS_ANEW: Final = "leads-anew"
 OTHER_LINEAGE: Final = "other-lineage"
 

@@ -327,11 +327,7 @@ class LeaderTerm:
         """Take in how far a follower is durable, where its logs start, and which have stopped there."""
         self._heard_ms[session.member] = self._parts.clock.monotonic_ms()
         lacking, durable_ends = lacking_of(message), offsets_of(message.durable_ends)
-        following = self._followers.get(session)
-        if (
-            following is not None
-        ):  # else its connection has ended: what it says counts for nothing below, too
-            following.durable(durable_ends)
+        self._followers[session].durable(durable_ends)
         if lacking:
             _log.error(
                 "%d logs of node %s have stopped, or did not open (%s first): it is not in sync until it has copied them again",

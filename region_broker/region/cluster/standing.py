@@ -1,7 +1,7 @@
 """Who this node is among the nodes of its region, and whom it talks to.
 
 INV-CLH1  a node talks to members of its own cluster and region that the quorum has not removed, whose folders know their newest
-          start that it knows, at a feature level that it knows, and not to whoever says that it is this member: a copy of its folder runs elsewhere. Both sides judge
+          start that it knows, whose place no other folder took (INV-FRP1), at a feature level that it knows, and not to whoever says that it is this member: a copy of its folder runs elsewhere. Both sides judge
 Not here: the messages (`region.peers.node_protocol`), who tells that a member is removed.
 """
 
@@ -20,10 +20,12 @@ from region_broker.region.peers.node_protocol import (
     OTHER_REGION,
     OUTDATED_FOLDER,
     REMOVED_MEMBER,
+    REPLACED_MEMBER,
     SAME_MEMBER,
     NodeHello,
 )
 from region_broker.region.peers.protocol import OTHER_CLUSTER, PeerRefused
+from region_broker.region.peers.replacement import Replacement
 
 NODE_IDS: Final = range(2**31)
 
@@ -41,6 +43,8 @@ class NodeStanding:
     member: Member
     life: UUID
     is_removed: Callable[[Member], bool]
+    replaced: Callable[[Member], Replacement | None] = lambda _member: None
+    """On which grounds this node says that another folder took the place of a member's (INV-FRP1)."""
     levels: range = SUPPORTED
     finalized: Callable[[], int | None] = lambda: None
     starts: Callable[[], Shown | None] = lambda: None
@@ -51,6 +55,10 @@ class NodeStanding:
     """Whether the quorum is known to know a later start of the folder of whoever says that."""
     is_damaged: Callable[[], bool] = lambda: False
     """Whether this node had better not lead (INV-CV5)."""
+
+    def is_gone(self, member: Member) -> bool:
+        """Return whether the region goes on without that folder: it was removed, or replaced."""
+        return self.is_removed(member) or self.replaced(member) is not None
 
     def hello(self) -> NodeHello:
         """See `NodeIdentity`."""
@@ -124,6 +132,13 @@ class NodeStanding:
             return PeerRefused(
                 REMOVED_MEMBER,
                 f"the quorum has removed node {member}: empty its folder, and let it join as a new member",
+            )
+        replacement = self.replaced(member)
+        if replacement is not None:
+            return PeerRefused(
+                REPLACED_MEMBER,
+                f"folder {replacement.successor} took the place of that of node {member}: empty it, and let it join as a new member",
+                replacement,
             )
         if self.is_outdated(theirs):
             return PeerRefused(

@@ -245,6 +245,8 @@ class PeerTransport:
         return Probed(damaged=self._parts.standing.is_damaged())
 
     def _expect_member(self, session: NodeSession) -> None:
-        """Raise `PeerProtocolError` for a member that was removed since it came in."""
-        if self._parts.standing.is_removed(session.member):
-            raise PeerProtocolError(f"the quorum has removed node {session.member}")
+        """Raise `PeerProtocolError` for a member that was removed, or replaced, since it came in: it hears why as it comes again."""
+        if self._parts.standing.is_gone(session.member):
+            raise PeerProtocolError(
+                f"the region goes on without the folder of node {session.member}"
+            )

@@ -95,7 +95,7 @@ class PeerCalls:
             self._waiting.pop(correlation_id, None)
         if frame.kind is FrameKind.REFUSAL:
             refusal = self._decode(frame, Refusal)
-            raise PeerRefused(refusal.code, refusal.reason)
+            raise PeerRefused(refusal.code, refusal.reason, refusal.replacement)
         return self._decode(frame, answer_type), frame.attachment
 
     def _decode(self, frame: Frame, message_type: type[AnyMessage]) -> AnyMessage:

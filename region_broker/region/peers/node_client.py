@@ -57,7 +57,7 @@ class NodeClient(PeerCalls):
             theirs = await self._within(CONNECT_TIMEOUT_S, ours, NodeHello)
         except PeerRefused as refused:
             if refused.code in FOR_GOOD:
-                raise ShutOut(refused.code, refused.reason) from refused
+                raise ShutOut(refused.code, refused.reason, refused.replacement) from refused
             raise
         objection = identity.objection(theirs)
         if objection is not None:

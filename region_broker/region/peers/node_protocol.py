@@ -18,11 +18,13 @@ OTHER_MEMBER: Final = "other-member"
 SAME_MEMBER: Final = "same-member"
 FEATURE_LEVEL: Final = "feature-level"
 REMOVED_MEMBER: Final = "removed-member"
+REPLACED_MEMBER: Final = "replaced-member"
+"""Another folder took the place of that of the other one; the refusal has the grounds (`Replacement`)."""
 OUTDATED_FOLDER: Final = "outdated-folder"
 """The region knows a later start of the folder."""
 NEWER_LEVEL: Final = "newer-feature-level"
 """The region is at a feature level that the code of the other one does not know (INV-FL3)."""
-FOR_GOOD: Final = frozenset({REMOVED_MEMBER, OUTDATED_FOLDER, NEWER_LEVEL})
+FOR_GOOD: Final = frozenset({REMOVED_MEMBER, REPLACED_MEMBER, OUTDATED_FOLDER, NEWER_LEVEL})
 """Refusals that no time mends: `ShutOut`."""
 
 Purpose: TypeAlias = Literal["raft", "replica", "forward", "statements", "leading"]

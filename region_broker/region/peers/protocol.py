@@ -30,6 +30,7 @@ from geo_replicator.folder_life import Shown
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import Buffer
+from region_broker.region.peers.replacement import Replacement
 
 PREFACE: Final = b"TIDEMARK/1\n"
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -46,11 +47,12 @@ class PeerProtocolError(Exception):
 class PeerRefused(Exception):
     """The other side understood and refused: `code` is for programs (kebab-case), `reason` for people."""
 
-    def __init__(self, code: str, reason: str) -> None:
-        """Keep `code` beside the text."""
+    def __init__(self, code: str, reason: str, replacement: Replacement | None = None) -> None:
+        """Keep `code` beside the text, and the grounds of a refusal that has some."""
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.replacement = replacement
 
 
 class ShutOut(PeerRefused):
@@ -121,10 +123,11 @@ class Hello(PeerMessage, frozen=True, kw_only=True):
 
 
 class Refusal(PeerMessage, frozen=True, kw_only=True):
-    """The answer to a request that was understood and refused."""
+    """The answer to a request that was understood and refused; an older version tells no grounds, and takes none."""
 
     code: str
     reason: str
+    replacement: Replacement | None = None
 
 
 class PeerIdentity(Protocol):

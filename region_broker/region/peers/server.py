@@ -342,7 +342,7 @@ class _Connection:
 
     def _refuse(self, frame: Frame, refused: PeerRefused) -> bool:
         _log.warning("peer %s refused: %s", self._stream.peer, refused)
-        refusal = Refusal(code=refused.code, reason=refused.reason)
+        refusal = Refusal(code=refused.code, reason=refused.reason, replacement=refused.replacement)
         self._stream.write(*encode_frame(FrameKind.REFUSAL, frame.correlation_id, refusal))
         return False
 

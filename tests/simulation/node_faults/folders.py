@@ -34,6 +34,7 @@ COPY_SHARE: Final = 0.5
 TOPIC_ID_DIGITS: Final = 32
 OLDER: Final = "is an older copy"
 REMOVED: Final = "was removed from region"
+REPLACED: Final = "took the place of it"
 
 
 class Part(StrEnum):
@@ -74,7 +75,7 @@ async def older(stage: Stage, name: str, _for_s: float, chance: Random) -> None:
         restore(stage.nodes[name], own[0])
         last = stage.nodes[name].member.node
         must = own[1] is not None and last is not None and last is not own[1]
-    refused = await _judged_by_its_region(stage, name, OLDER, REMOVED)
+    refused = await _judged_by_its_region(stage, name, OLDER, REMOVED, REPLACED)
     if not refused and must and name in stage.running:
         stage.blame(f"{name} takes part with an older copy of its folder (INV-NFF1)")
     if name not in stage.running and not stage.unsound(name):

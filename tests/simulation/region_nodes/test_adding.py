@@ -9,6 +9,7 @@ from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.refusals import CommandRefused
 from region_broker.node.cluster_node import ClusterNode
 from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
+from tests.simulation.region_cluster import region_cluster
 from tests.simulation.region_nodes.growing import GrowingRegion, addresses, wanted
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -132,3 +133,20 @@ async def test_INV_NAD2_a_region_of_an_older_level_says_what_to_do(tmp_path: Pat
         assert (await region.add(2, region.first))["changed"]
     finally:
         await region.stop()
+
+
+async def test_INV_NAD4_without_a_quorum_nothing_is_added_and_that_is_said_at_once(
+    tmp_path: Path,
+) -> None:
+    async with region_cluster(tmp_path, 65) as cluster:
+        left, *others = cluster.nodes.values()
+        group = left.node.storage.metadata.group
+        await cluster.until(lambda: len(group.membership.voters) == 3, "three vote")
+        for other in others:
+            await other.kill()
+        await cluster.until(lambda: group.leader is None, "nobody leads the quorum")
+        adding = left.node.adding.add(wanted(4), dry_run=False)
+        with pytest.raises(CommandRefused, match="nobody leads the quorum") as refused:
+            await left.as_process(adding)
+        assert refused.value.code == "no-quorum"
+        assert left.node.storage.metadata.image.added_nodes == {}

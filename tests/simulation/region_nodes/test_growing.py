@@ -169,9 +169,11 @@ async def test_INV_CNN6_a_fourth_node_is_known_to_all_that_run_and_joins(tmp_pat
         follower = next(node for node in region.nodes.values() if node.runs and node is not leader)
         told = await region.add(4, follower)
         assert (told["turns"], told["nodes"]) == (False, [1, 2, 3, 4])
+        assert awaited(follower) == [4], "it has not come yet"
         await more_written(region, writers)
         await region.grower(4).start()
         await region.joined(4)
+        assert awaited(follower) == []
         await more_written(region, writers)
         assert [node.node for node in region.nodes.values() if node.runs][:3] == lives
         assert [writer.errors for writer in writers] == [[], []]
@@ -200,6 +202,13 @@ async def test_INV_CLO4_a_node_that_was_added_by_mistake_is_taken_back_while_it_
         await more_written(region, writers)
         assert [writer.errors for writer in writers] == [[], []]
         await close(region, writers)
+
+
+def awaited(node: Member) -> list[int]:
+    """Return which nodes were added and have not come, as a node tells."""
+    operating = node.node.operating
+    assert operating is not None
+    return [row["node_id"] for row in operating.describe()["awaited"]]
 
 
 def copying_of(region: GrowingRegion, node_id: int) -> dict[str, Any]:

@@ -33,6 +33,7 @@ async def test_a_node_that_waits_for_its_quorum_says_whom_it_waits_for(tmp_path:
         assert status == 503
         assert "waits for the quorum of region eu" in checks["joined"]
         assert "nodes 1, 3 have not come in" in checks["joined"]
+        assert "If the region is new, run tidemark init once" in checks["joined"]
         metrics = (await asked(second, "/metrics")).body.decode()
         assert 'tidemark_quorum_leader_known{region="eu"} 0.0' in metrics
         assert 'tidemark_node_waits{region="eu"} 1.0' in metrics
@@ -63,6 +64,7 @@ async def test_of_the_voters_only_those_are_named_that_are_not_there(tmp_path: P
         await third.begin()
         _, checks = await ready(third)
         assert "nodes 1, 2 have not come in" in checks["joined"]
+        assert "do not run tidemark init" in checks["joined"], "it knows its region"
     finally:
         await cluster.stop()
 

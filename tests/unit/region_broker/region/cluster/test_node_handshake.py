@@ -37,6 +37,7 @@ from region_broker.region.peers.protocol import (
     decode_message,
     encode_frame,
 )
+from region_broker.region.peers.replacement import Replacement
 from region_broker.region.peers.server import PeerServer, PeerSettings
 from region_broker.region.peers.sessions import NodeSession, PeerSession, Reply
 from tests.fixtures.cluster_images import starts
@@ -100,6 +101,13 @@ def is_older(theirs: NodeHello) -> bool:
     return theirs.starts == OLDER
 
 
+REPLACED = {
+    member(8): Replacement(
+        cluster_id="c", region="eu", node_id=1, incarnation=ONE.incarnation, leader_id=1, metadata_version=7,
+        successor=UUID(int=88), is_removed=False, unclean=0,
+    )
+}  # fmt: skip
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "other-cluster": ({"cluster_id": "another"}, "belongs to cluster"),
     "other-region": ({"region": "us"}, "nodes of two regions say Hello"),
@@ -111,6 +119,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "an address of another node leads here",
     ),
     "removed-member": ({"member": Member(9, UUID(int=9))}, "let it join as a new member"),
+    "replaced-member": ({"member": member(8)}, "took the place of that of node 8"),
     "outdated-folder": ({"starts": lambda: OLDER}, "is an older copy"),
     "other-member": ({"member": Member(-1, UUID(int=9))}, "no id of a node"),
 }
@@ -123,7 +132,9 @@ def other(said: dict[str, Any]) -> NodeStanding:
 
 def first_node(settings: PeerSettings | None = None) -> NodeSide:
     removed = {Member(9, UUID(int=9))}
-    standing = standing_of(ONE, is_removed=removed.__contains__, is_outdated=is_older)
+    standing = standing_of(
+        ONE, is_removed=removed.__contains__, is_outdated=is_older, replaced=REPLACED.get
+    )
     return real_node({}, standing, settings)
 
 
@@ -135,6 +146,7 @@ async def test_INV_CLH1_the_listener_refuses_by_name(name: str) -> None:
         refused = await refusal_of(node.addresses[ONE], Blind(other(said)))
         assert refused.code == name.split(maxsplit=1)[0]
         assert reason in refused.reason
+        assert refused.replacement == REPLACED.get(other(said).member), "INV-FRP2: with its grounds"
         async with handshaken(node.addresses[ONE], standing_of(TWO)) as (_, theirs):
             assert theirs == standing_of(ONE).hello()
     assert node.watched.heard == {TWO: 1}, "who is refused is not heard"
@@ -182,7 +194,9 @@ def test_INV_FL3_both_codes_must_know_the_level_of_either_region() -> None:
 async def test_INV_CLH1_so_does_whoever_calls(name: str) -> None:
     said, reason = REFUSED[name]
     removed = {Member(9, UUID(int=9))}
-    me = standing_of(ONE, is_removed=removed.__contains__, is_outdated=is_older)
+    me = standing_of(
+        ONE, is_removed=removed.__contains__, is_outdated=is_older, replaced=REPLACED.get
+    )
     async with answering(other(said).hello) as address:
         refused = await refusal_of(address, me)
         assert refused.code == name.split(maxsplit=1)[0]

@@ -41,6 +41,7 @@ from region_broker.region.peers.protocol import (
     decode_message,
     encode_frame,
 )
+from region_broker.region.peers.replacement import Replacement
 from tests.fixtures.region_nodes import (
     Addresses,
     NodeSide,
@@ -221,6 +222,27 @@ async def test_a_member_that_is_removed_while_it_is_connected_is_left_with_its_n
         removed.add(TWO)
         two.notify("metadata", GOOD)
         assert await two.is_left()
+    assert len(arrived) == 1
+
+
+async def test_so_is_a_member_whose_place_another_folder_takes_meanwhile() -> None:
+    replaced: dict[Member, Replacement] = {}
+    one = real_node({}, standing_of(ONE, replaced=replaced.get))
+    arrived = one.received("metadata")
+    async with running(one):
+        two = await ByHand.of(one, TWO)
+        two.notify("metadata", GOOD)
+        await until(lambda: bool(arrived), "it arrives")
+        replaced[TWO] = Replacement(
+            cluster_id="c", region="eu", node_id=1, incarnation=ONE.incarnation, leader_id=1, metadata_version=7,
+            successor=UUID(int=88), is_removed=False, unclean=0,
+        )  # fmt: skip
+        two.notify("metadata", GOOD)
+        assert await two.is_left()
+        again = await ByHand.of(one, TWO)
+        refusal = decode_message(again.answer, Refusal)
+        assert (refusal.code, refusal.replacement) == ("replaced-member", replaced[TWO])
+        assert await again.is_left()
     assert len(arrived) == 1
 
 

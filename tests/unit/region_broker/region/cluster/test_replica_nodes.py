@@ -22,9 +22,13 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import Origin
 from region_broker.region.cluster.replica_following import TICK_MS
 from region_broker.region.cluster.replica_leading import LeadingParts, ReplicaLeading
+from region_broker.region.cluster.replica_messages import ReplicaFetch
 from region_broker.region.cluster.replica_readers import ReplicaReaders
+from region_broker.region.peers.protocol import PeerRefused
+from region_broker.region.peers.sessions import NodeSession
 from region_broker.replication.following import FETCHES_IN_FLIGHT
 from tests.fixtures.node_logs import TOPIC_ID, Topic, append_marker, batch
+from tests.fixtures.region_nodes import standing_of
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.simulated_loop import LoopClock, run_simulated
@@ -244,6 +248,23 @@ def test_INV_TLC6_who_had_one_node_may_have_acknowledged_on_that_one_alone() -> 
         for grown in ({"grown_to": 3}, {"node_start_count": 1}):  # the latter at feature level 1
             region.image = msgspec.structs.replace(founded, **grown)
             assert leading.acknowledged_on() == 1
+
+    live(life)
+
+
+def test_INV_RLD2_a_request_that_begins_behind_the_end_of_its_connection_is_refused() -> None:
+    """1. A follower's fetch is read. 2. Its connection ends. 3. The task that answers the fetch begins."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, two, _ = await region.start()
+        leadership = region.image.leadership
+        assert leadership is not None
+        asks = ReplicaFetch(leader_epoch=leadership.leader_epoch, bytes_max=1_000, wait_ms_max=0)
+        session = NodeSession(999, "two", standing_of(two.member).hello(), lambda: None)
+        session.end()
+        with pytest.raises(PeerRefused) as refused:
+            await one.leading.fetch(session, asks, memoryview(b""))
+        assert refused.value.code == "connection-ended"
 
     live(life)
 
