@@ -6,14 +6,16 @@ Not here: which node, and when (`stage`, `chaos.regions.stage`).
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import IO
 
 from chaos.nodes.disks import FailingDisks, SmallDisks
 from chaos.nodes.network import NodeNetworks
-from chaos.nodes.plan import LASTING_FAULTS, NETWORK_FAULTS, Fault
+from chaos.nodes.plan import NETWORK_FAULTS, Fault
 from region_broker.workbench.local_cluster import LocalCluster, NodeProcess
+
+_Way = Callable[[str], None]
 
 
 class LastingFaults:
@@ -23,16 +25,25 @@ class LastingFaults:
         """Make them for each node that is planned, before any is started; raises OSError."""
         self._cluster = cluster
         names = [node.name for node in cluster.plan.nodes]
-        self._networks = NodeNetworks(names) if set(NETWORK_FAULTS) & set(faults) else None
-        self._small = self._failing = None
+        self._networks: NodeNetworks | None = None
+        self._small: SmallDisks | None = None
+        self._failing: FailingDisks | None = None
+        self._ways: dict[Fault, tuple[_Way, _Way]] = {}
+        """How each fault is done to a node, and how it is taken back."""
+        if set(NETWORK_FAULTS) & set(faults):
+            networks = self._networks = NodeNetworks(names)
+            self._ways[Fault.CUT] = networks.cut, networks.heal
+            self._ways[Fault.PART] = networks.part, networks.join
         if Fault.FULL in faults:
             data_dirs = {name: cluster.data_dir(name) for name in names}
-            self._small = SmallDisks(folder / "disks", data_dirs)
+            small = self._small = SmallDisks(folder / "disks", data_dirs)
+            self._ways[Fault.FULL] = small.fill, small.free
         if Fault.EIO in faults:
-            self._failing = FailingDisks(folder / "disks", names)
+            failing = self._failing = FailingDisks(folder / "disks", names)
+            self._ways[Fault.EIO] = failing.fail, failing.mend
         if self._networks is not None:
             cluster.plan = self._networks.placed(cluster.plan)
-        if set(faults) & set(LASTING_FAULTS):
+        if self._ways:
             cluster.start_by(self._start_process)
 
     def _start_process(self, command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
@@ -48,40 +59,12 @@ class LastingFaults:
         )  # fmt: skip
 
     def begin(self, fault: Fault, name: str) -> None:
-        """Let one of `LASTING_FAULTS` befall a node."""
-        match fault:
-            case Fault.CUT:
-                assert self._networks is not None
-                self._networks.cut(name)
-            case Fault.PART:
-                assert self._networks is not None
-                self._networks.part(name)
-            case Fault.FULL:
-                assert self._small is not None
-                self._small.fill(name)
-            case Fault.EIO:
-                assert self._failing is not None
-                self._failing.fail(name)
-            case Fault.KILL | Fault.PAUSE | Fault.RESTART:
-                raise AssertionError(f"{fault.name} does not last")
+        """Let one of the faults that this was made for befall a node."""
+        self._ways[fault][0](name)
 
     def end(self, fault: Fault, name: str) -> None:
         """Take it back. A node whose disk it was must be started anew."""
-        match fault:
-            case Fault.CUT:
-                assert self._networks is not None
-                self._networks.heal(name)
-            case Fault.PART:
-                assert self._networks is not None
-                self._networks.join(name)
-            case Fault.FULL:
-                assert self._small is not None
-                self._small.free(name)
-            case Fault.EIO:
-                assert self._failing is not None
-                self._failing.mend(name)
-            case Fault.KILL | Fault.PAUSE | Fault.RESTART:
-                raise AssertionError(f"{fault.name} does not last")
+        self._ways[fault][1](name)
 
     def close(self) -> None:
         """Let the disks go, once no node runs."""

@@ -50,6 +50,11 @@ def in_sync_in_all(image: MetadataImage) -> tuple[Member, ...]:
     return tuple(sorted(set.intersection(*sets)))
 
 
+def is_waited_for(image: MetadataImage, member: Member) -> bool:
+    """Return whether others would wait for the member, were it gone: it is in sync in a replica group, and not alone."""
+    return any(member in row.in_sync and len(row.in_sync) > 1 for row in groups_of(image).values())
+
+
 def where_not(image: MetadataImage, member: Member) -> str:
     """Return in which data groups the member is not in sync, to be read behind what it lacks; "" while leaders are not spread."""
     lacking = [

@@ -176,13 +176,6 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return who leads a log, and who is in sync; None where nobody was ever elected."""
         return self.leadership_in(self.group_of(key))
 
-    def is_waited_for(self, member: Member) -> bool:
-        """Return whether others would wait for the member, were it gone: it is in sync in a replica group, and not alone."""
-        rows = (self.leadership, *(self.spread.groups.values() if self.spread is not None else ()))
-        return any(
-            row is not None and member in row.in_sync and len(row.in_sync) > 1 for row in rows
-        )
-
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """Return the topic with that id, or None."""
         return self._topics_by_id.get(topic_id)

@@ -29,6 +29,7 @@ from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_nodes import WOUND_BACK
 from region_broker.controller.feature_levels import SUPPORTED
+from region_broker.controller.group_rows import is_waited_for
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused, birth_of
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
@@ -359,7 +360,7 @@ class ClusterNode:
 
     def _is_needed(self, image: MetadataImage) -> bool:
         """Return whether the others would wait for this node, were it gone now."""
-        return image.is_waited_for(self._begun.member)
+        return is_waited_for(image, self._begun.member)
 
     async def _hand_quorum_over(self) -> None:
         """Let the voter lead that has most of the log and was heard last; who is alone, or fails, leads on until it is gone."""

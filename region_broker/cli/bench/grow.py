@@ -25,7 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.bench.figures import MEGA, BenchFailed, percentile
 from region_broker.cli.bench.raw_node import until_acknowledged
-from region_broker.cli.bench.size import PARTITIONS_PER_TOPIC, Figure, Say, late_looks
+from region_broker.cli.bench.size import PARTITIONS_PER_TOPIC, Figure, Say, late_looks, topics_of
 from region_broker.cli.bench.stage import TIMEOUT_S, client, cost_of
 from region_broker.ports.system.clock import SystemClock
 from region_broker.records.batches import Record, build_batch
@@ -121,11 +121,7 @@ class GrowBench:
         self._region = cluster.plan.regions[0]
         self._pids = {node.name: cluster.pids(node.name)[0] for node in self._region.nodes}
         self._led_at = ""
-        count = plan.partition_count
-        self._topics = {
-            f"grow-{first:05d}": range(min(PARTITIONS_PER_TOPIC, count - first))
-            for first in range(0, count, PARTITIONS_PER_TOPIC)
-        }
+        self._topics = topics_of("grow", plan.partition_count)
 
     def figures(self) -> Iterator[Figure]:
         """Measure. Raises `BenchFailed`."""

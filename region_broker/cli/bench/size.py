@@ -78,6 +78,14 @@ class Figure:
         }  # fmt: skip
 
 
+def topics_of(name: str, partition_count: int) -> dict[str, range]:
+    """Return the topics that so many partitions make, with the partitions of each; their names begin with `name`."""
+    return {
+        f"{name}-{first:05d}": range(min(PARTITIONS_PER_TOPIC, partition_count - first))
+        for first in range(0, partition_count, PARTITIONS_PER_TOPIC)
+    }
+
+
 class SizeBench:
     """Measures a cluster that was started for that, and of which nobody else knows. The first region is the primary."""
 
@@ -90,11 +98,7 @@ class SizeBench:
         # Records of now: a segment whose first one is older than `segment.ms` is full at the first append of a life.
         now_ms = SystemClock().wall_ms()
         self._batch = build_batch([Record(None, b"x" * 100, timestamp_ms=now_ms)])
-        count = plan.partition_count
-        self._places = {
-            f"size-{first:05d}": range(min(PARTITIONS_PER_TOPIC, count - first))
-            for first in range(0, count, PARTITIONS_PER_TOPIC)
-        }
+        self._places = topics_of("size", plan.partition_count)
         self._led_at = ""
         self._one = {next(iter(self._places)): range(1)}
 

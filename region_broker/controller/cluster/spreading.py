@@ -2,9 +2,9 @@
 
 INV-SPK1  leaders are spread only where an operator wants it, the region acts and this node leads it, nothing is in trouble here, and for
           `steady_ms` the same nodes, at least two and all that may lead, have been in sync
-INV-SPK2  they are gathered where that is not wanted any more; at once where a log here has stopped or is damaged, or who leads a group is about to
-          stop and nobody may be elected in its place; and behind a while where
-          too few are in sync in all groups, where the sets differ, where a group has no leader and nobody may be elected, where there are more or fewer nodes than groups, and where the list
+INV-SPK2  they are gathered where that is not wanted any more; at once where a log here has stopped or is damaged, or who leads a group is
+          about to stop and nobody may be elected in its place; and behind a while where too few are in sync in all groups, where the sets
+          differ, where a group has no leader and nobody may be elected, where there are more or fewer nodes than groups, and where the list
           of topics is not what it would be
 INV-SPK3  each spread that ends in less than `forgiven_ms` doubles the pause before the next one, up to `pause_max_ms`, unless nobody wanted
           it any more: each takes leader epochs, of which there are 65,535 in a region epoch

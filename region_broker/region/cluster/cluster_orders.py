@@ -106,10 +106,7 @@ class ClusterOrders:
         if group.leads:
             return
         if group.leader is None:
-            raise ClusterOrderRefused(
-                NO_QUORUM,
-                WITHOUT_QUORUM,
-            )
+            raise ClusterOrderRefused(NO_QUORUM, WITHOUT_QUORUM)
         url = self._view.http_of(group.leader.node_id)
         raise ClusterOrderRefused(
             "other-node",

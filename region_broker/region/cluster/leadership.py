@@ -118,8 +118,9 @@ class LeadershipDriver:
         self._parts = parts
         self._changed = asyncio.Event()
         self._led: LeaderEpoch = NO_LEADER_EPOCH
-        self._given_up: LeaderEpoch | None = None
         """The last leader epoch that this process led in, or leads in."""
+        self._given_up: LeaderEpoch | None = None
+        """The last one that it gave up (INV-LSH8)."""
         self.leads: LeaderEpoch | None = None
         """Under which leader epoch this node leads, or is about to."""
         self.follows = False

@@ -24,6 +24,7 @@ Not here: one group (`data_group`), when leaders are spread or gathered (`spread
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -386,10 +387,13 @@ class RegionGroups:
                     )
                 if self.is_damaged(partition.key):
                     return f"{partition.tp} is damaged at node {self._parts.me}"
-        for member, each in self.standings().items():
-            if each["logs_stopped"]:
-                return f"{each['logs_stopped']} logs have stopped at node {member}"
-        return None
+        stopped = Counter[Member]()
+        for leading in self._leading_now():
+            stopped.update(leading.logs_stopped())
+        return next(
+            (f"{count} logs have stopped at node {who}" for who, count in stopped.items() if count),
+            None,
+        )
 
 
 def _main_leader(image: MetadataImage) -> Member | None:

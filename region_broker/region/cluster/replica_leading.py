@@ -236,9 +236,7 @@ class ReplicaLeading:
 
     def gate_moved(self) -> None:
         """What `LeadingParts.takes_writes` returns may be another thing now: followers hear of it at once."""
-        if (
-            self._term is not None
-        ):  # sessions of one that is begun anew are told with their first answer
+        if self._term is not None:  # else it is told with the first answer of the next term
             self._term.gate_moved()
 
     async def until_committed(self) -> None:
@@ -285,6 +283,14 @@ class ReplicaLeading:
             }
             for member, each in term.core.standings(self._parts.clock.monotonic_ms()).items()
         }
+
+    def logs_stopped(self) -> dict[Member, int]:
+        """Return how many logs have stopped, or did not open, at each follower; nothing where this node does not lead."""
+        term = self._present()
+        if term is None or term.is_over:
+            return {}
+        found = term.core.standings(self._parts.clock.monotonic_ms())
+        return {member: each.logs_stopped for member, each in found.items()}
 
     def serving(self) -> frozenset[Member]:
         """Return the followers that serve readers, as they have said last; none where this node does not lead."""

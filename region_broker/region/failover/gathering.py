@@ -127,10 +127,8 @@ class Gathering:
             await self.gather()
         began_ms = self._clock.monotonic_ms()
         while not (self._leads_under() not in {None, former} and serves()):
-            leads, waited_ms = (
-                self._leads_under() is not None,
-                self._clock.monotonic_ms() - began_ms,
-            )
+            leads = self._leads_under() is not None
+            waited_ms = self._clock.monotonic_ms() - began_ms
             if waited_ms >= within_ms or (waited_ms >= ACTS_AGAIN_MS and not leads):
                 return leads and not was_due
             await self._clock.sleep_ms(LOOK_MS)

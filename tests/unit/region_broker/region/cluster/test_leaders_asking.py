@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from idempotency.identity import (
     LogKey,
-    Member,
     ProducerEpoch,
     ProducerId,
     SequenceNumber,
@@ -36,6 +35,7 @@ from tests.fixtures.cluster_images import leader_epoch, member
 from tests.fixtures.node_logs import TOPIC_ID
 from tests.fixtures.played_spread import (
     MAIN_EPOCH,
+    BegunLines,
     gathered,
     group_epoch,
     partitions_of,
@@ -49,25 +49,12 @@ PAIR = ProducerId(7), ProducerEpoch(0)
 CLIENT = Sender(0, 5, 5)
 
 
-class Lines:
-    """`LeaderLines`: what was begun, which is answered when a test says so."""
-
-    def __init__(self) -> None:
-        self.begun: list[tuple[Member, Any, Callable[[Any], None]]] = []
-        self.call: Any = None
-
-    def begin(
-        self, to: Member, message: object, _kind: object, done: Callable[[Any], None]
-    ) -> None:
-        self.begun.append((to, message, done))
-
-
 class Asker:
     """Node 2, which leads data group 1."""
 
     def __init__(self) -> None:
         self.image = spread_region(TOPIC_ID)
-        self.lines = Lines()
+        self.lines = BegunLines()
         self.side = TransactionsAsked(lambda: self.image, cast("Any", self.lines), 72)
         (self.partition,) = partitions_of(self.image, TOPIC_ID, 1)
 

@@ -1,7 +1,7 @@
 """The markers of leaders that are spread: which confirmation is believed, and what is written for whom, without a connection (ADR 53)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,6 @@ from idempotency.decision import DecisionId
 from idempotency.identity import (
     CoordinatorEpoch,
     LogKey,
-    Member,
     ProducerEpoch,
     ProducerId,
     Round,
@@ -34,6 +33,7 @@ from tests.fixtures.cluster_images import member
 from tests.fixtures.node_logs import TOPIC_ID, fixture
 from tests.fixtures.played_spread import (
     MAIN_EPOCH,
+    BegunLines,
     PlayedGroups,
     elected,
     gathered,
@@ -44,19 +44,6 @@ from tests.fixtures.played_spread import (
 from txn_coordinator.ports import MarkerOrder, MarkerResult
 
 PAIR = ProducerId(7), ProducerEpoch(0)
-
-
-class Lines:
-    """`LeaderLines`: what was begun, which is answered when a test says so."""
-
-    def __init__(self) -> None:
-        self.begun: list[tuple[Member, Any, Callable[[Any], None]]] = []
-        self.call: Any = None
-
-    def begin(
-        self, to: Member, message: object, _kind: object, done: Callable[[Any], None]
-    ) -> None:
-        self.begun.append((to, message, done))
 
 
 def session_of(node_id: int) -> Any:
@@ -97,7 +84,7 @@ class Owing:
 
     def __init__(self) -> None:
         self.image = spread_region(TOPIC_ID)
-        self.lines = Lines()
+        self.lines = BegunLines()
         self.noted: list[tuple[int, int]] = []
         self.side = MarkerSending(
             SendingParts(
