@@ -98,35 +98,40 @@ class Proxy:
         self.swallow: Callable[[int], bool] = lambda _api_key: False
         self.swallowed = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 
-    def stop(self) -> None:
-        """Cut every connection and take no more."""
+    async def stop(self) -> None:
+        """Cut every connection and take no more; returns once each has been let go."""
         assert self._server is not None
         self._server.close()
-        for writer in self._open:
-            writer.transport.abort()
+        while self._serving:
+            for serving in self._serving:
+                serving.cancel()
+            await asyncio.wait(self._serving)
 
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
         try:
-            broker, forth = await asyncio.open_connection(BEHIND, self._port)
-        except OSError:
-            back.close()
-            return
-        self._open |= {back, forth}
+            await self._forward(client, back)
+        except* (OSError, EOFError):
+            pass
+        finally:
+            self._serving.discard(serving)
+            back.transport.abort()
+
+    async def _forward(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        broker, forth = await asyncio.open_connection(BEHIND, self._port)
         pending: dict[int, int] = {}
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._requests(client, forth, pending))
                 both.create_task(self._answers(broker, back, pending))
-        except* (OSError, EOFError):
-            pass
         finally:
-            self._open -= {back, forth}
-            back.transport.abort()
             forth.transport.abort()
 
     async def _requests(
@@ -202,4 +207,4 @@ async def proxied_regions(folder: Path, region_count: int) -> AsyncIterator[Prox
         finally:
             await asyncio.to_thread(cluster.stop)
             for proxy in proxies:
-                proxy.stop()
+                await proxy.stop()

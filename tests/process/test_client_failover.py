@@ -87,8 +87,8 @@ async def test_INV_CP2_region_dies_between_commit_and_its_answer(
             if not reaches_mirror:
                 # The mirror's link goes to eu's peer port; clients must not be forwarded over it.
                 for proxy in regions.peer.values():
-                    proxy.stop()
-                regions.kafka["us"].stop()
+                    await proxy.stop()
+                await regions.kafka["us"].stop()
             regions.swallow(END_TXN)
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(write(writer, "t", "once"))
