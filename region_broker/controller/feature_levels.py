@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from idempotency.identity import RegionEpoch
+from region_broker.controller.access_commands import ChangeAccess, FollowAccess
 from region_broker.controller.cluster_commands import (
     AddNode,
     BearDomain,
@@ -33,9 +34,10 @@ from region_broker.controller.refusals import CommandRefused
 
 FIRST_LEVEL: Final = 1
 """What folders have that name none, and what nodes speak that say no range."""
-SUPPORTED: Final = range(FIRST_LEVEL, 4)
+SUPPORTED: Final = range(FIRST_LEVEL, 5)
 """What this release knows. 2 brought: levels that are finalized; a region that grows from one node (INV-MH7); births that take no takeover back (INV-M18).
-3 brings: leaders that are spread (ADR 53); nodes that are added to a region that runs (INV-MN8)."""
+3 brought: leaders that are spread (ADR 53); nodes that are added to a region that runs (INV-MN8).
+4 brings: users, ACLs, quotas and tokens in the metadata (ADR 56)."""
 LEVELS_MAX: Final = 256
 """More are not told apart by clients (`finalized_epoch`)."""
 FEATURE: Final = "tidemark.version"
@@ -53,6 +55,8 @@ _SINCE: Final[Mapping[type, int]] = {
     GatherLeaders: 3,
     AddNode: 3,
     WithdrawNode: 3,
+    ChangeAccess: 4,
+    FollowAccess: 4,
 }
 """What came with a later level than the first one."""
 

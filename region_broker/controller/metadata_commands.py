@@ -16,6 +16,12 @@ import msgspec
 
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from region_broker.controller import refusals
+from region_broker.controller.access_commands import (
+    AccessCommand,
+    ChangeAccess,
+    FollowAccess,
+    change_access,
+)
 from region_broker.controller.cluster_changes import change_cluster
 from region_broker.controller.cluster_commands import BearDomain, ClusterCommand
 from region_broker.controller.feature_levels import allows
@@ -167,6 +173,8 @@ Command = (
     | RecordFailover
     | JoinHistory
     | NoteMet
+    | ChangeAccess
+    | FollowAccess
 )
 
 
@@ -214,9 +222,12 @@ def _change_domain(
 
 
 def _change_region(
-    image: MetadataImage, command: ClusterCommand | RegionFolderCommand
+    image: MetadataImage, command: ClusterCommand | RegionFolderCommand | AccessCommand
 ) -> MetadataImage:
     match command:
+        case ChangeAccess() | FollowAccess():
+            access = change_access(image.access, command)
+            return msgspec.structs.replace(image, access=access)
         case BeginRegionFolder() | RecordFailover() | JoinHistory() | NoteMet():
             return _change_region_folder(image, command)
         case _:

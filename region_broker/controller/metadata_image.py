@@ -33,6 +33,7 @@ from region_broker.controller.cluster_image import (
 )
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.region_folder import RegionFolder
+from region_broker.security.access import NO_ACCESS, Access
 
 DEFAULT_DOMAIN: Final = "main"
 NO_REGION_EPOCH: Final = RegionEpoch(0)
@@ -161,6 +162,8 @@ class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How the leaders of partitions are spread; None while one node leads all logs (ADR 53)."""
     spread_wanted: bool = False
     """Whether an operator has ordered that they are to be spread whenever the region acts steadily."""
+    access: Access = NO_ACCESS
+    """Users' keys, ACLs, quotas and tokens: the domain's, the same in all regions."""
 
     def group_of(self, key: identity.LogKey) -> GroupNumber:
         """Return the replica group that a log belongs to now."""

@@ -42,6 +42,15 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.controller.raft.entries import LogIndex, Member, Term
 from region_broker.controller.region_folder import RegionFolder
+from region_broker.security.access import (
+    NO_ACCESS,
+    Access,
+    Acl,
+    DelegationToken,
+    Quota,
+    ScramKeys,
+    in_order,
+)
 
 SCHEMA_REVISION: Final = "0008"
 
@@ -160,6 +169,14 @@ added_nodes = Table(
     Column("node", LargeBinary, nullable=False),
 )
 
+access_rows = Table(
+    "access_rows",
+    MetaData(),
+    Column("name", String, primary_key=True),
+    Column("row", LargeBinary, nullable=False),
+)
+"""Users' keys, ACLs, quotas and tokens, a row each: made at feature level 4, when something is in them (ADR 52)."""
+
 region_folder = Table(
     "region_folder",
     metadata,
@@ -224,6 +241,7 @@ def read_image(connection: Connection) -> MetadataImage | None:
         added_nodes=_added_nodes(connection),
         region_folder=_region_folder(connection),
         spread=_spread(connection),
+        access=_access(connection),
         spread_wanted=bool(counts.get("spread_wanted", False)),
         **{name: counts[name] for name in _COUNTERS if name in counts},  # an older folder has fewer
     )
@@ -278,17 +296,28 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
     _write_rows(connection, folders, _folder_rows(old), _folder_rows(new))
     _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
     _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
+    _write_what_came_later(connection, old, new)
+    if old is None or old.region_folder is not new.region_folder:
+        _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
+    if old is None or old.deleted is not new.deleted:
+        _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
+
+
+def _write_what_came_later(
+    connection: Connection, old: MetadataImage | None, new: MetadataImage
+) -> None:
+    """Write what later feature levels than the first one brought; its tables are made when something is in them (ADR 52)."""
     if (old.added_nodes if old else {}) != new.added_nodes:
         added_nodes.create(connection, checkfirst=True)
         _write_rows(connection, added_nodes, _added_rows(old), _added_rows(new))
-    if old is None or old.region_folder is not new.region_folder:
-        _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
     if old is None or old.spread is not new.spread:
         if new.spread is not None:
             spread.create(connection, checkfirst=True)
         _write_rows(connection, spread, _spread_rows(old), _spread_rows(new))
-    if old is None or old.deleted is not new.deleted:
-        _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
+    before = NO_ACCESS if old is None else old.access
+    if before is not new.access:
+        access_rows.create(connection, checkfirst=True)
+        _write_rows(connection, access_rows, _access_rows(before), _access_rows(new.access))
 
 
 def _write_rows(connection: Connection, table: Table, before: _Rows, after: _Rows) -> None:
@@ -393,6 +422,53 @@ def _spread(connection: Connection) -> Spread | None:
         values = {key: msgspec.json.decode(row[key]) for key in _SPREAD}
         return msgspec.convert(values, Spread, strict=False)
     return None
+
+
+_ACCESS: Final = ("acls", "keys", "quotas", "tokens")
+
+
+def _access_rows(access: Access) -> _Rows:
+    if access == NO_ACCESS:
+        return {}
+    rows: _Rows = {"number": {"name": "number", "row": msgspec.json.encode(access.number)}}
+    for kind in _ACCESS:
+        for row in getattr(access, kind):
+            encoded = msgspec.json.encode(row)
+            name = f"{kind} {_access_name(row)}"
+            rows[name] = {"name": name, "row": encoded}
+    return rows
+
+
+def _access_name(row: Acl | ScramKeys | Quota | DelegationToken) -> str:
+    """Return what tells a row from others of its kind (INV-SAC3)."""
+    key: object = row
+    match row:
+        case Acl():
+            pass
+        case ScramKeys(user=user, mechanism=mechanism):
+            key = (user, mechanism)
+        case Quota(entity=entity):
+            key = entity
+        case DelegationToken(token_id=token_id):
+            key = token_id
+    return msgspec.json.encode(key).decode()
+
+
+def _access(connection: Connection) -> Access:
+    if not inspect(connection).has_table(access_rows.name):
+        return NO_ACCESS
+    found: dict[str, Any] = {kind: [] for kind in _ACCESS}
+    number = 0
+    for row in _rows(connection, access_rows):
+        kind, _, _ = row["name"].partition(" ")
+        if kind == "number":
+            number = msgspec.json.decode(row["row"], type=int)
+        else:
+            found[kind].append(msgspec.json.decode(row["row"]))
+    rows = msgspec.convert(
+        {**found, "number": number}, Access, strict=False, builtin_types=(bytes,)
+    )
+    return in_order(rows)
 
 
 def _region_folder(connection: Connection) -> RegionFolder | None:

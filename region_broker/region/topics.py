@@ -18,6 +18,7 @@ from msgspec import structs
 
 from idempotency.identity import LeaderEpoch, LogKey
 from idempotency.ports import Chance
+from region_broker.controller.access_commands import ChangeAccess
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.controller.metadata_commands import (
     CommandRefused,
@@ -34,6 +35,7 @@ from region_broker.controller.topic_names import name_waited_for
 from region_broker.controller.unbroken import to_its_end
 from region_broker.partitions.table import PartitionTable, holds_records
 from region_broker.region.ports import MetadataSide
+from region_broker.security.access import AccessChange
 
 BY_ORDER: Final = "an order to delete it, in this region"
 """Why a topic goes, for people."""
@@ -113,6 +115,18 @@ class TopicRegistry:
             self._partitions.update_config(topic)
         self.on_change()
         return topic
+
+    async def change_access(self, change: AccessChange, expected: int | None = None) -> None:
+        """Change users' keys, ACLs, quotas or tokens; mirrors follow as soon as they hear of it (INV-SAC1).
+
+        `CommandRefused` when what is there has not the number `expected` any more, or would be too large.
+        """
+        await to_its_end(self._change_access(ChangeAccess(change, expected)))
+
+    async def _change_access(self, command: ChangeAccess) -> None:
+        with self._change():
+            await self._metadata.apply(command)
+        self.on_change()
 
     async def grow_topic(self, name: str, partition_count: int, expected: int) -> TopicImage:
         """Give a topic more partitions and open them; mirrors grow at a tidemark that names them (T15).

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from region_broker.security.identity import ANONYMOUS, Identity
+
 
 class Hop(IntEnum):
     """Over what the requests of a connection have come; each hop is greater than the one before it (INV-FW8)."""
@@ -26,6 +28,8 @@ class Hop(IntEnum):
 class ConnectionState:
     """Changed on the event loop only, by the rooms that are named at each field."""
 
+    identity: Identity = ANONYMOUS
+    """Whom the connection speaks for (INV-SID1): set by whoever accepted it, or by what proved it (SASL); read by whoever authorizes."""
     hop: Hop = Hop.CLIENT
     """Set by whoever accepted the connection, and read by the forwarder."""
     starts: asyncio.Lock | None = None

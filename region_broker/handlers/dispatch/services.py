@@ -36,6 +36,8 @@ from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
+from region_broker.security.access import AccessChange
+from region_broker.security.identity import Identity
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -72,6 +74,10 @@ class MetadataService(Protocol):
         self, name: str, configs: Mapping[str, str], expected: Mapping[str, str]
     ) -> TopicImage:
         """Replace a topic's configs, in effect at once; `CommandRefused` when they are not `expected`."""
+        ...
+
+    async def change_access(self, change: AccessChange, expected: int | None = None) -> None:
+        """Change users' keys, ACLs, quotas or tokens; `CommandRefused` when they have not the number `expected`."""
         ...
 
     async def delete_topic(self, name: str) -> TopicImage:
@@ -428,7 +434,6 @@ class RequestContext(msgspec.Struct):
     version: int
     correlation_id: int
     client_id: str | None = None
-    principal: str = "User:ANONYMOUS"
     peer: str = ""
     connection_state: ConnectionState = msgspec.field(default_factory=ConnectionState)
     waiting: dict[Waiting, None] = msgspec.field(default_factory=dict)
@@ -439,6 +444,11 @@ class RequestContext(msgspec.Struct):
     """The greatest connection id of that origin when the request came."""
     frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
     """The whole request, header included, as it came."""
+
+    @property
+    def identity(self) -> Identity:
+        """Return who asks."""
+        return self.connection_state.identity
 
     @property
     def is_forwarded(self) -> bool:

@@ -242,7 +242,7 @@ class PrimarySide:
             for topic in image.topics.values()
             if topic.domain == DEFAULT_DOMAIN
         )
-        return TopicRegistry(metadata_version=image.version, topics=topics)
+        return TopicRegistry(metadata_version=image.version, topics=topics, access=image.access)
 
     async def _check_logs(
         self, session: PeerSession, message: CheckLogs, _attachment: memoryview

@@ -31,6 +31,7 @@ from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch
 from region_broker.ports.network import Network
 from region_broker.region.mirror.donor import DonorPrimary
+from region_broker.region.mirror.mirror_access import TakeAccess, no_access_taken
 from region_broker.region.peers.addresses import RegionAddresses, opened_region
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.history_messages import (
@@ -76,8 +77,11 @@ class PeerPrimary:
         region: str,
         identity: PeerIdentity,
         region_epoch: RegionEpoch,
+        *,
+        take_access: TakeAccess = no_access_taken,
     ) -> None:
         """Follow `region_epoch`, at the nodes of `region`."""
+        self._take_access = take_access
         self._network = network
         self._addresses = addresses
         self._region = region
@@ -100,7 +104,10 @@ class PeerPrimary:
                     acting=hello.acting_region == hello.region,
                     lineage=_lineage_of(hello),
                 )
-                yield PeerPrimarySession(client, self._region_epoch), handshake
+                yield (
+                    PeerPrimarySession(client, self._region_epoch, self._take_access),
+                    handshake,
+                )
         except (PeerUnreachable, PeerRefused) as error:
             raise LinkFailed(str(error)) from error
 
@@ -144,18 +151,24 @@ def primary_of(
     term: Term,
     identity: PeerIdentity,
     logs: MirrorLogs,
+    take_access: TakeAccess,
 ) -> Primary:
     """Return whom the link of `term` follows, which copies into `logs`."""
     region, region_epoch = term.primary_region, term.region_epoch
-    primary = PeerPrimary(network, addresses, region, identity, region_epoch)
+    primary = PeerPrimary(
+        network, addresses, region, identity, region_epoch, take_access=take_access
+    )
     return DonorPrimary(primary, logs) if term.from_donor else primary
 
 
 class PeerPrimarySession:
     """One connection to the primary, after its handshake."""
 
-    def __init__(self, client: PeerClient, region_epoch: RegionEpoch) -> None:
+    def __init__(
+        self, client: PeerClient, region_epoch: RegionEpoch, take_access: TakeAccess
+    ) -> None:
         """Ask over `client`, after its handshake."""
+        self._take_access = take_access
         self._client = client
         self._region_epoch = region_epoch
 
@@ -201,6 +214,8 @@ class PeerPrimarySession:
             )
         except ValueError as error:
             raise LinkFailed(f"the primary sent a topic id that is none: {error}") from error
+        if answer.access is not None:
+            await self._take_access(answer.access)
         return answer.metadata_version, topics
 
     async def deletions(self, lost: Mapping[LogKey, int]) -> Sequence[UUID]:

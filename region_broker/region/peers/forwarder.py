@@ -54,6 +54,7 @@ from region_broker.region.peers.protocol import (
 )
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState, Hop
 from region_broker.wire.headers import HeaderError, peek_header
@@ -113,6 +114,16 @@ class NodeRoute:
 
 Route: TypeAlias = RegionRoute | NodeRoute
 _NOWHERE: Final = RegionRoute("", RegionEpoch(0))
+
+
+def _identity_of(message: Forward) -> Identity:
+    """Return whom a forwarded request is from, as the node says that let its client in: that one is trusted by its certificate."""
+    return Identity(
+        message.principal or ANONYMOUS_PRINCIPAL,
+        host=message.client_address.rpartition(":")[0],
+        mechanism=message.mechanism,
+        token_id=message.token_id,
+    )
 
 
 def this_node_leads() -> NodeRoute | None:
@@ -274,8 +285,10 @@ class PeerForwarder:
             client_connection_id=ctx.connection_id,
             newest_connection_id=ctx.newest_connection_id,
             channel=channel.number,
-            principal=ctx.principal,
+            principal=ctx.identity.principal,
             client_address=ctx.peer,
+            mechanism=ctx.identity.mechanism,
+            token_id=ctx.identity.token_id,
         )
 
     async def _opened(self, channel: _Channel, hop: Hop) -> PeerCalls:
@@ -450,6 +463,7 @@ class ForwardTarget:
             peer = Peer(_number(message), message.client_address, self._numbering(message), state)
             self._clients[session] = peer
             session.on_close(peer.state.end)
+        peer.state.identity = _identity_of(message)
         peer.numbering.newest = max(
             peer.numbering.newest, message.newest_connection_id << _CHANNEL_BITS | _CHANNEL_MAX
         )

@@ -31,6 +31,7 @@ from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import Buffer
 from region_broker.region.peers.replacement import Replacement
+from region_broker.security.access import Access
 
 PREFACE: Final = b"TIDEMARK/1\n"
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -287,6 +288,8 @@ class TopicRegistry(PeerMessage, frozen=True, kw_only=True):
 
     metadata_version: int
     topics: tuple[SyncedTopic, ...]
+    access: Access | None = None
+    """Users' keys, ACLs, quotas and tokens at that version (INV-SAC1); None from a version that has none."""
 
 
 class LogEpochEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -395,6 +398,8 @@ class Forward(PeerMessage, frozen=True, kw_only=True):
     principal: str
     client_address: str
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    mechanism: str = ""
+    token_id: str = ""
 
 
 class Forwarded(PeerMessage, frozen=True, kw_only=True):

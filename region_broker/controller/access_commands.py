@@ -1,0 +1,46 @@
+"""The commands that change users' keys, ACLs, quotas and tokens in the metadata (`security.access`).
+
+INV-ACC1  a change is refused if what it was made from is there no more: who removes by a filter removes what it has seen
+INV-ACC2  a mirror takes the primary's whole, and only one that differs
+Not here: who may ask for a change, and where it is refused because this region does not act (`region.access`).
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from region_broker.controller.refusals import CommandRefused
+from region_broker.security.access import Access, AccessChange, AccessRefused, changed
+
+ACCESS_CHANGED = "access-changed"
+ACCESS_TOO_LARGE = "access-too-large"
+
+
+class ChangeAccess(msgspec.Struct, frozen=True, tag=True):
+    """Put rows and remove others; refused if the number of what is there is not `expected` any more (None: whatever it is)."""
+
+    change: AccessChange
+    expected: int | None = None
+
+
+class FollowAccess(msgspec.Struct, frozen=True, tag=True):
+    """Be as the primary region is. For a mirror only."""
+
+    access: Access
+
+
+AccessCommand: TypeAlias = ChangeAccess | FollowAccess
+
+
+def change_access(access: Access, command: AccessCommand) -> Access:
+    """Return what `command` makes of `access`; raises `CommandRefused`."""
+    if isinstance(command, FollowAccess):
+        return command.access
+    if command.expected is not None and command.expected != access.number:
+        raise CommandRefused(
+            ACCESS_CHANGED, "users, ACLs, quotas or tokens changed meanwhile: ask again"
+        )
+    try:
+        return changed(access, command.change)
+    except AccessRefused as error:
+        raise CommandRefused(ACCESS_TOO_LARGE, str(error)) from error

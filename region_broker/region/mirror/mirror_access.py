@@ -1,0 +1,44 @@
+"""Users, ACLs, quotas and tokens of a mirror: the primary's, taken over with its topics (INV-SAC1).
+
+They come with the registry of topics, and that is asked for before any tidemark of its metadata version is reached: so what a mirror shows,
+and lands on after a failover, is under the access of that tidemark or a newer one. A mirror that is cut off goes on with what it has.
+Not here: what they mean (`security`), topics (`mirror_topics`).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from geo_replicator.ports import LinkFailed
+from region_broker.controller.access_commands import FollowAccess
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.unbroken import to_its_end
+from region_broker.region.ports import MetadataSide
+from region_broker.security.access import Access
+
+TakeAccess: TypeAlias = Callable[[Access], Awaitable[None]]
+
+
+async def no_access_taken(_access: Access) -> None:
+    """Whoever only looks takes nothing over."""
+
+
+class MirrorAccess:
+    """Takes over what the primary says; raises `LinkFailed` where it cannot be kept here."""
+
+    def __init__(self, metadata: MetadataSide) -> None:
+        """Keep it in `metadata`."""
+        self._metadata = metadata
+
+    async def take(self, access: Access) -> None:
+        """Be as the primary is; nothing is written where this region is so already."""
+        if access != self._metadata.image.access:
+            await to_its_end(self._take(access))
+
+    async def _take(self, access: Access) -> None:
+        try:
+            await self._metadata.apply(FollowAccess(access))
+        except (CommandRefused, MetadataUnwritable) as error:
+            raise LinkFailed(
+                f"the primary's users and ACLs cannot be kept here, so nothing is shown that is under them: {error}"
+            ) from error

@@ -1,0 +1,240 @@
+"""Users' keys, ACLs, quotas and delegation tokens as one immutable value: a part of the metadata, the same in all regions.
+
+INV-SAC1  changed in the primary region only; a mirror's is the primary's, as of the tidemark that it shows or newer
+INV-SAC2  no secret is here from which somebody could log in: of passwords the salted keys of RFC 5802, of delegation tokens nothing
+INV-SAC3  what is here can be told apart by its key alone: an ACL by all of itself, keys by user and mechanism, a quota by its
+          entity, a token by its id; so a change is a set of rows that come, and of keys that go
+Numbers are Kafka's (ResourceType, PatternType, AclOperation, AclPermissionType of its clients).
+Not here: what they mean for a request (`authorizer`), how they are kept (`controller.metadata_tables`), who may change them.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from functools import cached_property
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+ACL_COUNT_MAX: Final = 50_000
+KEYS_COUNT_MAX: Final = 50_000
+QUOTA_COUNT_MAX: Final = 10_000
+TOKEN_COUNT_MAX: Final = 10_000
+
+
+class ResourceType(IntEnum):
+    """What an ACL is about."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How an ACL names resources; `ANY` and `MATCH` stand in filters only (KIP-290)."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What is done to a resource; `ANY` stands in filters only."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class Permission(IntEnum):
+    """Whether an ACL allows or denies; `ANY` stands in filters only."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the one resource of type `CLUSTER`."""
+WILDCARD: Final = "*"
+"""As a literal name: every resource; as a host: every address; in `User:*`: everybody."""
+
+
+class Acl(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One rule: `principal` from `host` may, or may not, do `operation` on what `pattern_type` and `name` say."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+
+class ScramKeys(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """What is kept of a user's password for one mechanism (RFC 5802): enough to check it, not to log in elsewhere with it."""
+
+    user: str
+    mechanism: str
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    def __repr__(self) -> str:
+        """Say whose it is, and nothing of the keys: they end in no log."""
+        return f"ScramKeys({self.user!r}, {self.mechanism!r}, iterations={self.iterations})"
+
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""(entity type, name) pairs in the order of their types: `client-id`, `ip`, `user`; None for the name: the default (KIP-546)."""
+
+
+class Quota(msgspec.Struct, frozen=True, array_like=True):
+    """The limits of one entity, by Kafka's names (`producer_byte_rate`, ...); never empty."""
+
+    entity: QuotaEntity
+    limits: dict[str, float]
+
+
+class DelegationToken(msgspec.Struct, frozen=True, array_like=True):
+    """A delegation token without its secret, which nodes derive from their own (KIP-48). Times are wall ms."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_wall_ms: int
+    expires_wall_ms: int
+    ends_wall_ms: int
+    """No renewal goes beyond it."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """All of it; rows are sorted by their keys. `number` grows with each change."""
+
+    number: int = 0
+    acls: tuple[Acl, ...] = ()
+    keys: tuple[ScramKeys, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    tokens: tuple[DelegationToken, ...] = ()
+
+    @cached_property
+    def keys_by_user(self) -> Mapping[tuple[str, str], ScramKeys]:
+        """Keys by (user, mechanism)."""
+        return {(row.user, row.mechanism): row for row in self.keys}
+
+    @cached_property
+    def quotas_by_entity(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        """Limits by entity."""
+        return {row.entity: row.limits for row in self.quotas}
+
+    @cached_property
+    def tokens_by_id(self) -> Mapping[str, DelegationToken]:
+        """Tokens by their ids."""
+        return {row.token_id: row for row in self.tokens}
+
+
+NO_ACCESS: Final = Access()
+"""Nothing was ever configured."""
+
+
+class AccessChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that come, in place of those of their key, and keys that go; what goes and is not there is no error.
+
+    A quota without limits goes. All of a change takes effect, or nothing of it.
+    """
+
+    acls_added: tuple[Acl, ...] = ()
+    acls_removed: tuple[Acl, ...] = ()
+    keys_put: tuple[ScramKeys, ...] = ()
+    keys_removed: tuple[tuple[str, str], ...] = ()
+    quotas_put: tuple[Quota, ...] = ()
+    tokens_put: tuple[DelegationToken, ...] = ()
+    tokens_removed: tuple[str, ...] = ()
+
+
+class AccessRefused(Exception):
+    """A change that would make it too large; the text says what, and what to do."""
+
+
+def changed(access: Access, change: AccessChange) -> Access:
+    """Return `access` after `change`; raises `AccessRefused`."""
+    acls = (set(access.acls) - set(change.acls_removed)) | set(change.acls_added)
+    keys = _put({(row.user, row.mechanism): row for row in access.keys}, change.keys_removed, {
+        (row.user, row.mechanism): row for row in change.keys_put
+    })  # fmt: skip
+    quotas = _put({row.entity: row for row in access.quotas}, (), {
+        row.entity: row for row in change.quotas_put
+    })  # fmt: skip
+    tokens = _put({row.token_id: row for row in access.tokens}, change.tokens_removed, {
+        row.token_id: row for row in change.tokens_put
+    })  # fmt: skip
+    result = in_order(
+        Access(
+            number=access.number + 1,
+            acls=tuple(acls),
+            keys=tuple(keys.values()),
+            quotas=tuple(row for row in quotas.values() if row.limits),
+            tokens=tuple(tokens.values()),
+        )
+    )
+    _check_sizes(result)
+    return result
+
+
+def in_order(access: Access) -> Access:
+    """Return the same rows, sorted by their keys."""
+    return Access(
+        number=access.number,
+        acls=tuple(sorted(access.acls)),
+        keys=tuple(sorted(access.keys, key=lambda row: (row.user, row.mechanism))),
+        quotas=tuple(sorted(access.quotas, key=quota_order)),
+        tokens=tuple(sorted(access.tokens, key=lambda row: row.token_id)),
+    )
+
+
+def quota_order(quota: Quota) -> tuple[tuple[str, bool, str], ...]:
+    """Return what quotas are sorted by: a default stands before names."""
+    return tuple((kind, name is not None, name or "") for kind, name in quota.entity)
+
+
+_Key = TypeVar("_Key")
+_Row = TypeVar("_Row")
+
+
+def _put(
+    present: dict[_Key, _Row], removed: Iterable[_Key], put: Mapping[_Key, _Row]
+) -> dict[_Key, _Row]:
+    gone = set(removed)
+    return {key: row for key, row in present.items() if key not in gone} | dict(put)
+
+
+def _check_sizes(access: Access) -> None:
+    for what, count, most in (
+        ("ACLs", len(access.acls), ACL_COUNT_MAX),
+        ("keys of users", len(access.keys), KEYS_COUNT_MAX),
+        ("quotas", len(access.quotas), QUOTA_COUNT_MAX),
+        ("delegation tokens", len(access.tokens), TOKEN_COUNT_MAX),
+    ):
+        if count > most:
+            raise AccessRefused(
+                f"there would be {count} {what}, and {most} are the most that metadata keep: remove some first"
+            )

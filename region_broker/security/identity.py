@@ -1,0 +1,42 @@
+"""Who a connection speaks for: a principal, where it comes from, and for how long that is known.
+
+INV-SID1  an identity comes from what proved it (a certificate, a SASL exchange, another node that this one trusts by certificate),
+          never from a field of a request
+Principals are written as Kafka writes them, `TYPE:NAME` (KafkaPrincipal).
+Not here: what a principal may do (`access`), how it is proved (SASL, TLS).
+"""
+
+from typing import Final
+
+import msgspec
+
+USER_TYPE: Final = "User"
+ANONYMOUS_NAME: Final = "ANONYMOUS"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """`principal`: as `User:alice`. `host`: the address it speaks from, of the client itself where a node forwards for it.
+
+    `mechanism`: what proved it (`SCRAM-SHA-256`, `TLS`, ...), "" where nothing did. `until_wall_ms`: when what proved it ends, 0: never
+    (KIP-368). `token_id`: of the delegation token that proved it, "" where none did (KIP-48).
+    """
+
+    principal: str
+    host: str = ""
+    mechanism: str = ""
+    until_wall_ms: int = 0
+    token_id: str = ""
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Return whether nobody has said who this is."""
+        return self.principal == ANONYMOUS_PRINCIPAL
+
+
+def user(name: str) -> str:
+    """Return the principal of a user."""
+    return f"{USER_TYPE}:{name}"
+
+
+ANONYMOUS_PRINCIPAL: Final = user(ANONYMOUS_NAME)
+ANONYMOUS: Final = Identity(ANONYMOUS_PRINCIPAL)
