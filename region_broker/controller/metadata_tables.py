@@ -315,7 +315,7 @@ def _write_what_came_later(
             spread.create(connection, checkfirst=True)
         _write_rows(connection, spread, _spread_rows(old), _spread_rows(new))
     before = NO_ACCESS if old is None else old.access
-    if before is not new.access:
+    if before is not new.access and before != new.access:
         access_rows.create(connection, checkfirst=True)
         _write_rows(connection, access_rows, _access_rows(before), _access_rows(new.access))
 
