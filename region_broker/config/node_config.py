@@ -33,6 +33,7 @@ from region_broker.config.rules import (
     Host,
     Name,
     NameOrNone,
+    Principals,
     Problem,
     ReachableAddress,
     Within,
@@ -217,6 +218,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     connection_rate_per_address: Annotated[int, Within(0, CONNECTION_RATE_MAX, "0: any number")] = (
         CONNECTION_RATE_DEFAULT
     )
+    super_users: Annotated[str, Principals()] = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod

@@ -101,6 +101,7 @@ from region_broker.region.transaction_desk import TransactionDesk
 from region_broker.region.verdict_service import VerdictService
 from region_broker.region.view import AmongNodes, RegionService
 from region_broker.replication.pacing import CatchUpRates
+from region_broker.security.authorizer import AclAuthorizer, principals_of
 from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.memory_budget import MemoryBudget
 from region_broker.wire.server import KafkaServer
@@ -381,6 +382,9 @@ class Node:
         kept = self._kept_kafka
         self.memory = MemoryBudget() if kept is None else kept.memory
         self.features = FeatureRaising(config.region, config.own_node.node_id, storage.metadata)
+        self.authorizer = AclAuthorizer(
+            lambda: storage.metadata.image.access, principals_of(config.super_users)
+        )
         self._services = services = Services(
             clock=ports.clock,
             chance=ports.chance,
@@ -404,6 +408,7 @@ class Node:
             is_sure=self._is_sure,
             begins_to_act=self._begins_to_act,
             gave_up=self._told.gave_up,
+            authorizer=self.authorizer,
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = kept or KafkaServer(

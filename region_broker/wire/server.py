@@ -25,6 +25,7 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.wire.connection import (
     FETCH_KEY,
     Connection,
@@ -34,6 +35,7 @@ from region_broker.wire.connection import (
     Slot,
 )
 from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
 from region_broker.wire.memory_budget import MemoryBudget, Share
@@ -250,7 +252,7 @@ class KafkaServer:
             self._note_refused(stream, address, refused)
             stream.abort()
             return
-        peer = Peer(self._numbering.next(), stream.peer, self._numbering)
+        peer = Peer(self._numbering.next(), stream.peer, self._numbering, _accepted(stream.peer))
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )
@@ -518,6 +520,11 @@ class KafkaServer:
 
 async def _raising(error: Exception) -> None:
     raise error
+
+
+def _accepted(address: str) -> ConnectionState:
+    """Return the state of a connection of which nothing but its address is known."""
+    return ConnectionState(identity=Identity(ANONYMOUS_PRINCIPAL, host=host_of(address)))
 
 
 def _trace_of(link: _Link) -> Trace:

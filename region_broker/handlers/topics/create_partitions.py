@@ -11,12 +11,14 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import Refused
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _ERRORS: Final = {
@@ -53,6 +55,8 @@ def _row(name: str, error: int, text: str | None) -> Fields:
 
 async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
     name, count = str(asked.name), int(asked.count)
+    if not may(ctx, Operation.ALTER, ResourceType.TOPIC, name):
+        raise Refused(TOPIC_DENIED, None)
     topic = ctx.services.metadata.image.topics.get(name)
     if topic is None:
         raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
