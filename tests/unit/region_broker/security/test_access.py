@@ -48,7 +48,9 @@ EVERYTHING = AccessChange(
 
 def test_INV_SAC3_rows_come_in_place_of_those_of_their_key_and_others_stay() -> None:
     full = changed(NO_ACCESS, EVERYTHING)
-    assert full.acls == (READ, DENIED), "in the order of all that they are: `*` stands before a digit"
+    assert full.acls == (READ, DENIED), (
+        "in the order of all that they are: `*` stands before a digit"
+    )
     more = AccessChange(
         acls_added=(READ,),
         acls_removed=(DENIED, msgspec.structs.replace(READ, name="nobody")),
@@ -92,7 +94,9 @@ async def test_what_is_stored_is_read_again_as_it_was(tmp_path: Path) -> None:
     await store.close()
     again = await open_metadata(tmp_path / "metadata.db")
     assert again.image.access == image.access == changed(NO_ACCESS, EVERYTHING)
-    less = await again.apply(ChangeAccess(AccessChange(acls_removed=(READ,), tokens_removed=("id1",))))
+    less = await again.apply(
+        ChangeAccess(AccessChange(acls_removed=(READ,), tokens_removed=("id1",)))
+    )
     await again.close()
     last = await open_metadata(tmp_path / "metadata.db")
     assert last.image.access == less.access
@@ -128,7 +132,7 @@ async def test_INV_ACC2_a_mirror_takes_over_what_differs_and_goes_as_its_primary
 async def test_a_mirror_that_cannot_keep_it_shows_nothing_that_is_under_it() -> None:
     metadata = Counted(first_image())
     metadata.refuses = True
-    with pytest.raises(LinkFailed, match="nothing is shown that is under them: .*level 4"):
+    with pytest.raises(LinkFailed, match=r"nothing is shown that is under them: .*level 4"):
         await MirrorAccess(metadata).take(changed(NO_ACCESS, EVERYTHING))
 
 
