@@ -524,6 +524,7 @@ class Node:
                         self._told.image,
                         _placed(self.config),
                         self._addresses,
+                        scheme=self._ports.speaks.http_scheme,
                     ),
                     view=lambda: None if self.operating is None else self.operating.view,
                     why_silent=self._why_silent_text,
@@ -564,7 +565,12 @@ class Node:
             services=self._services,
             catch_up=CatchUpRates() if self._cluster is None else self._cluster.catch_up,
         )  # fmt: skip
-        verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
+        verdicts = VerdictService(
+            storage.partitions,
+            storage.metadata,
+            self.role,
+            http_scheme=self._ports.speaks.http_scheme,
+        )
         add_feature_routes(app, self.features)
         self.adding = NodeAdding(
             AddingParts(
@@ -611,6 +617,7 @@ class Node:
                 readers=replication.readers.counts,
                 damage=self.scrubber.problem,
                 waiting=lambda: replication.copying_anew.waiting,
+                http_scheme=self._ports.speaks.http_scheme,
                 spread_waits=replication.spread_keeper.waits_for,
             )
         )

@@ -133,6 +133,11 @@ class NodeTls:
         if self._client is not None:
             yield self._client
 
+    @property
+    def http_scheme(self) -> str:
+        """Return what HTTP addresses of the cluster begin with: all nodes speak the same there."""
+        return "http" if self.http is None else "https"
+
     def register(self, registry: CollectorRegistry) -> None:
         """Offer what is counted, and how long certificates are good for."""
         registry.register(self.failed)
