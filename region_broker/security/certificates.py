@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from region_broker.security.tls_identity import NodeName, node_in, node_uri
+from region_broker.security.tls_identity import UNREADABLE, NodeName, node_in, node_uri
 
 CA_DAYS: Final = 3650
 LEAF_DAYS: Final = 365
@@ -334,7 +334,14 @@ def _lifetime(days: int) -> timedelta:
 
 
 def described(certificate: x509.Certificate) -> Described:
-    """Return what a certificate says, whoever made it; raises ValueError where its extensions cannot be read."""
+    """Return what a certificate says, whoever made it; raises `CertificateRefused` where its extensions cannot be read."""
+    try:
+        return _described(certificate)
+    except UNREADABLE as error:
+        raise CertificateRefused(f"what the certificate says cannot be read ({error})") from error
+
+
+def _described(certificate: x509.Certificate) -> Described:
     return Described(
         subject=certificate.subject.rfc4514_string(),
         names=tuple(_names_in(certificate)),
