@@ -39,6 +39,9 @@ class MirrorAccess:
         try:
             await self._metadata.apply(FollowAccess(access))
         except (CommandRefused, MetadataUnwritable) as error:
+            is_of_disk = isinstance(error, MetadataUnwritable)
+            if is_of_disk and self._metadata.image.leadership is None:
+                raise  # of the only node: a start shows what became of it
             raise LinkFailed(
                 f"the primary's users and ACLs cannot be kept here, so nothing is shown that is under them: {error}"
             ) from error
