@@ -31,7 +31,7 @@ OPTIONAL = [
     for field in msgspec.structs.fields(NodeConfig)
     if not field.required
     and field.name not in {"node_id", "listeners"}
-    # What is to speak TLS needs files: tests/unit/region_broker/config/test_tls_keys.py.
+    # What is to speak TLS needs files: tests/unit/region_broker/test_tls_keys.py.
     and "tls_" not in field.name
     and "security_protocol" not in field.name
 ]
