@@ -14,6 +14,7 @@ import click
 _COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
+    "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),
     "cluster": (
         "cluster:cluster",
         "Nodes of a region: status, quorum, drain, move, remove, upgrade.",
