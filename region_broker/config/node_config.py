@@ -29,6 +29,7 @@ from region_broker.config.relations import (
     problems_together,
 )
 from region_broker.config.rules import (
+    FileOrNone,
     Folder,
     Host,
     Name,
@@ -68,8 +69,12 @@ OVERLAY_PREFIX: Final = "TIDEMARK_"
 TABLES: Final = frozenset({"regions", "nodes"})
 """Keys that hold tables: what stands in those is checked table by table, and no variable overlays it."""
 OF_OTHER_COMMANDS: Final = frozenset(
-    {"TIDEMARK_BOOTSTRAP", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_URL"}
-)
+    {
+        "TIDEMARK_BOOTSTRAP", "TIDEMARK_CA", "TIDEMARK_CERTIFICATE", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_HTTP_TOKEN",
+        "TIDEMARK_HTTP_TOKEN_FILE", "TIDEMARK_KEY", "TIDEMARK_MECHANISM", "TIDEMARK_PASSWORD", "TIDEMARK_PASSWORD_FILE",
+        "TIDEMARK_PROTOCOL", "TIDEMARK_URL", "TIDEMARK_USER",
+    }
+)  # fmt: skip
 """Variables that commands other than `broker` read."""
 
 
@@ -141,6 +146,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
+    insecure: bool = False
+    http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")

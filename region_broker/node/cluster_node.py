@@ -104,7 +104,7 @@ class ClusterNode:
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
         self._waiting = WaitingRoom(
-            config, ports.clock, lambda: self._begun,
+            config, ports.clock, ports.chance, lambda: self._begun,
             lambda member: self._transport.life_of(member) is not None,
         )  # fmt: skip
         self._relay = _Relay()
