@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.context.store import DEFAULT_URL, ContextError, chosen
 from region_broker.cli.output import (
+    EXIT_AUTH,
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
@@ -24,6 +26,7 @@ from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, BadUr
 
 URL_VARIABLE: Final = "TIDEMARK_URL"
 _NOT_FOUND: Final = 404
+_NOT_ALLOWED: Final = frozenset({401, 403})
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,7 +46,7 @@ def url_option(command: Command) -> Command:
         help="HTTP address of any node, several with commas; dead ones are skipped."
         f" Default: {URL_VARIABLE}, then the context, then {DEFAULT_URL}.",
     )  # fmt: skip
-    return option(command)
+    return option(credential_options(command))
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,6 +77,8 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
 def _exit_code(error: ApiError) -> int:
     if error.code in {"timed-out", "outcome-unknown"}:
         return EXIT_UNKNOWN_OUTCOME
+    if error.status in _NOT_ALLOWED:
+        return EXIT_AUTH
     return EXIT_NOT_FOUND if error.status == _NOT_FOUND else EXIT_FAILED
 
 
