@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
@@ -65,10 +65,16 @@ def make_app(
 
 def bounded(limits: HttpLimits, doors: Doors = OPEN_DOORS) -> web.Application:
     """Return an application without routes, that bounds requests, lets in whom `doors` do, and whose errors are problems."""
-    return web.Application(
+    app = web.Application(
         client_max_size=limits.body_bytes_max,
         middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms), guarded(doors)],
     )
+    app.on_response_prepare.append(_say_no_version)
+    return app
+
+
+async def _say_no_version(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = "tidemark"
 
 
 @web.middleware

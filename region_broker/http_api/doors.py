@@ -6,7 +6,8 @@ INV-HDO2  a wrong password, an unknown user, a wrong, ended or unknown token, an
 INV-HDO3  a password is taken over TLS, or from this machine; else anybody on the way could read it
 INV-HDO4  no cookie is ever set or read. A browser that sends credentials by itself is no danger: orders are application/json, which no
           form sends, and one whose `Origin` is another host is refused
-INV-HDO5  what a caller sends reaches logs without control characters, cut to `SHOWN_MAX`
+INV-HDO5  what a caller sends reaches logs without control characters, cut to `SHOWN_MAX`; and of refusals `TOLD_MAX` lines in
+          `TOLD_WITHIN_MS`, the others as a number: a flood fills no disk
 Not here: what a route needs (`needs`), how passwords are checked (`password_checks`), TLS itself.
 """
 
@@ -32,6 +33,8 @@ from region_broker.security.login import is_this_machine
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SHOWN_MAX: Final = 200
+TOLD_MAX: Final = 20
+TOLD_WITHIN_MS: Final = 10_000
 _HEADER_MAX: Final = 4096
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 IN_BRIEF: Final = web.RequestKey("in_brief", bool)
@@ -96,9 +99,44 @@ class Doors:
     """Told of `unknown` callers, of a `forbidden` route, and of `cross-site` orders: for a counter."""
 
 
+class _RefusalLog:
+    """Tells refusals, and no more of them than somebody reads (INV-HDO5)."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+        self._since_ms = self._told = self._untold = 0
+
+    def tell(self, passed: Passed) -> None:
+        now_ms = 0 if self._clock is None else self._clock.monotonic_ms()
+        if now_ms - self._since_ms > TOLD_WITHIN_MS:
+            if self._untold:
+                _log.warning("%d more requests were refused", self._untold)
+            self._since_ms, self._told, self._untold = now_ms, 0, 0
+        if self._told >= TOLD_MAX:
+            self._untold += 1
+            return
+        self._told += 1
+        identity = passed.identity
+        _log.warning(
+            "%s %s of %s at %s was refused: %s",
+            passed.method, passed.path, shown(identity.principal), identity.host, passed.refused,
+        )  # fmt: skip
+
+
 def guarded(doors: Doors) -> Any:
     """Return the middleware that lets nobody by whom `doors` do not."""
     refusals = None if doors.clock is None else SlowRefusals(doors.clock)
+    log = _RefusalLog(doors.clock)
+
+    def refuse(request: web.Request, identity: Identity, reason: str) -> None:
+        doors.on_refused(reason)
+        passed = _passed(request, identity, reason)
+        doors.on_passed(passed)
+        log.tell(passed)
+
+    def unknown(request: web.Request, identity: Identity) -> web.Response:
+        refuse(request, identity, "unknown")
+        return _unknown(offers_basic=doors.passwords is not None)
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -111,25 +149,23 @@ def guarded(doors: Doors) -> Any:
             response.headers[hdrs.RETRY_AFTER] = "1"
             return response
         except _NotProved:
-            return _unknown(request, doors, Identity(ANONYMOUS_PRINCIPAL, request.remote or ""))
+            return unknown(request, Identity(ANONYMOUS_PRINCIPAL, request.remote or ""))
         need = _need(request)
         may = _may(caller, need, request, doors)
         if not may and not _may_in_brief(caller, need, doors):
             if caller.identity.is_anonymous:
-                return _unknown(request, doors, caller.identity)
-            doors.on_refused("forbidden")
-            _tell(request, doors, caller.identity, "forbidden")
+                return unknown(request, caller.identity)
+            refuse(request, caller.identity, "forbidden")
             return problem(
                 403, "forbidden", "you may not: whoever administers this cluster can say who may"
             )
         if request.method not in _SAFE_METHODS and _is_cross_site(request):
-            doors.on_refused("cross-site")
-            _tell(request, doors, caller.identity, "cross-site")
+            refuse(request, caller.identity, "cross-site")
             return problem(403, "cross-site", "orders from pages of other hosts are refused")
         request[IN_BRIEF] = not may
         request[IDENTITY] = caller.identity
         if need.role is not None:
-            _tell(request, doors, caller.identity, "")
+            doors.on_passed(_passed(request, caller.identity, ""))
         return await handler(request)
 
     return guard
@@ -212,32 +248,20 @@ def _name_and_password(said: str) -> tuple[str, str]:
     return name, password
 
 
-def _unknown(request: web.Request, doors: Doors, identity: Identity) -> web.Response:
-    doors.on_refused("unknown")
-    _tell(request, doors, identity, "unknown")
+def _unknown(*, offers_basic: bool) -> web.Response:
     response = problem(
         401,
         "unknown-caller",
         "say who you are: by a token, a password or a certificate that counts here",
     )
     response.headers.add(hdrs.WWW_AUTHENTICATE, 'Bearer realm="tidemark"')
-    if doors.passwords is not None:
+    if offers_basic:
         response.headers.add(hdrs.WWW_AUTHENTICATE, 'Basic realm="tidemark", charset="UTF-8"')
     return response
 
 
-def _tell(request: web.Request, doors: Doors, identity: Identity, refused: str) -> None:
-    path = shown(request.path)
-    doors.on_passed(Passed(identity, request.method, path, refused))
-    if refused:
-        _log.warning(
-            "%s %s of %s at %s was refused: %s",
-            shown(request.method),
-            path,
-            shown(identity.principal),
-            identity.host,
-            refused,
-        )
+def _passed(request: web.Request, identity: Identity, refused: str) -> Passed:
+    return Passed(identity, shown(request.method), shown(request.path), refused)
 
 
 def _is_cross_site(request: web.Request) -> bool:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from region_broker.http_api import doors as doors_module
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
-from region_broker.http_api.doors import SHOWN_MAX, Doors, Passed, shown
+from region_broker.http_api.doors import SHOWN_MAX, TOLD_MAX, TOLD_WITHIN_MS, Doors, Passed, shown
 from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, need_of
 from region_broker.http_api.password_checks import (
     ADDRESSES_MAX,
@@ -314,6 +314,18 @@ async def test_INV_HDO5_what_a_caller_sends_cannot_write_lines_of_the_log(
     assert len(lines) == 2
     assert not [line for line in lines if any(ord(letter) < 32 for letter in line)]
     assert all(len(line) < SHOWN_MAX + 100 for line in lines)
+    clock = Hurried()
+    caplog.clear()
+    async with behind(doors_with(clock=clock)) as node:
+        for _ in range(TOLD_MAX + 5):
+            await node.ask("/metrics")
+        assert len(caplog.records) == TOLD_MAX
+        clock.now_ms += TOLD_WITHIN_MS + 1
+        _, _, headers = await node.ask("/metrics")
+        assert headers["Server"] == "tidemark"
+        assert [record.getMessage() for record in caplog.records][
+            TOLD_MAX
+        ] == "5 more requests were refused"
     assert shown("a\u2028b\x7f\x00c") == "a?b??c"
     for token, _ in TOKENS.values():
         assert token[-43:] not in caplog.text
