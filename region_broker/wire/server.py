@@ -9,6 +9,8 @@ INV-WS3  whatever one connection does, the others go on; only an AssertionError 
         end the process
 INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
+INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
+         sent at once, and nobody else waits
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -25,7 +27,6 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.wire.connection import (
     FETCH_KEY,
     Connection,
@@ -35,9 +36,9 @@ from region_broker.wire.connection import (
     Slot,
 )
 from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
-from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
+from region_broker.wire.listening import PLAIN, Listening, NoIdentity
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from region_broker.wire.request_trace import Trace, trace_of
 
@@ -79,6 +80,8 @@ class _Link:
     writing_since_ms: int = -1
     held_back: bool = False  # left unread for want of memory
     closing: bool = False
+    muted_until_ms: int = 0
+    mute: asyncio.TimerHandle | None = None  # while it is throttled (INV-WS9)
     unstarted: int = 0  # requests whose task has not begun
     owed: int = 0  # requests that were begun directly and are not answered
     flush_due: bool = False
@@ -95,6 +98,8 @@ class _Link:
             task.cancel()
         for waiting in tuple(self.core.peer.waiting):
             waiting.give_up()
+        if self.mute is not None:
+            self.mute.cancel()
 
     def shut(self) -> None:
         """Stop serving this connection: send what is queued, close."""
@@ -103,7 +108,7 @@ class _Link:
 
 
 class KafkaServer:
-    """Serves one listening address: `await start()`, then `await run()` inside a task group."""
+    """Serves its listening addresses: `await start()` for each, then `await run()` inside a task group."""
 
     def __init__(  # noqa: PLR0913 - the rest by keyword
         self,
@@ -130,9 +135,9 @@ class KafkaServer:
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
         self._memory = memory or MemoryBudget()
         self._numbering = Numbering()
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._links: dict[_Link, None] = {}  # in the order they came
-        self._waiting: list[ByteStream] = []
+        self._waiting: list[tuple[Listening, ByteStream]] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
         self._closed_one = asyncio.Event()
@@ -143,16 +148,27 @@ class KafkaServer:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
         self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
 
-    async def start(self, host: str, port: int) -> None:
-        """Bind; OSError when the port is in use. Connections wait until `run` is running."""
-        assert self._listener is None, "a server is started once"
-        self._listener = await self._network.listen(host, port, self._accept)
+    def limit_by(self, rate_of: Callable[[str], float | None] | None) -> None:
+        """Let quotas of addresses say how many connections a second each may open; None from one that has no quota."""
+        self._admission.rate_of = rate_of
+
+    async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
+        """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
+        listener = await self._network.listen(
+            host, port, partial(self._accept, listening), tls=listening.tls, on_failed=listening.on_failed,
+        )  # fmt: skip
+        self._listeners.append(listener)
 
     @property
     def port(self) -> int:
-        """Return the port bound to."""
-        assert self._listener is not None, "the server was not started"
-        return self._listener.port
+        """Return the port bound to, of the first address."""
+        return self.ports[0]
+
+    @property
+    def ports(self) -> list[int]:
+        """Return the ports bound to, in the order they were started."""
+        assert self._listeners, "the server was not started"
+        return [listener.port for listener in self._listeners]
 
     @property
     def connection_count(self) -> int:
@@ -204,20 +220,20 @@ class KafkaServer:
     def close(self) -> None:
         """Accept nothing more, read nothing more; `run` ends when what is being served is answered."""
         self._stop.set()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for link in self._links:
             link.stop_reading()
 
     async def run(self) -> None:
         """Serve until `close`; raises only for a bug of ours (INV-WS3)."""
-        assert self._listener is not None, "start() comes before run()"
+        assert self._listeners, "start() comes before run()"
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 sweeper = group.create_task(self._sweep())
-                for stream in self._waiting:
-                    group.create_task(self._serve(stream))
+                for listening, stream in self._waiting:
+                    group.create_task(self._serve(listening, stream))
                 self._waiting.clear()
                 await self._stop.wait()
                 await self.wait_connections(0)
@@ -225,15 +241,16 @@ class KafkaServer:
         finally:
             self._group = None
             self._stop.set()
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()
 
-    async def _accept(self, stream: ByteStream) -> None:
+    async def _accept(self, listening: Listening, stream: ByteStream) -> None:
         if self._stop.is_set():
             stream.close()
         elif self._group is None:
-            self._waiting.append(stream)
+            self._waiting.append((listening, stream))
         else:
-            serving = self._serve(stream)
+            serving = self._serve(listening, stream)
             try:
                 self._group.create_task(serving)
             except (
@@ -242,7 +259,7 @@ class KafkaServer:
                 serving.close()
                 stream.abort()
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def _serve(self, listening: Listening, stream: ByteStream) -> None:
         if self._stop.is_set():  # accepted before that, and served first now (INV-WS7)
             stream.abort()
             return
@@ -252,7 +269,15 @@ class KafkaServer:
             self._note_refused(stream, address, refused)
             stream.abort()
             return
-        peer = Peer(self._numbering.next(), stream.peer, self._numbering, _accepted(stream.peer))
+        try:
+            state = listening.state_of(stream)
+        except NoIdentity as error:
+            self._admission.left(address)
+            self._metrics.connections_refused.labels("no_principal").inc()
+            logger.warning("refused %s: its certificate names nobody: %s", stream.peer, error)
+            stream.abort()
+            return
+        peer = Peer(self._numbering.next(), stream.peer, self._numbering, state)
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )
@@ -307,7 +332,7 @@ class KafkaServer:
         try:
             while not link.closing:
                 self._start_requests(link, group)
-                if link.core.stalled or self._is_held:
+                if link.core.stalled or self._is_held or link.mute is not None:
                     link.wake.clear()
                     await link.wake.wait()
                     continue
@@ -330,6 +355,8 @@ class KafkaServer:
         while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
             if not link.unstarted and self._begin_directly(link, slot):
+                if slot.incoming.throttle_ms:
+                    self._mute(link, slot.incoming.throttle_ms)
                 continue
             link.unstarted += 1
             task = group.create_task(self._handle(link, slot))
@@ -338,7 +365,24 @@ class KafkaServer:
                 task.add_done_callback(link.fetches.discard)
 
     def _may_begin(self, link: _Link) -> bool:
-        return not (link.closing or self._is_held)
+        return not (link.closing or self._is_held or link.mute is not None)
+
+    def _mute(self, link: _Link, throttle_ms: int) -> None:
+        """Leave a connection unread for that time from now on (INV-WS9)."""
+        until_ms = self._clock.monotonic_ms() + throttle_ms
+        if link.closing or until_ms <= link.muted_until_ms:
+            return
+        if link.mute is not None:
+            link.mute.cancel()
+        link.muted_until_ms = until_ms
+        loop = asyncio.get_running_loop()
+        link.mute = loop.call_later(throttle_ms / 1_000, self._unmute, link)
+
+    def _unmute(self, link: _Link) -> None:
+        link.mute = None
+        link.frame_since_ms = -1  # its time begins anew
+        link.last_activity_ms = self._clock.monotonic_ms()
+        link.wake.set()
 
     def _begin_directly(self, link: _Link, slot: Slot) -> bool:
         """Begin a request without a task; False if it needs one."""
@@ -457,6 +501,8 @@ class KafkaServer:
     def _finish(self, link: _Link, slot: Slot, answer: Buffer | None) -> None:
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
+        if slot.incoming.throttle_ms:
+            self._mute(link, slot.incoming.throttle_ms)
         if self._is_held:
             self._answered.set()
 
@@ -522,11 +568,6 @@ async def _raising(error: Exception) -> None:
     raise error
 
 
-def _accepted(address: str) -> ConnectionState:
-    """Return the state of a connection of which nothing but its address is known."""
-    return ConnectionState(identity=Identity(ANONYMOUS_PRINCIPAL, host=host_of(address)))
-
-
 def _trace_of(link: _Link) -> Trace:
     """Return the fields of a connection, where no request can be named."""
     return {"client": link.core.peer.address, "connection_id": link.core.peer.connection_id}
@@ -547,7 +588,7 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     silent = unfinished and link.share.counted_bytes and not link.stream.unread_bytes
     if pressed and silent and link.last_activity_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
         return f"it sent no more of a request for {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce"
-    if link.held_back:
+    if link.held_back or link.mute is not None:
         return None
     if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:
         return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"

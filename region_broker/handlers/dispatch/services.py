@@ -7,7 +7,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from region_broker.handlers.dispatch.led_apart import (
     TransactionsElsewhere,
 )
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
-from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
+from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.limits import LEADER_WAIT_MS
@@ -39,6 +39,7 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange, Operation, ResourceType
 from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
+from region_broker.security.quotas.throttles import Meter, Throttles
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -382,6 +383,8 @@ class Services:
     """Who may do what (`authorizing` asks it, and nobody else)."""
     on_denied: Callable[["RequestContext", Operation, ResourceType, str], None] = nobody_hears
     """Told of what somebody asked for and may not do; not of what an answer leaves out. Called before the refusal is answered."""
+    quotas: Throttles | None = None
+    """By what clients are limited; None while nobody is."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -455,11 +458,20 @@ class RequestContext(msgspec.Struct):
     """The greatest connection id of that origin when the request came."""
     frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
     """The whole request, header included, as it came."""
+    meter: Meter | None = None
+    """What it is charged by; None where there are no quotas."""
 
     @property
     def identity(self) -> Identity:
         """Return who asks."""
         return self.connection_state.identity
+
+    def met(self, node: KnownNode) -> KnownNode:
+        """Return a node as whoever asks meets it (INV-LST2)."""
+        place = self.connection_state.met_at.get(node.node_id)
+        if place is None:
+            return node
+        return replace(node, kafka_host=place[0], kafka_port=place[1])
 
     @property
     def is_forwarded(self) -> bool:

@@ -187,6 +187,8 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
         47: [Case("delete", 0, {"group_id": "simple", "topics": [{"name": "orders", "partitions": [{"partition_index": 99}]}]},
             [n(Op.DELETE, G), READ_T])],
         48: [Case("describe", 1, {"components": [], "strict": False}, [n(Op.DESCRIBE_CONFIGS, C)])],
+        49: [Case("alter", 1, {"validate_only": True, "entries": [{"entity": [{"entity_type": "user", "entity_name": "a"}], "ops": []}]},
+            [n(Op.ALTER_CONFIGS, C)])],
         50: [Case("describe", 0, {"users": None}, [DESCRIBE_C])],
         55: [Case("describe", 0, {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}, [DESCRIBE_C])],
         57: [Case("update", 1, {"timeout": 1, "validate_only": True, "feature_updates": [

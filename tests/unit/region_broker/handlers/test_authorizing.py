@@ -23,7 +23,7 @@ NO_PLACE_FOR_AN_ERROR = {(35, 1), (35, 2)}
 """DescribeLogDirs before KIP-784: "an empty response will be returned on authorization failure"."""
 KINDS = list(ERROR)
 NONE, DENY = "none", "deny"
-GRANTS = [NONE, DENY, *sorted(set(Operation) - {Operation.ANY, Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS, Operation.TWO_PHASE_COMMIT})]  # fmt: skip
+GRANTS: list[str | Operation] = [NONE, DENY, *sorted(set(Operation) - {Operation.ANY, Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS, Operation.TWO_PHASE_COMMIT})]  # fmt: skip
 Held = dict[ResourceType, str | Operation]
 OTHERS: tuple[str | Operation, ...] = (NONE, Operation.ALL)
 IMPLIES = {
@@ -90,7 +90,7 @@ async def test_every_api_judges_every_kind_of_resource_as_kafka_does(tmp_path: P
                 for kind in KINDS:
                     for grant in GRANTS:
                         for others in OTHERS:
-                            held: Held = dict.fromkeys(KINDS, others) | {kind: grant}
+                            held: Held = {each: grant if each is kind else others for each in KINDS}
                             await check(judged, case, key, held)
 
 
