@@ -15,6 +15,8 @@ from region_broker.http_api.waiting import Waiting, WaitingCollector
 from region_broker.metrics import Metrics
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.ports.system.clock import SystemClock
+from region_broker.security.tls import TlsCollector, TlsState
 from tests.fixtures.cluster_views import view
 from tests.fixtures.node_logs import fixture
 from tests.fixtures.scrubbing import Twin, scrubber_of
@@ -74,6 +76,7 @@ def families() -> list[Metric]:
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
         WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
+        TlsCollector(TlsState([]), SystemClock()),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:
