@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "acl": ("admin.acl:acl", "Who may do what: list, add, remove, explain."),
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
     "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),
