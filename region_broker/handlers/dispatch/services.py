@@ -38,6 +38,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange
 from region_broker.security.identity import Identity
+from region_broker.security.sasl.desk import LoginDesk
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -371,6 +372,8 @@ class Services:
     """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
     gave_up: Callable[[], bool] = lambda: False
     """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
+    logins: LoginDesk | None = None
+    """Where connections log in; None where no listener asks for that."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -456,6 +459,11 @@ class RequestContext(msgspec.Struct):
         if place is None:
             return node
         return replace(node, kafka_host=place[0], kafka_port=place[1])
+
+    @property
+    def host(self) -> str:
+        """Return the address that the request came from, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
 
     @property
     def is_forwarded(self) -> bool:
