@@ -35,8 +35,10 @@ _COMMANDS: Final = {
         "records.produce:produce",
         "Send records from lines of standard input or of files.",
     ),
+    "quota": ("admin.quota:quota", "Client quotas: list, set, remove."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
+    "token": ("token:token", "Tokens for the HTTP port: create, list, revoke."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
     "topic": (
         "admin.topic:topic",

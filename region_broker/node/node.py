@@ -16,6 +16,7 @@ from typing import Final, Self
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch, LogKey
+from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
@@ -44,6 +45,7 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
+from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
@@ -51,6 +53,7 @@ from region_broker.node.ending import Ending, end_connections, end_requests
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
+from region_broker.node.http_doors import DoorCollector, doors_of
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_adding import AddingParts, NodeAdding
@@ -420,6 +423,9 @@ class Node:
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
+        quotas = ClientQuotas(services, self.kafka, ports.clock)
+        self.metrics.registry.register(quotas)
+        storage.metadata.follow(quotas.take)
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
@@ -511,6 +517,12 @@ class Node:
 
     def _compose_http(self) -> None:
         storage = self.storage
+        self.doors = doors_of(
+            self.config,
+            self._ports.clock,
+            self._ports.chance,
+            lambda: storage.metadata.image.access,
+        )
         self._app = app = make_app(
             RegionService(
                 self.failover,
@@ -541,7 +553,10 @@ class Node:
                 "damage": self.scrubber.problem,
             },
             self.metrics.registry,
+            doors=self.doors,
+            warning=warning_of(self.config),
         )
+        self.metrics.registry.register(DoorCollector(self.config, self.doors))
         self.metrics.registry.register(
             NodeCollector(
                 GaugeSources(
