@@ -136,7 +136,7 @@ class Folder:
 
 
 class FileOrNone(Folder):
-    """The path of a PEM file, or none: the empty text."""
+    """The path of a file, or none: the empty text."""
 
     def wrong(self, value: str) -> str | None:
         """See `Rule`."""
@@ -144,11 +144,11 @@ class FileOrNone(Folder):
 
     def right(self) -> str:
         """See `Rule`."""
-        return 'the path of a PEM file that this node may read; or "" for none'
+        return 'the path of a file that this node may read; or "" for none'
 
     def brief(self) -> str:
         """See `Rule`."""
-        return 'the path of a PEM file; `""`: none'
+        return 'a path; `""`: none'
 
 
 class MappingRules:
