@@ -138,6 +138,7 @@ class KafkaServer:
         self._clock = clock
         self._answer = answer
         self._begin = begin
+        self._charge: Callable[[Incoming], None] | None = None
         self._flushes: list[_Link] = []
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
@@ -157,9 +158,18 @@ class KafkaServer:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
         self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
 
-    def limit_by(self, rate_of: Callable[[str], float | None] | None) -> None:
-        """Let quotas of addresses say how many connections a second each may open; None from one that has no quota."""
+    def limit_by(
+        self,
+        rate_of: Callable[[str], float | None] | None,
+        charge: Callable[[Incoming], None] | None,
+    ) -> None:
+        """Go by quotas: `rate_of` says how many connections a second an address may open, None where it has no quota.
+
+        `charge` is called as a request comes, before the next one of its connection is begun, and may throttle it. None: there are no such
+        quotas.
+        """
         self._admission.rate_of = rate_of
+        self._charge = charge
 
     async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
         """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
@@ -364,9 +374,11 @@ class KafkaServer:
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
-            if not link.unstarted and self._begin_directly(link, slot):
+            if self._charge is not None:
+                self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
                     self._mute(link, slot.incoming.throttle_ms)
+            if not link.unstarted and self._begin_directly(link, slot):
                 continue
             link.unstarted += 1
             task = group.create_task(self._handle(link, slot))
