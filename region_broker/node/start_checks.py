@@ -29,6 +29,7 @@ from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
+from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,
@@ -77,6 +78,9 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     if warning := warning_of(config):
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
+    spoken = await asyncio.to_thread(lambda: tls_problems(config, ports.network, ports.clock))
+    found.problems += spoken[0]
+    found.remarks += spoken[1]
     if found.in_use:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found

@@ -18,7 +18,7 @@ import fcntl
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -69,6 +69,7 @@ from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.node.node_tls import NodeTls
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
 from region_broker.ports.network import Network
@@ -85,6 +86,7 @@ from region_broker.region.folder.wholeness import Parts, what_is_wrong
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from region_broker.region.tidemarks.retention_hold import RetentionHold
 from region_broker.region.tidemarks.service import ledger_topic_id
+from region_broker.security.tls import TlsRefused
 
 _log: Final = logging.getLogger("tidemark.node")
 
@@ -114,6 +116,30 @@ class Ports:
     disk: Disk
     network: Network
     connect_sqlite: ConnectSqlite | None = None
+    tls: NodeTls | None = None
+    """What the node speaks; made by `secured`."""
+
+    def secured(self, config: NodeConfig) -> "Ports":
+        """Return the ports of the node of a configuration, that speaks what this says; raises `NodeRefused`. Reads its certificates."""
+        if self.tls is not None:
+            return self
+        try:
+            return replace(self, tls=NodeTls(config, self.network, self.clock))
+        except TlsRefused as refused:
+            raise NodeRefused(
+                f"TLS cannot be spoken as the configuration says: {refused}"
+            ) from refused
+
+    @property
+    def speaks(self) -> NodeTls:
+        """Return what the node speaks, after `secured`."""
+        assert self.tls is not None, "nobody has read the configuration"
+        return self.tls
+
+    @property
+    def peer_network(self) -> Network:
+        """Return the network between nodes."""
+        return self.speaks.peer_network
 
 
 @dataclass(slots=True)
