@@ -43,7 +43,8 @@ from region_broker.node.dismissal import Dismissal
 from region_broker.node.handshake import Handshake
 from region_broker.node.known_nodes import KnownNodes
 from region_broker.node.node import Node, peer_settings
-from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import Begun, Storage, older_copy, prepare
 from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts

@@ -17,7 +17,7 @@ from region_broker.config.exposure import asks_who_calls, open_ports, warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.doors import Doors
 from region_broker.http_api.password_checks import PasswordChecks
-from region_broker.node.storage import Ports
+from region_broker.node.node_ports import Ports
 from region_broker.ports.system.watched_file import WatchedFile
 from region_broker.security.access import Access
 from region_broker.security.http_tokens import FILE_BYTES_MAX, HttpTokens

@@ -29,11 +29,10 @@ from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
+from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
     METADATA_FILE,
-    NodeRefused,
-    Ports,
     check_owner,
     contradictions,
     is_in_use,

@@ -14,7 +14,8 @@ from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.waiting import Waiting, waiting_app
 from region_broker.node.http_doors import doors_of
-from region_broker.node.storage import Begun, Ports
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import Begun
 
 TOLD_EACH_MS: Final = 10_000
 JOINS: Final = "joins"
