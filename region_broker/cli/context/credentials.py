@@ -53,7 +53,11 @@ def variable_of(name: str) -> str:
 
 def flag_of(name: str) -> str:
     """Return the option's name on a command line."""
-    return "--certificate-key" if name == "key" else f"--{name.replace('_', '-')}"
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+_FLAGS: Final = {"key": "--certificate-key", "user": "--as"}
+"""`--key` and `--user` are what some commands are about."""
 
 
 def credential_options(command: Command) -> Command:
