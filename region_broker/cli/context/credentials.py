@@ -56,8 +56,8 @@ def flag_of(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-_FLAGS: Final = {"key": "--certificate-key", "user": "--as"}
-"""`--key` and `--user` are what some commands are about."""
+_FLAGS: Final = {"key": "--certificate-key"}
+"""`--key` is what some commands are about."""
 
 
 def credential_options(command: Command) -> Command:

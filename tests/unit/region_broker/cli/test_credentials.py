@@ -118,22 +118,22 @@ def test_INV_CCR2_a_password_of_another_user_is_never_sent(
         "k:1",
         "--url",
         "http://k:2",
-        "--as",
+        "--user",
         "carol",
         "--password-file",
         carols,
     )
     with pytest.raises(LoginRefused, match="no password for user 'bob'"):
-        command("--as", "bob")
-    assert command("--as", "bob", "--password-file", bobs).password == "bobs"
+        command("--user", "bob")
+    assert command("--user", "bob", "--password-file", bobs).password == "bobs"
     monkeypatch.setenv("TIDEMARK_USER", "alice")
     with pytest.raises(LoginRefused, match="no password for user 'alice'"):
         command()
     monkeypatch.setenv("TIDEMARK_PASSWORD", "alices")
     assert (command().user, command().password) == ("alice", "alices")
     with pytest.raises(LoginRefused, match="no password for user 'bob'"):
-        command("--as", "bob")
-    assert command("--as", "carol").password == "carols"
+        command("--user", "bob")
+    assert command("--user", "carol").password == "carols"
 
 
 @pytest.mark.parametrize("text", ["", "a\nb", "x" * 5000, b"\xff\xfe"])
@@ -165,7 +165,7 @@ def test_mistakes_are_usage_errors(tmp_path: Path) -> None:
 
     for words in (
         ["--protocol", "TLS"],
-        ["--as", "x"],
+        ["--user", "x"],
         ["--certificate", "c"],
         ["--password", "p"],
     ):
