@@ -38,7 +38,6 @@ from region_broker.config.rules import (
     NameOrNone,
     Problem,
     ReachableAddress,
-    ReadableFileOrNone,
     Within,
     checked,
     split,
@@ -105,6 +104,16 @@ class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     http: ReachableAddress
     rack: Annotated[str, NameOrNone()] = ""
 
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Where other nodes meet it."""
+        return split(self.peer)
+
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Where its HTTP port is met."""
+        return split(self.http)
+
 
 class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One region, and its nodes in the order of the file: one at least."""
@@ -119,7 +128,7 @@ class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def peer_addresses(self) -> list[tuple[str, int]]:
         """Where other regions meet its nodes: (host, port) of each."""
-        return [split(node.peer) for node in self.nodes]
+        return [node.peer_address for node in self.nodes]
 
     def image(self) -> RegionImage:
         """Return the region as the metadata keeps it: met at one address, that of its first node."""
@@ -166,7 +175,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
     insecure: bool = False
-    http_tokens_file: Annotated[str, ReadableFileOrNone()] = ""
+    http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")

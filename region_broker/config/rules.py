@@ -136,23 +136,11 @@ class Folder:
 
 
 class FileOrNone(Folder):
-    """The path of a PEM file, or none: the empty text."""
+    """The path of a file, or none: the empty text."""
 
     def wrong(self, value: str) -> str | None:
         """See `Rule`."""
         return super().wrong(value) if value else None
-
-    def right(self) -> str:
-        """See `Rule`."""
-        return 'the path of a PEM file that this node may read; or "" for none'
-
-    def brief(self) -> str:
-        """See `Rule`."""
-        return 'the path of a PEM file; `""`: none'
-
-
-class ReadableFileOrNone(FileOrNone):
-    """The path of a file of ours, or none: the empty text."""
 
     def right(self) -> str:
         """See `Rule`."""

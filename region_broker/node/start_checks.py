@@ -74,12 +74,12 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found = Findings(in_use=is_in_use(folder))
     except OSError as error:
         return Findings([_unusable(config, folder, error)])
-    if warning := warning_of(config):
-        found.remarks.append(warning)
-    found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     spoken = await asyncio.to_thread(lambda: tls_problems(config, ports.network, ports.clock))
     found.problems += spoken[0]
     found.remarks += spoken[1]
+    if warning := warning_of(config):
+        found.remarks.append(warning)
+    found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     if found.in_use:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found

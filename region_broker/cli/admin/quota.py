@@ -39,12 +39,14 @@ def _entity_options(command: Command) -> Command:
     """Add the options that name an entity; they arrive as `entity`."""
     for kind in reversed(_TYPES):
         option = click.option(
-            f"--default-{kind}", f"default_{kind.replace('-', '_')}", is_flag=True,
+            f"--for-default-{kind}", f"default_{kind.replace('-', '_')}", is_flag=True,
             help=f"For every {kind} that has no quota of its own.",
         )  # fmt: skip
         command = option(command)
         what = {"user": "The user", "client-id": "The client id", "ip": "The address"}[kind]
-        named = click.option(f"--{kind}", kind.replace("-", "_"), metavar="NAME", help=f"{what}.")
+        named = click.option(
+            f"--for-{kind}", f"for_{kind.replace('-', '_')}", metavar="NAME", help=f"{what}."
+        )
         command = named(command)
     return command
 
@@ -54,9 +56,12 @@ def _entity(options: Mapping[str, Any]) -> dict[str, str | None]:
     entity: dict[str, str | None] = {}
     for kind in _TYPES:
         field = kind.replace("-", "_")
-        name, is_default = options[field], options[f"default_{field}"]
+        name, is_default = options[f"for_{field}"], options[f"default_{field}"]
         if name is not None and is_default:
-            fail(f"--{kind} and --default-{kind} are two entities: give one of them", EXIT_USAGE)
+            fail(
+                f"--for-{kind} and --for-default-{kind} are two entities: give one of them",
+                EXIT_USAGE,
+            )
         if is_default:
             entity[kind] = None
         elif name is not None:
@@ -64,7 +69,7 @@ def _entity(options: Mapping[str, Any]) -> dict[str, str | None]:
     return entity
 
 
-@click.group(epilog="Example: tidemark quota set producer_byte_rate=1048576 --user alice")
+@click.group(epilog="Example: tidemark quota set producer_byte_rate=1048576 --for-user alice")
 def quota() -> None:
     """List, set and remove what clients may use, by user, client id and address."""
 
@@ -74,8 +79,8 @@ def quota() -> None:
     epilog="""\b
 Examples:
   tidemark quota list
-  tidemark quota list --user alice -o json
-  tidemark quota list --default-client-id
+  tidemark quota list --for-user alice -o json
+  tidemark quota list --for-default-client-id
 """,
 )
 @_entity_options
@@ -111,10 +116,10 @@ def _number(value: float | None) -> int | float | str:
     "set",
     epilog="""\b
 Examples:
-  tidemark quota set producer_byte_rate=1048576 consumer_byte_rate=2097152 --user alice
-  tidemark quota set request_percentage=25 --default-user --dry-run
-  tidemark quota set controller_mutation_rate=10 --user alice --client-id deployer
-  tidemark quota set connection_creation_rate=20 --ip 10.0.0.7
+  tidemark quota set producer_byte_rate=1048576 consumer_byte_rate=2097152 --for-user alice
+  tidemark quota set request_percentage=25 --for-default-user --dry-run
+  tidemark quota set controller_mutation_rate=10 --for-user alice --for-client-id deployer
+  tidemark quota set connection_creation_rate=20 --for-ip 10.0.0.7
 """,
 )
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
@@ -137,8 +142,8 @@ def quota_set(
     "remove",
     epilog="""\b
 Examples:
-  tidemark quota remove producer_byte_rate --user alice
-  tidemark quota remove --user alice --client-id deployer --dry-run
+  tidemark quota remove producer_byte_rate --for-user alice
+  tidemark quota remove --for-user alice --for-client-id deployer --dry-run
 """,
 )
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
@@ -157,7 +162,10 @@ def quota_remove(
 def _needed(options: Mapping[str, Any]) -> dict[str, str | None]:
     entity = _entity(options)
     if not entity:
-        fail("say whose quota: --user, --client-id, both, or --ip; or their defaults", EXIT_USAGE)
+        fail(
+            "say whose quota: --for-user, --for-client-id, both, or --for-ip; or their defaults",
+            EXIT_USAGE,
+        )
     return entity
 
 

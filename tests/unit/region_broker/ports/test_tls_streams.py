@@ -78,7 +78,7 @@ async def echoing(tls: ServerTls, bounds: HandshakeLimits = HandshakeLimits()) -
     return Echo(listener, failed, seen)
 
 
-def on_both_loops(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path, object], None]:
+def on_both_loops(test: Callable[[Path], Awaitable[None]]) -> Callable[..., None]:
     def run(tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         complaints: list[object] = []
         with asyncio.Runner(loop_factory=new_loop) as runner:
