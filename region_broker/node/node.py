@@ -519,12 +519,7 @@ class Node:
 
     def _compose_http(self) -> None:
         storage = self.storage
-        self.doors = doors_of(
-            self.config,
-            self._ports.clock,
-            self._ports.chance,
-            lambda: storage.metadata.image.access,
-        )
+        self.doors = doors_of(self.config, self._ports, lambda: storage.metadata.image.access)
         self._app = app = make_app(
             RegionService(
                 self.failover,

@@ -81,7 +81,9 @@ class NodeTls:
             for each in config.listeners
         ]
         self.http: Final = (
-            self._server("none") if config.http_security_protocol in ENCRYPTED else None
+            self._server("requested" if config.tls_ca else "none")
+            if config.http_security_protocol in ENCRYPTED
+            else None
         )
         self.peer_network: Final = self._between_nodes(network)
         self.state: Final = TlsState([*self._servers.values(), *self._clients()])
