@@ -212,7 +212,7 @@ class TlsState:
 
     @property
     def refusals(self) -> list[str]:
-        """Why files that have changed are not in use, each reason once: for `/readyz`."""
+        """Why files that have changed are not in use, each reason once."""
         return sorted({each.refusal for each in self.contexts if each.refusal})
 
     def judgements(self, now_wall_ms: int) -> list[Judgement]:
