@@ -470,13 +470,16 @@ async def test_the_watch_takes_changes_up_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO)
     server = server_of(tmp_path)
+    peers = ClientTls(server.files)
     put(tmp_path / "server", node_certificate(node_id=2))
     with pytest.raises(asyncio.CancelledError):
-        await watch(TlsState([server]), Hours(1000, 3))
+        await watch(TlsState([server, peers]), Hours(1000, 3))
     assert served_by(server, tmp_path) == ("eu", 2, "c1")
-    assert [record.levelname for record in caplog.records if "count for new" in record.message] == [
-        "INFO"
-    ]
+    assert [
+        record.levelname
+        for record in caplog.records
+        if "count for new handshakes" in record.message
+    ] == ["INFO"]
 
 
 async def test_a_refusal_is_told_once_and_an_end_once_a_day(
