@@ -303,6 +303,29 @@ async def test_KIP_124_request_time_is_charged_and_users_have_their_own(tmp_path
         assert ms(await bob.call(METADATA, 3, {"topics": None})) == 0
 
 
+async def test_INV_HTH2_who_is_about_to_log_in_is_not_charged(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        await client.call(METADATA, 1, {"topics": None})
+        (link, *_) = fixture.server._links
+        await limit(
+            fixture, (("user", "ANONYMOUS"),), request_percentage=0.0001, producer_byte_rate=1.0
+        )
+        link.core.peer.state.must_log_in = True
+        for _ in range(3):
+            link.core.peer.state.must_log_in = True
+            answer = await client.call(
+                18, 3, {"client_software_name": "x", "client_software_version": "1"}
+            )
+            assert ms(answer) == 0
+        link.core.peer.state.must_log_in = False
+        answer = await client.call(
+            18, 3, {"client_software_name": "x", "client_software_version": "1"}
+        )
+        assert ms(answer) > 0
+
+
 def created(name: str, partition_count: int = 1) -> dict[str, Any]:
     topic = {
         "name": name,
