@@ -66,6 +66,7 @@ def families() -> list[Metric]:
     metrics.api("Produce").answered(duration_s=0.1, request_bytes=1, response_bytes=1)
     metrics.error("Produce", "x")
     metrics.connections_refused.labels("x").inc()
+    metrics.logins.labels("x", "refused").inc()
     node = fixture()
     sources = GaugeSources(
         partitions=node.table,

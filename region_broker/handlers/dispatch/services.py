@@ -40,6 +40,7 @@ from region_broker.security.access import AccessChange, Operation, ResourceType
 from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
 from region_broker.security.quotas.throttles import Meter, Throttles
+from region_broker.security.sasl.desk import LoginDesk
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -385,6 +386,8 @@ class Services:
     """Told of what somebody asked for and may not do; not of what an answer leaves out. Called before the refusal is answered."""
     quotas: Throttles | None = None
     """By what clients are limited; None while nobody is."""
+    logins: LoginDesk | None = None
+    """Where connections log in; None where no listener asks for that."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -472,6 +475,11 @@ class RequestContext(msgspec.Struct):
         if place is None:
             return node
         return replace(node, kafka_host=place[0], kafka_port=place[1])
+
+    @property
+    def host(self) -> str:
+        """Return the address that the request came from, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
 
     @property
     def is_forwarded(self) -> bool:
