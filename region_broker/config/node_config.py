@@ -30,6 +30,7 @@ from region_broker.config.relations import (
 )
 from region_broker.config.rules import (
     Folder,
+    FolderOrNone,
     Host,
     Name,
     NameOrNone,
@@ -217,6 +218,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     connection_rate_per_address: Annotated[int, Within(0, CONNECTION_RATE_MAX, "0: any number")] = (
         CONNECTION_RATE_DEFAULT
     )
+    audit: Literal["auto", "on", "off"] = "auto"
+    audit_dir: Annotated[str, FolderOrNone()] = ""
+    audit_file_bytes: Annotated[
+        int, Within(64 << 10, 1 << 30, "a start reads and writes the last file whole")
+    ] = 8 << 20
+    audit_bytes_max: Annotated[
+        int, Within(1 << 20, TIB, "beyond it refusals and logins are only counted")
+    ] = 1 << 30
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod

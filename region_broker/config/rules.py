@@ -134,6 +134,22 @@ class Folder:
         return "a path"
 
 
+class FolderOrNone(Folder):
+    """Such a path, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'{super().right()}; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
 class Host:
     """A host name or an address to bind, without a port; empty: none is given."""
 

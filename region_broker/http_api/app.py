@@ -16,12 +16,14 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
+from region_broker.http_api.audited_orders import audited
 from region_broker.http_api.first_bytes import FirstBytesSite
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.routes_health import Check, add_health_routes
 from region_broker.http_api.routes_regions import add_region_routes
+from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,20 +49,21 @@ def make_app(
     checks: Mapping[str, Check],
     registry: CollectorRegistry,
     limits: HttpLimits = DEFAULT_LIMITS,
+    audit: AuditTrail = NO_AUDIT,
 ) -> web.Application:
-    """Return the application. `checks` are named readiness checks; None or a reason each."""
-    app = bounded(limits)
+    """Return the application. `checks` are named readiness checks; None or a reason each. `audit`: where orders are recorded."""
+    app = bounded(limits, audited(audit))
     registry.register(RegionCollector(api))
     add_health_routes(app, {"region": api.not_ready, **checks}, registry, api.remark)
     add_region_routes(app, api)
     return app
 
 
-def bounded(limits: HttpLimits) -> web.Application:
-    """Return an application without routes, that bounds requests, and whose errors are problems."""
+def bounded(limits: HttpLimits, *inner: Middleware) -> web.Application:
+    """Return an application without routes, that bounds requests, and whose errors are problems; `inner`: what is within that."""
     return web.Application(
         client_max_size=limits.body_bytes_max,
-        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
+        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms), *inner],
     )
 
 

@@ -42,6 +42,7 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.auditing import audit_checks, open_trail, register_figures, step_recorder
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.cluster_parts import ClusterParts
@@ -188,6 +189,7 @@ class Node:
         """
         storage = await Storage.open(config, ports, levels)
         try:
+            open_trail(config, ports, storage)
             node = cls(config, ports, storage)
             await node.failover.recover()
             await storage.folder.note_whole()
@@ -273,6 +275,7 @@ class Node:
         )
         record = self._region_record or JournalRecord(storage.journal)
         self.failover = FailoverDriver(parts, record, FailoverSettings())
+        self.failover.on_step = step_recorder(storage.metadata.audit, config.region)
         self._handshake.driver = self.failover
         if self._region_record is not None:
             self.leading = LeadingRegion(
@@ -398,6 +401,7 @@ class Node:
             quorum=lambda: storage.metadata.quorum,
             quorum_leader=self._quorum_forwarder,
             metrics=self.metrics,
+            audit=storage.metadata.audit,
             memory=self.memory,
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
@@ -423,6 +427,7 @@ class Node:
             self.peers = PeerServer(ports.network, self._handshake, peer_settings(config))
         else:
             self.peers = self._cluster.peers
+        self.peers.audit = storage.metadata.audit
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self._admit
@@ -535,9 +540,12 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
+                **audit_checks(storage.metadata.audit),
             },
             self.metrics.registry,
+            audit=storage.metadata.audit,
         )
+        register_figures(storage.metadata.audit, self.metrics.registry)
         self.metrics.registry.register(
             NodeCollector(
                 GaugeSources(
@@ -668,6 +676,7 @@ class Node:
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
+                        ("audit", self.storage.metadata.audit.run()),
                         ("group-commit", self.storage.group_commit.run()),
                         (
                             "recovery_checkpoints",

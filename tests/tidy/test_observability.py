@@ -13,12 +13,16 @@ from region_broker.http_api.cluster_metrics import ClusterCollector
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.waiting import Waiting, WaitingCollector
 from region_broker.metrics import Metrics
+from region_broker.node.auditing import AuditCollector
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.security.audit.recorder import AuditRecorder
 from tests.fixtures.cluster_views import view
-from tests.fixtures.node_logs import fixture
+from tests.fixtures.node_logs import ManualClock, fixture
 from tests.fixtures.scrubbing import Twin, scrubber_of
+from tests.simulation.disk import SimulatedDisk
 from tests.tidy.tree import ROOT
+from tests.unit.region_broker.security.audit.chains import opened
 
 FOLDER = ROOT / "docs" / "observability"
 NAME = re.compile(r"\b(?:tidemark|process)_[a-z_0-9]+\b")
@@ -74,6 +78,9 @@ def families() -> list[Metric]:
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
         WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
+        AuditCollector(
+            AuditRecorder(opened(SimulatedDisk()), ManualClock(), node="eu/1", bytes_max=1)
+        ),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch import audited_requests
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
@@ -66,6 +67,8 @@ from region_broker.wire.server import Finish as FinishSlot
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
 _METADATA_KEY: Final = 3
+_RECORDS: Final = frozenset({_PRODUCE_KEY, 1})
+"""APIs that carry records, and change nothing else: there is nothing to say of them to an audit trail."""
 # How often who waits for a leader looks again.
 ASK_AGAIN_S: Final = 0.05
 
@@ -245,6 +248,8 @@ class Dispatcher:
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
         try:
+            if self._services.audit.is_on and api.key not in _RECORDS:
+                return await audited_requests.handled(api, ctx, request)
             return await api.handle(ctx, request)
         except TimeoutError:
             raise  # which Python counts among the OSErrors

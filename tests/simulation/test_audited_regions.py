@@ -1,0 +1,113 @@
+"""Whole nodes with an audit trail: their starts, changes and failover steps, over a takeover and power cuts.
+
+INV-NAU1, INV-ATR1: an order is refused where it cannot be recorded, and a takeover that has begun goes on.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.security.audit.chain_files import chain_names
+from region_broker.security.audit.events import Actor, acting_as
+from region_broker.security.audit.recorder import AuditRecorder
+from tests.simulation.region_pair import Pair, Region
+from tests.unit.region_broker.security.audit.chains import is_sound_by_hand
+
+pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
+
+
+class Alice:
+    """Asks for changes."""
+
+    def actor(self) -> Actor:
+        """See `Acting`."""
+        return Actor("User:alice", "10.0.0.1", request_id="10.0.0.1:7#3")
+
+
+def lines_of(region: Region) -> list[bytes]:
+    folder = region.folder / "audit"
+    return [
+        line
+        for name in chain_names(region.disk.list_dir(folder))
+        for line in region.disk.read_file(folder / name).splitlines(keepends=True)
+    ]
+
+
+def rows_of(region: Region) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines_of(region)]
+
+
+def operations(region: Region, kind: str) -> list[str]:
+    return [row["operation"] for row in rows_of(region) if row["kind"] == kind]
+
+
+async def test_two_regions_keep_their_trails_over_a_takeover_and_power_cuts(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 7)
+    for region in pair.regions.values():
+        region.settings = {"audit": "on", "audit_file_bytes": 64 << 10}
+    await pair.start()
+    try:
+        with acting_as(Alice()):
+            await pair.create_topic("orders", 2)
+        await pair.until(lambda: "done" in outcomes(pair.eu, "CreateTopic"), "the outcome is there")
+        assert outcomes(pair.eu, "CreateTopic") == ["intended", "done"]
+        [intent, done] = [row for row in rows_of(pair.eu) if row["operation"] == "CreateTopic"]
+        assert (intent["principal"], intent["host"], intent["request_id"]) == ("User:alice", "10.0.0.1", "10.0.0.1:7#3")  # fmt: skip
+        assert done["answers"] == intent["seq"]
+        await pair.until(lambda: outcomes(pair.us, "CreateTopic") == ["done"], "the mirror's own")
+        assert [row["principal"] for row in rows_of(pair.us) if row["operation"] == "CreateTopic"] == ["Node:us/2"]  # fmt: skip
+
+        await pair.eu.kill(power=random.Random(1))
+        await pair.fail_over()
+        steps = operations(pair.us, "step")
+        assert "TakeoverBegun" in steps
+        await pair.eu.start()
+        await pair.until(lambda: "HigherEpochLearned" in operations(pair.eu, "step"), "eu is fenced, and says so")  # fmt: skip
+        assert operations(pair.eu, "trail").count("node-started") == 2
+        await pair.us.kill(power=random.Random(2))
+        for region in pair.regions.values():
+            assert is_sound_by_hand(whole(lines_of(region)))
+    finally:
+        await pair.stop()
+
+
+def outcomes(region: Region, operation: str) -> list[str]:
+    return [row["outcome"] for row in rows_of(region) if row["operation"] == operation]
+
+
+def whole(lines: list[bytes]) -> list[bytes]:
+    """Leave out what a power cut tore: nobody was told that it is durable."""
+    return lines if lines[-1].endswith(b"\n") else lines[:-1]
+
+
+async def test_a_full_trail_refuses_orders_and_lets_a_region_go_on(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 8)
+    pair.us.settings = {"audit": "on"}
+    await pair.start()
+    try:
+        trail = pair.us.node.storage.metadata.audit
+        assert isinstance(trail, AuditRecorder)
+        trail._files.failed = "the audit trail cannot be written any more"
+        await pair.eu.kill()
+        await pair.fail_over()
+        with acting_as(Alice()), pytest.raises(MetadataUnwritable, match="audit trail cannot"):
+            await pair.us.node.topics.create_topic("orders", 1, {})
+        assert "orders" not in pair.us.node.storage.metadata.image.topics
+        assert pair.us.node.storage.metadata.audit.is_on
+        await pair.us.node.topics.create_topic("by-itself", 1, {})
+    finally:
+        await pair.stop()
+
+
+async def test_without_security_no_trail_is_kept(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 9)
+    await pair.start()
+    try:
+        assert not pair.eu.node.storage.metadata.audit.is_on
+        assert not pair.eu.disk.exists(pair.eu.folder / "audit")
+    finally:
+        await pair.stop()
