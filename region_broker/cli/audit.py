@@ -274,7 +274,7 @@ def _tell(report: Report, *, anchored: bool) -> None:
         [
             ("records", report.record_count),
             ("of", whose),
-            ("head", report.head),
+            ("head", str(report.head)),
         ],
     )
     if report.is_sound and not anchored:

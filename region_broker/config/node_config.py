@@ -220,6 +220,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     )
     audit: Literal["auto", "on", "off"] = "auto"
     audit_dir: Annotated[str, FolderOrNone()] = ""
+    audit_topic: Annotated[str, NameOrNone()] = "tidemark.audit"
     audit_file_bytes: Annotated[
         int, Within(64 << 10, 1 << 30, "a start reads and writes the last file whole")
     ] = 8 << 20

@@ -137,6 +137,7 @@ class AuditCollector(Collector):
             yield counter
         for name, text, value in (
             ("audit_sequence", "Number of the last audit record", trail.head.seq),
+            ("audit_carried_sequence", "Number of the last audit record that is in the topic", trail.carried_seq),
             ("audit_bytes", "Bytes of all files of the audit trail", trail.total_bytes),
             ("audit_unwritable", "1 while changes are refused, as they cannot be recorded", int(trail.problem() is not None)),
         ):  # fmt: skip

@@ -42,6 +42,7 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.audit_topic import carrying
 from region_broker.node.auditing import audit_checks, open_trail, register_figures, step_recorder
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
@@ -668,6 +669,7 @@ class Node:
 
         Raises `NodeRefused` if a port is taken; whatever ended a task of the node, otherwise.
         """
+        trail = self.storage.metadata.audit
         try:
             await self._bind()
             async with asyncio.TaskGroup() as tasks:
@@ -676,7 +678,8 @@ class Node:
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
-                        ("audit", self.storage.metadata.audit.run()),
+                        ("audit", trail.run()),
+                        *carrying(trail, self._services, self.config, self._ports.disk),
                         ("group-commit", self.storage.group_commit.run()),
                         (
                             "recovery_checkpoints",

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from idempotency.record_batch import iter_headers
 from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.records.batches import iter_records
 from region_broker.security.audit.chain_files import chain_names
 from region_broker.security.audit.events import Actor, acting_as
 from region_broker.security.audit.recorder import AuditRecorder
@@ -61,8 +63,13 @@ async def test_two_regions_keep_their_trails_over_a_takeover_and_power_cuts(tmp_
         await pair.until(lambda: outcomes(pair.us, "CreateTopic") == ["done"], "the mirror's own")
         assert [row["principal"] for row in rows_of(pair.us) if row["operation"] == "CreateTopic"] == ["Node:us/2"]  # fmt: skip
 
+        await pair.until(
+            lambda: carried(pair.eu) == whole(lines_of(pair.eu)), "all is in the topic"
+        )
+        await pair.until(lambda: pair.us.node.storage.partitions.get("tidemark.audit", 0) is not None, "and mirrored")  # fmt: skip
         await pair.eu.kill(power=random.Random(1))
         await pair.fail_over()
+        await pair.until(lambda: set(lines_of(pair.us)) <= set(carried(pair.us)), "the mirror's waited, and came")  # fmt: skip
         steps = operations(pair.us, "step")
         assert "TakeoverBegun" in steps
         await pair.eu.start()
@@ -73,6 +80,20 @@ async def test_two_regions_keep_their_trails_over_a_takeover_and_power_cuts(tmp_
             assert is_sound_by_hand(whole(lines_of(region)))
     finally:
         await pair.stop()
+
+
+def carried(region: Region) -> list[bytes]:
+    """Return the values of the audit topic in a region, as lines."""
+    partition = region.node.storage.partitions.get("tidemark.audit", 0)
+    if partition is None or partition.high_watermark == 0:
+        return []
+    data = partition.reader.read_raw(0, 1 << 20)
+    return [
+        (record.value or b"") + b"\n"
+        for position, header in iter_headers(data)
+        if not header.is_control
+        for record in iter_records(data[position : position + header.size_bytes])
+    ]
 
 
 def outcomes(region: Region, operation: str) -> list[str]:

@@ -44,6 +44,11 @@ class Owner(msgspec.Struct, frozen=True):
     node_id: int
     folder: str
 
+    @property
+    def node(self) -> str:
+        """Return what records call the node."""
+        return f"{self.region}/{self.node_id}"
+
     def fields(self) -> dict[str, Any]:
         """Return it as the first record of a file says it."""
         return {"format": FORMAT, **msgspec.structs.asdict(self)}
@@ -153,7 +158,9 @@ class ChainFiles:
         """Begin the next file with a record that says whose chain it is (INV-ACF3); raises `OSError`, and the old file goes on then."""
         number = self._number + 1
         path = self._folder / file_name(number)
-        line, head = make_line(self.head, trail_fields(wall_ms, operation, self._owner.fields()))
+        line, head = make_line(
+            self.head, trail_fields(wall_ms, self._owner.node, operation, self._owner.fields())
+        )
         file = self._disk.open(path, create=True)
         try:
             file.truncate(0)  # of an earlier try
@@ -234,18 +241,16 @@ class ChainFiles:
         details = {
             "bytes": len(torn), "sha256": digest, "kept_in": aside.name, "lines": torn.count(b"\n"),
         }  # fmt: skip
-        return trail_fields(self._wall_ms, TORN, details)
+        return trail_fields(self._wall_ms, self._owner.node, TORN, details)
 
 
 def trail_fields(
-    wall_ms: int, operation: str, details: Mapping[str, Any], reason: str = ""
+    wall_ms: int, node: str, operation: str, details: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the fields of a record of the trail about itself."""
-    found = {
-        "at_ms": wall_ms, "kind": Kind.TRAIL, "operation": operation, "outcome": Outcome.DONE,
-        "reason": reason, "details": dict(details),
+    return {
+        "at_ms": wall_ms, "node": node, "kind": Kind.TRAIL, "operation": operation, "outcome": Outcome.DONE, "details": dict(details),
     }  # fmt: skip
-    return {key: value for key, value in found.items() if value != ""}
 
 
 def _whole_part(data: bytes) -> tuple[int, Head, Mapping[str, Any] | None]:

@@ -89,6 +89,8 @@ class AuditRecorder(AuditTrail):
         """How many records were written, by kind."""
         self.lost: Counter[str] = Counter()
         """How many events were only counted, by kind."""
+        self.carried_seq = 0
+        """The last record that the topic has; 0 while that is not known, or there is no topic."""
         self.unwritable = ""
         """Why the last group was not written, empty where it was."""
         _log.info("the audit trail goes on behind %s", files.head)
@@ -243,7 +245,7 @@ class AuditRecorder(AuditTrail):
         records = [each.fields for each in waiting] + rest
         wall_ms = self._clock.wall_ms()
         if lost:
-            records.append(trail_fields(wall_ms, "lost", dict(lost)))
+            records.append(trail_fields(wall_ms, self._node, "lost", dict(lost)))
         written: list[int] = []
         before = self._files.head.seq
         try:
