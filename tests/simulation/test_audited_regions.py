@@ -3,6 +3,7 @@
 INV-NAU1, INV-ATR1: an order is refused where it cannot be recorded, and a takeover that has begun goes on.
 """
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -16,7 +17,9 @@ from region_broker.records.batches import iter_records
 from region_broker.security.audit.chain_files import chain_names
 from region_broker.security.audit.events import Actor, acting_as
 from region_broker.security.audit.recorder import AuditRecorder
+from tests.simulation.region_cluster import region_cluster
 from tests.simulation.region_pair import Pair, Region
+from tests.simulation.test_region_of_three import all_in_sync
 from tests.unit.region_broker.security.audit.chains import is_sound_by_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -122,6 +125,36 @@ async def test_a_full_trail_refuses_orders_and_lets_a_region_go_on(tmp_path: Pat
         await pair.us.node.topics.create_topic("by-itself", 1, {})
     finally:
         await pair.stop()
+
+
+async def test_nodes_of_a_region_keep_a_trail_each_and_carry_while_they_lead(
+    tmp_path: Path,
+) -> None:
+    """INV-NAT3: carrying makes no records."""
+    async with region_cluster(tmp_path, 5, audit="on") as cluster:
+        first = await all_in_sync(cluster)
+        with acting_as(Alice()):
+            await first.node.topics.create_topic("orders", 1, {})
+        await cluster.until(lambda: outcomes(first, "CreateTopic") == ["intended", "done", "done"], "both topics")  # fmt: skip
+        await cluster.until(lambda: carried(first) == lines_of(first), "all is in the topic")
+        await asyncio.sleep(5)
+        assert outcomes(first, "CreateTopic") == ["intended", "done", "done"]
+        assert carried(first) == lines_of(first)
+        await first.kill(power=random.Random(3))
+        await cluster.until(lambda: cluster.leader not in {None, first}, "another one leads")
+        second = cluster.leader
+        assert second is not None
+        await cluster.until(lambda: set(lines_of(second)) <= set(carried(second)), "its own come")
+        assert set(lines_of(first)[:3]) <= set(carried(second)), "what was carried stays"
+        elections = [
+            row
+            for node in cluster.nodes.values()
+            for row in rows_of(node)
+            if row["operation"] == "ElectLeader"
+        ]
+        assert {row["principal"].partition(":")[0] for row in elections} == {"Node"}
+        for node in cluster.nodes.values():
+            assert is_sound_by_hand(whole(lines_of(node)))
 
 
 async def test_without_security_no_trail_is_kept(tmp_path: Path) -> None:
