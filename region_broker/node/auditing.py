@@ -18,7 +18,8 @@ from geo_replicator.failover import State
 from geo_replicator.failover_events import Event
 from region_broker.config.node_config import NodeConfig
 from region_broker.node.storage import NodeRefused, Ports, Storage
-from region_broker.security.audit.chain_files import AuditRefused, ChainFiles, Owner
+from region_broker.ports.disk import Disk
+from region_broker.security.audit.chain_files import AuditRefused, ChainFiles, Owner, owner_problem
 from region_broker.security.audit.events import AuditEvent, Kind, Outcome, present_actor
 from region_broker.security.audit.recorder import AuditRecorder
 from region_broker.security.audit.trail import AuditTrail
@@ -60,8 +61,7 @@ def open_trail(config: NodeConfig, ports: Ports, storage: Storage) -> None:
     """
     if not keeps_trail(config):
         return
-    node_id = config.own_node.node_id
-    owner = Owner(config.cluster_id, config.region, node_id, storage.folder.identity.folder_id)
+    owner = _owner(config, storage.folder.identity.folder_id)
     try:
         files = ChainFiles.open(
             ports.disk,
@@ -72,11 +72,20 @@ def open_trail(config: NodeConfig, ports: Ports, storage: Storage) -> None:
         )
     except AuditRefused as error:
         raise NodeRefused(str(error)) from error
-    recorder = AuditRecorder(
-        files, ports.clock, node=f"{config.region}/{node_id}", bytes_max=config.audit_bytes_max
-    )
+    recorder = AuditRecorder(files, ports.clock, node=owner.node, bytes_max=config.audit_bytes_max)
     recorder.record(AuditEvent(kind=Kind.TRAIL, operation="node-started", outcome=Outcome.DONE))
     storage.metadata.audit = recorder
+
+
+def _owner(config: NodeConfig, folder_id: str) -> Owner:
+    return Owner(config.cluster_id, config.region, config.own_node.node_id, folder_id)
+
+
+def trail_problem(config: NodeConfig, disk: Disk) -> str | None:
+    """Return why a start would not open the trail, as far as its folder tells; writes nothing; raises `OSError`."""
+    if not keeps_trail(config):
+        return None
+    return owner_problem(disk, trail_folder(config), _owner(config, ""))
 
 
 def step_recorder(trail: AuditTrail, region: str) -> Callable[[Event, State, State], None]:

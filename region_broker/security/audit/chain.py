@@ -61,7 +61,7 @@ def make_line(before: Head, fields: Mapping[str, Any]) -> tuple[bytes, Head]:
     """Return the line that follows `before`, with its line feed, and the head that it is."""
     record = {"seq": before.seq + 1, "prev": before.digest, **fields}
     text = json.dumps(record, ensure_ascii=True, separators=(",", ":"))
-    prefix = text[:-1].encode("ascii").replace(b"\x7f", b"\\u007f")
+    prefix = text[:-1].encode("ascii")
     digest = digest_of(prefix)
     line = prefix + _TAIL + digest.encode("ascii") + b'"}'
     assert len(line) < LINE_BYTES_MAX, "fields are bounded (INV-AUD1)"

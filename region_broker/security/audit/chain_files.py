@@ -223,15 +223,8 @@ class ChainFiles:
         return head
 
     def _check_owner(self, found: Mapping[str, Any] | None) -> None:
-        if found is None:
-            return
-        own = self._owner
-        theirs = (found.get("cluster_id"), found.get("region"), found.get("node_id"))
-        if theirs != (own.cluster_id, own.region, own.node_id):
-            raise AuditRefused(
-                f"the audit trail in {self._folder} is that of node {theirs[2]} of region {theirs[1]}, cluster {theirs[0]}: give this node"
-                " an audit_dir of its own"
-            )
+        if found is not None and (problem := _of_another(self._folder, self._owner, found)):
+            raise AuditRefused(problem)
 
     def _set_aside(self, path: Path, torn: bytes) -> dict[str, Any]:
         """Keep what is behind the last whole record, durably (INV-ACF2)."""
@@ -242,6 +235,25 @@ class ChainFiles:
             "bytes": len(torn), "sha256": digest, "kept_in": aside.name, "lines": torn.count(b"\n"),
         }  # fmt: skip
         return trail_fields(self._wall_ms, self._owner.node, TORN, details)
+
+
+def owner_problem(disk: Disk, folder: Path, owner: Owner) -> str | None:
+    """Return why a start would not write into the chain in `folder`, None where it would; writes nothing; raises `OSError`."""
+    for name in reversed(chain_names(disk.list_dir(folder)) if disk.exists(folder) else ()):
+        _, _, found = _whole_part(disk.read_file(folder / name))
+        if found is not None:
+            return _of_another(folder, owner, found)
+    return None
+
+
+def _of_another(folder: Path, own: Owner, found: Mapping[str, Any]) -> str | None:
+    theirs = (found.get("cluster_id"), found.get("region"), found.get("node_id"))
+    if theirs == (own.cluster_id, own.region, own.node_id):
+        return None
+    return (
+        f"the audit trail in {folder} is that of node {theirs[2]} of region {theirs[1]}, cluster {theirs[0]}: give this node an audit_dir"
+        " of its own"
+    )
 
 
 def trail_fields(

@@ -1,4 +1,4 @@
-"""The trail in its topic: the lines as they are, no further than what is durable, again behind a crash (INV-NAT1..3)."""
+"""The trail in its topic: the lines as they are, no further than what is durable, again behind a crash (INV-NAT1, INV-NAT2, INV-NAT3)."""
 
 import asyncio
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from tests.fixtures.node_logs import Fixture, at_once, fixture
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
     FOLDER,
+    MIB,
     is_sound_by_hand,
     lines_on,
     opened,
@@ -24,10 +25,10 @@ SMALL = 600
 class Carried:
     """A trail, the partition that its topic is, and who carries; `acts`: whether this node may write there."""
 
-    def __init__(self, disk: SimulatedDisk, node: Fixture) -> None:
+    def __init__(self, disk: SimulatedDisk, node: Fixture, *, file_bytes_max: int = SMALL) -> None:
         self.disk = disk
         self.node = node
-        self.files = opened(disk, file_bytes_max=SMALL)
+        self.files = opened(disk, file_bytes_max=file_bytes_max)
         self.recorder = AuditRecorder(
             self.files, self.node.clock, node="eu/1", bytes_max=1 << 20, offload=at_once
         )
@@ -96,7 +97,7 @@ async def test_lines_are_carried_as_they_are_across_files() -> None:
 
 
 async def test_what_is_not_durable_is_not_carried() -> None:
-    carried = Carried(SimulatedDisk(), fixture())
+    carried = Carried(SimulatedDisk(), fixture(), file_bytes_max=MIB)
     carried.write("durable", "written only")
     carried.files.head = carried.files.head._replace(seq=2)
     await carried.all()

@@ -3,9 +3,11 @@
 import errno
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from region_broker.ports.disk import Buffer, DiskFile
 from region_broker.security.audit.chain_files import AuditRefused, Owner
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
@@ -134,6 +136,37 @@ def test_a_full_disk_refuses_and_takes_it_again_when_there_is_room() -> None:
     disk.room_bytes = None
     assert chain.write([record("after")], 5) == [3]
     assert operations(lines_on(disk)) == ["chain-begun", "before", "after"]
+    assert verified_on(disk).is_sound
+
+
+class HalfWritten:
+    """A file whose writes end half way: no more fits."""
+
+    def __init__(self, file: DiskFile) -> None:
+        """Write into `file`."""
+        self._file = file
+
+    def pwrite(self, position: int, *buffers: Buffer) -> int:
+        """See `DiskFile`."""
+        self._file.pwrite(position, b"".join(buffers)[:30])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_what_fitted_of_a_refused_record_is_cut_off() -> None:
+    """INV-ACF1: a crash right behind it leaves nothing of it."""
+    disk = SimulatedDisk()
+    chain = opened(disk)
+    chain.write([record("before")], 5)
+    assert chain._file is not None
+    whole, chain._file = chain._file, HalfWritten(chain._file)
+    with pytest.raises(OSError, match="No space"):
+        chain.write([record("refused")], 5)
+    assert all(line.endswith(b"\n") for line in lines_on(disk))
+    chain._file = whole
+    chain.write([record("after")], 5)
     assert verified_on(disk).is_sound
 
 
