@@ -32,6 +32,7 @@ from region_broker.config.rules import (
     BoundAddress,
     FileOrNone,
     Folder,
+    FolderOrNone,
     Host,
     MappingRules,
     Name,
@@ -275,6 +276,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tls_client_auth: ClientAuth = "none"
     tls_principal_mapping_rules: Annotated[str, MappingRules()] = "DEFAULT"
     listeners: tuple[ListenerConfig, ...] = ()
+    audit: Literal["auto", "on", "off"] = "auto"
+    audit_dir: Annotated[str, FolderOrNone()] = ""
+    audit_topic: Annotated[str, NameOrNone()] = "tidemark.audit"
+    audit_file_bytes: Annotated[
+        int, Within(64 << 10, 1 << 30, "a start reads and writes the last file whole")
+    ] = 8 << 20
+    audit_bytes_max: Annotated[
+        int, Within(1 << 20, TIB, "beyond it refusals and logins are only counted")
+    ] = 1 << 30
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
