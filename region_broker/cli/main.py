@@ -13,6 +13,7 @@ import click
 
 _COMMANDS: Final = {
     "acl": ("admin.acl:acl", "Who may do what: list, add, remove, explain."),
+    "audit": ("audit:audit", "The audit trail of a node: verify, list, tail, head."),
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
     "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),
