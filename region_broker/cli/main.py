@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "audit": ("audit:audit", "The audit trail of a node: verify, list, tail, head."),
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
     "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),
@@ -44,6 +45,7 @@ _COMMANDS: Final = {
         "admin.topic:topic",
         "Topics: create, alter, list, describe, delete; what is deleted.",
     ),
+    "user": ("user:user", "Users: create, set passwords, list, delete; keys of the first one."),
     "txn": ("txn:txn", "Transactions: list, describe, abort, verdict."),
 }
 

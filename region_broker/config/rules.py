@@ -16,8 +16,10 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_arg
 import msgspec
 
 from region_broker.controller.near_words import nearest
+from region_broker.security.authorizer import PrincipalRefused, principals_of
 
 NAME_LENGTH_MAX: Final = 64
+TEXT_LENGTH_MAX: Final = 1_024
 HOST_LENGTH_MAX: Final = 253  # RFC 1035
 PORT_MAX: Final = 65_535
 MAPPING_LENGTH_MAX: Final = 4_096
@@ -135,6 +137,26 @@ class Folder:
         return "a path"
 
 
+class Principals:
+    """Principals with semicolons between them, as in Kafka's `super.users`; empty: none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        try:
+            principals_of(value)
+        except PrincipalRefused:
+            return "names what is no principal"
+        return None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'principals, as TYPE:NAME with ";" between them, such as "User:admin;User:ops"'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return '`User:NAME`, with ";" between; `""`: none'
+
+
 class FileOrNone(Folder):
     """The path of a file, or none: the empty text."""
 
@@ -149,6 +171,86 @@ class FileOrNone(Folder):
     def brief(self) -> str:
         """See `Rule`."""
         return 'a path; `""`: none'
+
+
+class FolderOrNone(Folder):
+    """Such a path, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'{super().right()}; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
+class HttpsOrFile(FileOrNone):
+    """An https address, the path of a file, or none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if "://" not in value:
+            return super().wrong(value)
+        scheme, _, rest = value.partition("://")
+        if scheme != "https" or not rest or "@" in rest or not value.isprintable() or " " in value:
+            return "is no https address"
+        return None if len(value) <= TEXT_LENGTH_MAX else f"has {len(value)} characters"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'https://host/path, without a user; or the path of a file; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'an https address, or a path; `""`: none'
+
+
+@dataclass(frozen=True, slots=True)
+class SomeOf:
+    """Some of `names`, with commas between them; one at least."""
+
+    names: tuple[str, ...]
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        found = listed(value)
+        if not found:
+            return "names none"
+        unknown = next((name for name in found if name not in self.names), None)
+        if unknown is not None:
+            return f"names {unknown!r}, which is unknown"
+        return "names one twice" if len(set(found)) < len(found) else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f"some of {', '.join(self.names)}, with commas between them"
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return f"some of {', '.join(self.names)}"
+
+
+class TextOrNone:
+    """A text of one line, or none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if len(value) > TEXT_LENGTH_MAX:
+            return f"has {len(value)} characters"
+        return None if value.isprintable() else "holds characters that no line may have"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'a text of {TEXT_LENGTH_MAX} characters at most; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a text; `""`: none'
 
 
 class MappingRules:
@@ -229,6 +331,11 @@ class BoundAddress(Address):
     def right(self) -> str:
         """See `Rule`."""
         return "host:port of this machine to bind, such as 0.0.0.0:9094 or [::]:9094"
+
+
+def listed(value: str) -> tuple[str, ...]:
+    """Return what stands between the commas of a value."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 ReachableAddress = Annotated[str, Address()]

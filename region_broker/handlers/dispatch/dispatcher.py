@@ -28,9 +28,11 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch import audited_requests
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
+from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.error_log import ErrorLog
 from region_broker.handlers.dispatch.not_led_here import (
     OF_PARTITIONS,
@@ -47,6 +49,7 @@ from region_broker.handlers.dispatch.services import (
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.ports.network import Buffer
+from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
     encode_response,
@@ -70,6 +73,8 @@ from region_broker.wire.server import Finish as FinishSlot
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
 _METADATA_KEY: Final = 3
+_RECORDS: Final = frozenset({_PRODUCE_KEY, 1})
+"""APIs that carry records, and change nothing else: there is nothing to say of them to an audit trail."""
 # How often who waits for a leader looks again.
 ASK_AGAIN_S: Final = 0.05
 
@@ -107,6 +112,8 @@ class Dispatcher:
 
         Raises `CloseConnection` when the protocol has no other answer.
         """
+        if incoming.peer.state.must_log_in and incoming.api_key not in BEFORE_LOGIN:
+            raise _not_logged_in(incoming)
         api = self._table.by_key.get(incoming.api_key)
         if api is None:
             raise CloseConnection(
@@ -151,7 +158,7 @@ class Dispatcher:
         False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
         """
         api = self._without_task.get(incoming.api_key)
-        if api is None or incoming.version not in api.versions:
+        if api is None or incoming.version not in api.versions or incoming.peer.state.must_log_in:
             return False
         is_of_leader = not self._services.leads and RULES[api.key].what is not Elsewhere.HERE
         if is_of_leader and self._is_led_apart(api):
@@ -186,6 +193,8 @@ class Dispatcher:
             raise _malformed(api, incoming, error) from error
         if is_of_leader and not self._serves_as_follower(api, request):
             return False
+        if refusal(ctx, request, tells=False) is not None:
+            return False  # INV-HAZ3: `answer` says so
         if api.key != _PRODUCE_KEY:
             return begin(ctx, request, finish)
         return _begin_in_order(begin, ctx, request, finish)
@@ -275,7 +284,12 @@ class Dispatcher:
         self, api: Api, ctx: RequestContext, request: Any
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
+        denied = refusal(ctx, request)
+        if denied is not None:
+            return _refused(api, ctx, request, denied)
         try:
+            if self._services.audit.is_on and api.key not in _RECORDS:
+                return await audited_requests.handled(api, ctx, request)
             return await api.handle(ctx, request)
         except TimeoutError:
             raise  # which Python counts among the OSErrors
@@ -452,6 +466,17 @@ class Dispatcher:
         return await _encoded(incoming, fields_or_none)
 
 
+def _not_logged_in(incoming: Incoming) -> CloseConnection:
+    """Return what ends a connection that asks for something before it has logged in (INV-LGI1)."""
+    before = incoming.peer.state.login.identity
+    why = (
+        "has not logged in" if before is None else f"was {before.principal}, and its session ended"
+    )
+    return CloseConnection(
+        f"API {incoming.api_key} came from who {why}: set security.protocol and sasl.mechanism in the client"
+    )
+
+
 async def _in_turn(state: ConnectionState) -> asyncio.Lock | None:
     """Return the order of a connection, once it is this request's turn; None where nothing is kept in order."""
     order = state.starts
@@ -592,6 +617,15 @@ def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> 
     if ctx.services.nodes.is_alone or rule.what is not Elsewhere.FORWARDED:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if failure.may_have_happened else rule.error
+
+
+def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
+    """Return the answer to who may not ask that."""
+    if api.on_error is not None:
+        return api.on_error(ctx, request, error)
+    fields = top_level_error(api.key, ctx.version, error)
+    assert fields is not None, f"INV-HAZ3: {api.name} has no answer for who may not ask"
+    return fields
 
 
 def _answer_elsewhere(

@@ -36,9 +36,12 @@ from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
-from region_broker.security.access import AccessChange
+from region_broker.security.access import AccessChange, Operation, ResourceType
+from region_broker.security.audit.trail import NO_AUDIT, Actor, AuditTrail
+from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
 from region_broker.security.quotas.throttles import Meter, Throttles
+from region_broker.security.sasl.desk import LoginDesk
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -329,6 +332,12 @@ def never_short(_partition: Partition) -> bool:
     return False
 
 
+def nobody_hears(
+    _ctx: "RequestContext", _operation: Operation, _resource_type: ResourceType, _name: str
+) -> None:
+    """Nobody asks what is refused."""
+
+
 @dataclass(slots=True)
 class Services:
     """Everything that handlers may use; composed once by `node`."""
@@ -352,6 +361,8 @@ class Services:
     quorum_leader: Forwarder
     """Carries a request to the node that leads that quorum."""
     metrics: Metrics
+    audit: AuditTrail = NO_AUDIT
+    """Told of changes before, of refusals and logins behind (`refused`, `login`)."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
     topic_rows: TopicRows = field(default_factory=TopicRows)
@@ -372,8 +383,14 @@ class Services:
     """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
     gave_up: Callable[[], bool] = lambda: False
     """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
+    authorizer: Authorizer = field(default_factory=AllowAll)
+    """Who may do what (`authorizing` asks it, and nobody else)."""
+    on_denied: Callable[["RequestContext", Operation, ResourceType, str], None] = nobody_hears
+    """Told of what somebody asked for and may not do; not of what an answer leaves out. Called before the refusal is answered."""
     quotas: Throttles | None = None
     """By what clients are limited; None while nobody is."""
+    logins: LoginDesk | None = None
+    """Where connections log in; None where no listener asks for that."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -461,6 +478,24 @@ class RequestContext(msgspec.Struct):
         if place is None:
             return node
         return replace(node, kafka_host=place[0], kafka_port=place[1])
+
+    @property
+    def host(self) -> str:
+        """Return the address that the request came from, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
+    @property
+    def request_id(self) -> str:
+        """Return by what the request is found in logs, here and at the client: its address and correlation id (INV-WT1)."""
+        return f"{self.peer}#{self.correlation_id}"
+
+    def actor(self) -> Actor:
+        """Return who asks, for the audit trail (`Acting`)."""
+        identity = self.identity
+        host = identity.host or self.peer.rpartition(":")[0]
+        return Actor(
+            identity.principal, host, identity.mechanism, identity.token_id, self.request_id
+        )
 
     @property
     def is_forwarded(self) -> bool:
