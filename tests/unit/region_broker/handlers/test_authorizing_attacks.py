@@ -72,12 +72,12 @@ async def produce_over(port: int) -> set[int]:
         client.writer.close()
 
 
-async def test_INV_HAZ2_a_mirror_that_allows_everything_gives_its_clients_no_rights_at_home(
+async def test_INV_HAZ2_a_mirror_that_allows_everything_gives_its_clients_no_rights_elsewhere(
     judged: Judged,
 ) -> None:
-    home, judged.services.authorizer = judged.services.authorizer, AllowAll()
+    real, judged.services.authorizer = judged.services.authorizer, AllowAll()
     async with mirror_of(judged.wire) as (port, _region):
-        judged.services.authorizer = home
+        judged.services.authorizer = real
         judged.give(acl(TOPIC, Operation.ALL, name="orders", who="User:carol"))
         assert await produce_over(port) == {TOPIC_DENIED}
         assert judged.wire.partition("orders").log_end_offset == 0
@@ -87,13 +87,15 @@ async def test_INV_HAZ2_a_mirror_that_allows_everything_gives_its_clients_no_rig
         assert await produce_over(port) == {TOPIC_DENIED}, "the client's address goes with it"
 
 
-async def test_INV_HAZ2_home_decides_though_a_mirror_that_lags_would_refuse(judged: Judged) -> None:
-    home = judged.services.authorizer
+async def test_INV_HAZ2_the_primary_region_decides_though_a_mirror_that_lags_would_refuse(
+    judged: Judged,
+) -> None:
+    real = judged.services.authorizer
     judged.services.authorizer = AclAuthorizer(
         lambda: replace_access(judged, acl(TOPIC, WRITE, name="nothing"))
     )
     async with mirror_of(judged.wire) as (port, _region):
-        judged.services.authorizer = home
+        judged.services.authorizer = real
         judged.give(acl(TOPIC, WRITE, name="orders", who=ANONYMOUS_PRINCIPAL))
         assert await produce_over(port) == set()
 
