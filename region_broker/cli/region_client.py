@@ -104,15 +104,6 @@ class Cluster:
         self.aside: dict[str, tuple[str, str]] = {}
 
     def views(self) -> dict[str, dict[str, Any]]:
-        """Return what `seen` does; raises `ApiError` where we may see a part only, too."""
-        found = self.seen()
-        if any(view.get("in_brief") for view in found.values()):
-            raise ApiError(
-                403, "forbidden", "you may see which region acts, and no more: Describe on the cluster is needed, or a token for readers"
-            )  # fmt: skip
-        return found
-
-    def seen(self) -> dict[str, dict[str, Any]]:
         """Return `GET /v1/region` of every region that answers, by name; raises `NoNode`, `ApiError` where we may not ask.
 
         `http` then holds the address of every region known, `dead` why a node did not answer, `aside` as which region
@@ -146,6 +137,15 @@ class Cluster:
             )
         self._views = views
         return views
+
+    def whole_views(self) -> dict[str, dict[str, Any]]:
+        """Return what `views` does; raises `ApiError` where we may see a part only, too."""
+        found = self.views()
+        if any(view.get("in_brief") for view in found.values()):
+            raise ApiError(
+                403, "forbidden", "you may see which region acts, and no more: Describe on the cluster is needed, or a token for readers"
+            )  # fmt: skip
+        return found
 
     def _take(self, view: dict[str, Any], url: str, views: dict[str, dict[str, Any]]) -> None:
         """Keep what a node says, where no better one has spoken for its region."""
@@ -186,7 +186,7 @@ class Cluster:
 
     def address_of(self, region: str) -> str:
         """Return the HTTP address of a region's node that answers; raises `NoNode`, `UnknownRegion`."""
-        views = self.seen()
+        views = self.views()
         if region not in self.http:
             known = ", ".join(sorted(self.http)) or "none"
             raise UnknownRegion(f"no region is called {region!r}; there are: {known}")
@@ -210,7 +210,7 @@ class Cluster:
 
     def acts_already(self, region: str) -> str:
         """Return how `region` acts, "" where it does not; raises `NoNode`."""
-        view = self.seen().get(region)
+        view = self.views().get(region)
         if view is None or not view["acting"]:
             return ""
         return f"region {region} acts already, under region epoch {view['region_epoch']}"
@@ -218,11 +218,11 @@ class Cluster:
     def acting(self) -> str:
         """Return the HTTP address of the primary region's node; raises `NoNode`."""
         acting = {
-            int(view["region_epoch"]): name for name, view in self.seen().items() if view["acting"]
+            int(view["region_epoch"]): name for name, view in self.views().items() if view["acting"]
         }
         if not acting:
             why = "; ".join(
-                f"{name}: {view['reason_not_acting']}" for name, view in self.seen().items()
+                f"{name}: {view['reason_not_acting']}" for name, view in self.views().items()
             )
             raise NoNode(f"no region acts now ({why}). See tidemark region status.")
         return self.http[acting[max(acting)]]
