@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "audit": ("audit:audit", "The audit trail of a node: verify, list, tail, head."),
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
     "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),

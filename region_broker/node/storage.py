@@ -246,6 +246,7 @@ class Storage:
         """Close cleanly; nothing runs on it any more. What one part raises keeps no other one open."""
         async with AsyncExitStack() as last_first:
             last_first.callback(self.lock.close)
+            last_first.callback(self.metadata.audit.close)
             last_first.push_async_callback(self.metadata.close)
             last_first.callback(self.journal.close)
             last_first.callback(self.group_commit.close)
