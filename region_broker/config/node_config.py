@@ -29,6 +29,7 @@ from region_broker.config.relations import (
     problems_together,
 )
 from region_broker.config.rules import (
+    FileOrNone,
     Folder,
     Host,
     Name,
@@ -141,6 +142,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
+    encryption_keys_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")

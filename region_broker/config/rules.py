@@ -134,6 +134,22 @@ class Folder:
         return "a path"
 
 
+class FileOrNone:
+    """The path of a file, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return Folder().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'the path of a file that this node may read; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
 class Host:
     """A host name or an address to bind, without a port; empty: none is given."""
 

@@ -685,6 +685,7 @@ class Node:
                         ("cleaner", self.cleaner.run()),
                         ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
+                        ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),

@@ -85,6 +85,8 @@ from region_broker.region.folder.wholeness import Parts, what_is_wrong
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from region_broker.region.tidemarks.retention_hold import RetentionHold
 from region_broker.region.tidemarks.service import ledger_topic_id
+from region_broker.security.sealing.key_ring import RingError
+from region_broker.security.sealing.sealing import KeysFile, Sealing
 
 _log: Final = logging.getLogger("tidemark.node")
 
@@ -100,7 +102,7 @@ class NodeRefused(Exception):
 
 
 START_REFUSALS: Final = (
-    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged,
+    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged, RingError,
 )  # fmt: skip
 """What an opening raises where the folder may not be used as it is: each says in its text why, and what to do."""
 
@@ -223,8 +225,13 @@ class Storage:
         group_commit = GroupCommit(
             log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
         )
+        keys_file = Path(config.encryption_keys_file) if config.encryption_keys_file else None
+        sealing = Sealing(
+            None if keys_file is None else KeysFile(ports.disk, keys_file), ports.clock.monotonic_ms
+        )
+        sealing.read()
         partitions = PartitionTable(
-            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
+            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit, sealing
         )
         for topic in image.topics.values():
             partitions.open_topic(topic.as_kept)

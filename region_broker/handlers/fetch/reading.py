@@ -18,7 +18,13 @@ from idempotency.pieces import Pieces
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
-from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import (
+    ColdRange,
+    CorruptRange,
+    OffsetOutOfRange,
+    PartitionFailed,
+    SealedRecords,
+)
 from region_broker.partitions.fetch_sessions import FetchSession, Wanted
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
@@ -253,6 +259,9 @@ class Reading:
             return FetchedRow(item.index, int(error))
         except CorruptRange:
             return FetchedRow(item.index, int(ErrorCode.corrupt_message))
+        except SealedRecords:
+            # INV-OPS1. No client goes on by itself after this one, and every client says it to its application.
+            return FetchedRow(item.index, int(ErrorCode.topic_authorization_failed))
         except PartitionFailed:
             return FetchedRow(item.index, int(ErrorCode.kafka_storage_error))
         aborted = None
