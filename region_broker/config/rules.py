@@ -20,6 +20,7 @@ from region_broker.controller.near_words import nearest
 NAME_LENGTH_MAX: Final = 64
 HOST_LENGTH_MAX: Final = 253  # RFC 1035
 PORT_MAX: Final = 65_535
+MAPPING_LENGTH_MAX: Final = 4_096
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 -- refused where it is no address to reach
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NUMBERS: Final = re.compile(r"[0-9.]+")
@@ -134,12 +135,12 @@ class Folder:
         return "a path"
 
 
-class FileOrNone:
+class PathOrNone(Folder):
     """The path of a file, or none: the empty text."""
 
     def wrong(self, value: str) -> str | None:
         """See `Rule`."""
-        return Folder().wrong(value) if value else None
+        return super().wrong(value) if value else None
 
     def right(self) -> str:
         """See `Rule`."""
@@ -148,6 +149,40 @@ class FileOrNone:
     def brief(self) -> str:
         """See `Rule`."""
         return 'a path; `""`: none'
+
+
+class FileOrNone(Folder):
+    """The path of a PEM file, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'the path of a PEM file that this node may read; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'the path of a PEM file; `""`: none'
+
+
+class MappingRules:
+    """Kafka's `ssl.principal.mapping.rules`; what stands in them is looked at as a node starts."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return None if len(value) <= MAPPING_LENGTH_MAX else f"has {len(value)} characters"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return (
+            f"DEFAULT, or RULE:pattern/replacement/[LU], ..., up to {MAPPING_LENGTH_MAX} characters"
+        )
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "`DEFAULT` or `RULE:pattern/replacement/[LU]`, divided by commas"
 
 
 class Host:
@@ -182,7 +217,9 @@ class Address:
             return f"has no port in 1..{PORT_MAX}"
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
             return "has colons in its host"
-        host = host.removeprefix("[").removesuffix("]")
+        return self._wrong_host(host.removeprefix("[").removesuffix("]"))
+
+    def _wrong_host(self, host: str) -> str | None:
         if host in WILDCARDS:
             return "is an address that nobody can reach"
         return _host_problem(host)
@@ -197,6 +234,17 @@ class Address:
     def brief(self) -> str:
         """See `Rule`."""
         return "host:port"
+
+
+class BoundAddress(Address):
+    """``host:port`` to bind; `0.0.0.0` and `[::]` are all addresses of this machine."""
+
+    def _wrong_host(self, host: str) -> str | None:
+        return None if host in WILDCARDS - {"*"} else super()._wrong_host(host)
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return "host:port of this machine to bind, such as 0.0.0.0:9094 or [::]:9094"
 
 
 ReachableAddress = Annotated[str, Address()]

@@ -22,6 +22,7 @@ from region_broker.http_api.problems import problem
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.routes_health import Check, add_health_routes
 from region_broker.http_api.routes_regions import add_region_routes
+from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -99,8 +100,13 @@ def _time_limit(timeout_ms: int) -> Middleware:
 class HttpServer:
     """Binds an application; `start`, then `stop`."""
 
-    def __init__(self, app: web.Application, limits: HttpLimits = DEFAULT_LIMITS) -> None:
-        """Serve `app`; nothing is bound yet."""
+    def __init__(
+        self, app: web.Application, limits: HttpLimits = DEFAULT_LIMITS,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+    ) -> None:  # fmt: skip
+        """Serve `app`; nothing is bound yet. `tls`: speak TLS, and tell `on_failed` of handshakes that failed."""
+        self._tls = tls
+        self._on_failed = on_failed
         self._silence_ms = limits.keepalive_timeout_ms
         self._runner = web.AppRunner(
             app,
@@ -115,7 +121,9 @@ class HttpServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Bind and serve, and return the address; raises OSError when the port is not free."""
         await self._runner.setup()
-        site = FirstBytesSite(self._runner, host, port, self._silence_ms)
+        site = FirstBytesSite(
+            self._runner, host, port, self._silence_ms, tls=self._tls, on_failed=self._on_failed
+        )
         try:
             await site.start()
         except OSError:

@@ -90,6 +90,7 @@ async def give_birth(
 
     Raises `NodeRefused`, `IdentityDamaged`, `OSError`.
     """
+    ports = ports.secured(config)
     if config.siblings and config.region != config.initial_primary_region:
         return await _found(config, ports, no_others=no_history_elsewhere, dry_run=dry_run)
     folder = Path(config.data_dir)
@@ -254,7 +255,7 @@ async def _ask(
     try:
         async with (
             asyncio.timeout(ASK_TIMEOUT_S),
-            opened(ports.network, address, _Asker(identity)) as (_, hello),
+            opened(ports.peer_network, address, _Asker(identity)) as (_, hello),
         ):
             return _Answer(has_history=not hello.without_history, speaks=True)
     except TimeoutError:

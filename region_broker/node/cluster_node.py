@@ -104,12 +104,12 @@ class ClusterNode:
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
         self._waiting = WaitingRoom(
-            config, ports.clock, lambda: self._begun,
+            config, ports, lambda: self._begun,
             lambda member: self._transport.life_of(member) is not None,
         )  # fmt: skip
         self._relay = _Relay()
         self._handshake = Handshake()
-        self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
+        self.peers: Final = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
         self._known = KnownNodes(config)
         self._dismissal = Dismissal(self._known, lambda: self._begun, levels)
         self._transport: PeerTransport
@@ -128,7 +128,7 @@ class ClusterNode:
 
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
-        made = cls(config, ports, levels)
+        made = cls(config, ports.secured(config), levels)
         made._begun = begun = await Begun.open(config, ports, made._cluster_of, levels=levels)
         made._handshake.identity = lambda: begun.identity
         store = made._begun.metadata
@@ -154,7 +154,7 @@ class ClusterNode:
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
-            standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
+            standing=standing, network=ports.peer_network, clock=ports.clock, chance=ports.chance,
             address_of=self._known.address_of, watcher=self._relay,
             on_shut_out=self._dismissal.note, on_damage=self._relay.on_damage,
         )  # fmt: skip
@@ -186,6 +186,7 @@ class ClusterNode:
                     tasks.create_task(self.controller.run(), name="controller"),
                     tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
                     tasks.create_task(self._dismissal.wait(self._outdated), name="shut-out"),
+                    tasks.create_task(self._ports.speaks.run(), name="tls"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:

@@ -77,6 +77,7 @@ class GrowingNode:
         `until_threads_ended` returns once no thread works any more for what has ended in this process (INV-GRN2).
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
+        ports = ports.secured(config)
         path = Path(config.data_dir) / METADATA_FILE
         image = await asyncio.to_thread(region_in_log, path, ports.disk)
         has_elected = image is not None and image.leadership is not None

@@ -128,7 +128,7 @@ class Node:
         self.storage: Final = storage
         self.configs: Final = NodeConfigs(config, storage.metadata)
         self.metrics: Final = Metrics()
-        self._ports = ports
+        self._ports = ports = ports.secured(config)
         self._cluster = cluster
         self._kept_kafka = kafka
         self._replication: Replication | None = None
@@ -264,7 +264,9 @@ class Node:
             role=self.role,
             tidemarks=self.tidemarks,
             quarantine=storage.quarantine,
-            peers=FailoverPeers(ports.network, storage.metadata, config.region, self._addresses),
+            peers=FailoverPeers(
+                ports.peer_network, storage.metadata, config.region, self._addresses
+            ),
             folder=self._region_record or storage.folder,
             manifest=storage.partitions,
             gathering=NeverSpread()
@@ -325,7 +327,7 @@ class Node:
         return TidemarkParts(
             region=self.config.region,
             ordinal=self.config.own.ordinal,
-            network=ports.network,
+            network=ports.peer_network,
             addresses=self._addresses,
             identity=self._handshake,
             metadata=storage.metadata,
@@ -420,7 +422,7 @@ class Node:
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
-            self.peers = PeerServer(ports.network, self._handshake, peer_settings(config))
+            self.peers = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
         else:
             self.peers = self._cluster.peers
         self._source.register(self.peers)
@@ -449,7 +451,7 @@ class Node:
         """Return what carries requests to the primary region, or to who leads this one by `route`."""
         ports = self._ports
         return PeerForwarder(
-            ports.network, self._handshake, self._addresses, ports.clock, origin=origin,
+            ports.peer_network, self._handshake, self._addresses, ports.clock, origin=origin,
             leader_route=route,
         )  # fmt: skip
 
@@ -577,7 +579,10 @@ class Node:
             storage.partitions, self.transactions.admin, verdicts, self.marker_ends.end_of
         )
         add_abort_routes(app, verdicts, self._desk)
-        self.http = HttpServer(app)
+        self.http = HttpServer(
+            app, tls=self._ports.speaks.http, on_failed=self._ports.speaks.failed.on_port("http")
+        )
+        self._ports.speaks.register(self.metrics.registry)
 
     def _cluster_checks(self) -> dict[str, Check]:
         """Return what is looked at in a region of several nodes besides."""
@@ -688,6 +693,7 @@ class Node:
                         ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
+                        ("tls", self._follow_tls()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )
                 ]
@@ -730,10 +736,30 @@ class Node:
             await self.failover.steps.first_taken.wait()
         await self.run_kafka()
 
+    async def _follow_tls(self) -> None:
+        """Follow the files of TLS; in a region of several nodes `cluster_node` does, from before this node is joined."""
+        if self._cluster is None:
+            await self._ports.speaks.run()
+
+    async def _start_kafka(self, host: str, port: int) -> None:
+        await self.kafka.start(host, port, self._ports.speaks.kafka)
+
+    async def _bind_further(self) -> None:
+        """Bind the named listeners of the Kafka port."""
+        for further in self._ports.speaks.further:
+            name = further.listening.name
+            try:
+                await self.kafka.start(further.host, further.port, further.listening)
+            except OSError as error:
+                raise NodeRefused(
+                    f"listener {name} cannot be bound at {further.host}:{further.port}: {error.strerror or error}. Stop what uses the"
+                    " port, or change it."
+                ) from error
+
     async def _bind(self) -> None:
         own = self.config.own_node
         for what, address, bind in (
-            *([] if self._kept_kafka is not None else [("Kafka", own.kafka, self.kafka.start)]),
+            *([] if self._kept_kafka is not None else [("Kafka", own.kafka, self._start_kafka)]),
             *([] if self._cluster is not None else [("peer", own.peer, self.peers.start)]),
             ("HTTP", own.http, self.http.start),
         ):
@@ -745,6 +771,8 @@ class Node:
                     f"the {what} port {host}:{port} of region {self.config.region} cannot be bound:"
                     f" {error.strerror or error}. Stop what uses it, or change the port."
                 ) from error
+        if self._kept_kafka is None:
+            await self._bind_further()
 
     async def _until_settled(self, on_ready: Callable[[], None]) -> None:
         """Call `on_ready` when this region takes writes, mirrors, or stands in dispute (T33)."""

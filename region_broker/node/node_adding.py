@@ -117,7 +117,7 @@ class NodeAdding:
     async def _look(self, node: RegionNode, *, unreached: bool) -> None:
         """Return if the new node's machine is there, and nothing, or that very node, listens there; raises `CommandRefused`."""
         try:
-            client = await NodeClient.connect(self._parts.ports.network, split(node.peer))
+            client = await NodeClient.connect(self._parts.ports.peer_network, split(node.peer))
         except PeerUnreachable as error:
             if unreached or _nobody_listens(error.__cause__):
                 return

@@ -28,6 +28,7 @@ from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
+from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
     METADATA_FILE,
     NodeRefused,
@@ -69,6 +70,9 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found = Findings(in_use=is_in_use(folder))
     except OSError as error:
         return Findings([_unusable(config, folder, error)])
+    spoken = await asyncio.to_thread(lambda: tls_problems(config, ports.network, ports.clock))
+    found.problems += spoken[0]
+    found.remarks += spoken[1]
     if found.in_use:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found

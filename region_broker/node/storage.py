@@ -18,7 +18,7 @@ import fcntl
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -68,7 +68,8 @@ from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
-from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.node.log_settings import KeysRefused, log_settings, sealing_of
+from region_broker.node.node_tls import NodeTls
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
 from region_broker.ports.network import Network
@@ -85,8 +86,7 @@ from region_broker.region.folder.wholeness import Parts, what_is_wrong
 from region_broker.region.tidemarks.reached_store import ReachedFile
 from region_broker.region.tidemarks.retention_hold import RetentionHold
 from region_broker.region.tidemarks.service import ledger_topic_id
-from region_broker.security.sealing.key_ring import RingError
-from region_broker.security.sealing.sealing import KeysFile, Sealing
+from region_broker.security.tls import TlsRefused
 
 _log: Final = logging.getLogger("tidemark.node")
 
@@ -102,7 +102,7 @@ class NodeRefused(Exception):
 
 
 START_REFUSALS: Final = (
-    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged, RingError,
+    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged, KeysRefused,
 )  # fmt: skip
 """What an opening raises where the folder may not be used as it is: each says in its text why, and what to do."""
 
@@ -116,6 +116,30 @@ class Ports:
     disk: Disk
     network: Network
     connect_sqlite: ConnectSqlite | None = None
+    tls: NodeTls | None = None
+    """What the node speaks; made by `secured`."""
+
+    def secured(self, config: NodeConfig) -> "Ports":
+        """Return the ports of the node of a configuration, that speaks what this says; raises `NodeRefused`. Reads its certificates."""
+        if self.tls is not None:
+            return self
+        try:
+            return replace(self, tls=NodeTls(config, self.network, self.clock))
+        except TlsRefused as refused:
+            raise NodeRefused(
+                f"TLS cannot be spoken as the configuration says: {refused}"
+            ) from refused
+
+    @property
+    def speaks(self) -> NodeTls:
+        """Return what the node speaks, after `secured`."""
+        assert self.tls is not None, "nobody has read the configuration"
+        return self.tls
+
+    @property
+    def peer_network(self) -> Network:
+        """Return the network between nodes."""
+        return self.speaks.peer_network
 
 
 @dataclass(slots=True)
@@ -213,26 +237,14 @@ class Storage:
         folder, metadata = begun.folder, begun.metadata
         image = metadata.image
         present = counting_of(config, image).config
-        log_config = NodeLogConfig(
-            flush_policy=FlushPolicy(config.flush_policy),
-            flush_interval_ms=config.flush_interval_ms,
-            journal_bytes=config.journal_bytes,
-            proves_full_segments=len(config.own.nodes) > 1,  # INV-R9: others have what is missing
-            cached_tail_bytes=config.cached_tail_bytes,
-            disk_free_bytes_min=present.disk_free_bytes_min,
-            deleted_topic_retention_ms=present.deleted_topic_retention_ms,
-        )
+        log_config = log_settings(config, present)
         group_commit = GroupCommit(
             log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
         )
-        keys_file = Path(config.encryption_keys_file) if config.encryption_keys_file else None
-        sealing = Sealing(
-            None if keys_file is None else KeysFile(ports.disk, keys_file), ports.clock.monotonic_ms
-        )
-        sealing.read()
         partitions = PartitionTable(
-            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit, sealing
-        )
+            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit,
+            sealing_of(config, ports.disk, ports.clock),
+        )  # fmt: skip
         for topic in image.topics.values():
             partitions.open_topic(topic.as_kept)
         partitions.finish_drops()

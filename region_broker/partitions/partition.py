@@ -62,7 +62,7 @@ class Partition:
         shared: SharedParts,
     ) -> None:
         """Start as a mirror that shows nothing; `become_leader` or `become_mirror` follows."""
-        place = LogPlace(topic_id, tp.partition)
+        place = LogPlace.of(topic_id, tp.partition)
         self.tp = tp
         self.topic_id = topic_id
         self.key = LogKey(topic_id, tp.partition)

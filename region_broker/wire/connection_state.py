@@ -6,7 +6,7 @@ each of them.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -30,6 +30,12 @@ class ConnectionState:
 
     identity: Identity = ANONYMOUS
     """Whom the connection speaks for (INV-SID1): set by whoever accepted it, or by what proved it (SASL); read by whoever authorizes."""
+    must_log_in: bool = False
+    """Whether nothing but a login is served (set at accept by whoever knows the listener, cleared by SASL)."""
+    listener: str = ""
+    """By which listener the connection came; "" where another node forwards for it."""
+    met_at: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """Where this client meets nodes that others meet elsewhere (INV-LST2): set at accept, read by what tells clients of nodes."""
     hop: Hop = Hop.CLIENT
     """Set by whoever accepted the connection, and read by the forwarder."""
     starts: asyncio.Lock | None = None

@@ -36,6 +36,7 @@ from region_broker.wire.connection import (
 from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
+from region_broker.wire.listening import PLAIN, Listening, NoIdentity
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from region_broker.wire.request_trace import Trace, trace_of
 
@@ -101,7 +102,7 @@ class _Link:
 
 
 class KafkaServer:
-    """Serves one listening address: `await start()`, then `await run()` inside a task group."""
+    """Serves its listening addresses: `await start()` for each, then `await run()` inside a task group."""
 
     def __init__(  # noqa: PLR0913 - the rest by keyword
         self,
@@ -128,9 +129,9 @@ class KafkaServer:
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
         self._memory = memory or MemoryBudget()
         self._numbering = Numbering()
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._links: dict[_Link, None] = {}  # in the order they came
-        self._waiting: list[ByteStream] = []
+        self._waiting: list[tuple[Listening, ByteStream]] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
         self._closed_one = asyncio.Event()
@@ -141,16 +142,23 @@ class KafkaServer:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
         self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
 
-    async def start(self, host: str, port: int) -> None:
-        """Bind; OSError when the port is in use. Connections wait until `run` is running."""
-        assert self._listener is None, "a server is started once"
-        self._listener = await self._network.listen(host, port, self._accept)
+    async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
+        """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
+        listener = await self._network.listen(
+            host, port, partial(self._accept, listening), tls=listening.tls, on_failed=listening.on_failed,
+        )  # fmt: skip
+        self._listeners.append(listener)
 
     @property
     def port(self) -> int:
-        """Return the port bound to."""
-        assert self._listener is not None, "the server was not started"
-        return self._listener.port
+        """Return the port bound to, of the first address."""
+        return self.ports[0]
+
+    @property
+    def ports(self) -> list[int]:
+        """Return the ports bound to, in the order they were started."""
+        assert self._listeners, "the server was not started"
+        return [listener.port for listener in self._listeners]
 
     @property
     def connection_count(self) -> int:
@@ -202,20 +210,20 @@ class KafkaServer:
     def close(self) -> None:
         """Accept nothing more, read nothing more; `run` ends when what is being served is answered."""
         self._stop.set()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for link in self._links:
             link.stop_reading()
 
     async def run(self) -> None:
         """Serve until `close`; raises only for a bug of ours (INV-WS3)."""
-        assert self._listener is not None, "start() comes before run()"
+        assert self._listeners, "start() comes before run()"
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 sweeper = group.create_task(self._sweep())
-                for stream in self._waiting:
-                    group.create_task(self._serve(stream))
+                for listening, stream in self._waiting:
+                    group.create_task(self._serve(listening, stream))
                 self._waiting.clear()
                 await self._stop.wait()
                 await self.wait_connections(0)
@@ -223,15 +231,16 @@ class KafkaServer:
         finally:
             self._group = None
             self._stop.set()
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()
 
-    async def _accept(self, stream: ByteStream) -> None:
+    async def _accept(self, listening: Listening, stream: ByteStream) -> None:
         if self._stop.is_set():
             stream.close()
         elif self._group is None:
-            self._waiting.append(stream)
+            self._waiting.append((listening, stream))
         else:
-            serving = self._serve(stream)
+            serving = self._serve(listening, stream)
             try:
                 self._group.create_task(serving)
             except (
@@ -240,7 +249,7 @@ class KafkaServer:
                 serving.close()
                 stream.abort()
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def _serve(self, listening: Listening, stream: ByteStream) -> None:
         if self._stop.is_set():  # accepted before that, and served first now (INV-WS7)
             stream.abort()
             return
@@ -250,7 +259,15 @@ class KafkaServer:
             self._note_refused(stream, address, refused)
             stream.abort()
             return
-        peer = Peer(self._numbering.next(), stream.peer, self._numbering)
+        try:
+            state = listening.state_of(stream)
+        except NoIdentity as error:
+            self._admission.left(address)
+            self._metrics.connections_refused.labels("no_principal").inc()
+            logger.warning("refused %s: its certificate names nobody: %s", stream.peer, error)
+            stream.abort()
+            return
+        peer = Peer(self._numbering.next(), stream.peer, self._numbering, state)
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )

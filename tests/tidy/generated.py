@@ -15,7 +15,7 @@ from typing import Final, get_type_hints
 import msgspec
 
 from region_broker.config.changeable import CHANGEABLE, KAFKA_NAMES
-from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
+from region_broker.config.node_config import ListenerConfig, NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
@@ -207,6 +207,12 @@ def _node_keys(old: str) -> str:
     )
 
 
+def _listener_keys(old: str) -> str:
+    return _table(
+        "| key | default | may be | meaning |", _keys_of(ListenerConfig, old, lambda _key: "")
+    )
+
+
 def _keys_of(kind: type[msgspec.Struct], old: str, more: Callable[[str], str]) -> list[str]:
     """Return the keys with what they may be; what a row says of the meaning is kept."""
     meanings = {
@@ -238,6 +244,8 @@ def config_keys() -> dict[str, str]:
 def _literal(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if value == ():
+        return "[]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 

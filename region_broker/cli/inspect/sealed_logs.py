@@ -80,10 +80,10 @@ def _place_of(file: Path) -> LogPlace | None:
     quarantined = _QUARANTINED.fullmatch(folder.name)
     if quarantined:
         topic_id = _uuid(quarantined[1])
-        return None if topic_id is None else LogPlace(topic_id, int(quarantined[2]))
+        return None if topic_id is None else LogPlace.of(topic_id, int(quarantined[2]))
     number = folder.name.partition(".")[0]
     topic_id = _uuid(folder.parent.name.partition(".")[0]) or _told_beside(folder.parent)
-    return LogPlace(topic_id, int(number)) if topic_id and number.isdecimal() else None
+    return LogPlace.of(topic_id, int(number)) if topic_id and number.isdecimal() else None
 
 
 def _uuid(text: str) -> UUID | None:

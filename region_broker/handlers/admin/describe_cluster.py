@@ -37,7 +37,7 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
         "endpoint_type": _BROKERS,
         "controller_id": nodes.leader_id,
         "brokers": [
-            {**node.row("broker_id"), "is_fenced": node.fenced}
+            {**ctx.met(node).row("broker_id"), "is_fenced": node.fenced}
             for node in (nodes.registered if with_fenced else nodes.told)
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,

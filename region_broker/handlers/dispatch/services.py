@@ -7,7 +7,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from region_broker.handlers.dispatch.led_apart import (
     TransactionsElsewhere,
 )
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
-from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
+from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.limits import LEADER_WAIT_MS
@@ -449,6 +449,13 @@ class RequestContext(msgspec.Struct):
     def identity(self) -> Identity:
         """Return who asks."""
         return self.connection_state.identity
+
+    def met(self, node: KnownNode) -> KnownNode:
+        """Return a node as whoever asks meets it (INV-LST2)."""
+        place = self.connection_state.met_at.get(node.node_id)
+        if place is None:
+            return node
+        return replace(node, kafka_host=place[0], kafka_port=place[1])
 
     @property
     def is_forwarded(self) -> bool:

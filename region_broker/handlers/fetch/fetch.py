@@ -299,7 +299,7 @@ def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Wr
         nodes = nodes_of(ctx.services, key, index)
         if ctx.version < _NAMES_LEADERS or nodes.leader is None or nodes.leader_epoch is None:
             return FetchedRow(index, error_code)
-        leader = _endpoint(nodes.leader)
+        leader = _endpoint(ctx.met(nodes.leader))
         endpoints[leader.node_id] = leader
         return FetchedRow(index, error_code, leader=(leader.node_id, nodes.leader_epoch))
 
@@ -349,7 +349,7 @@ def _with_leader(
     if nodes.leader is None:
         return row, None
     leader_epoch = nodes.epoch_to_tell(_leader_epoch(ctx, item))
-    named = _endpoint(nodes.leader)
+    named = _endpoint(ctx.met(nodes.leader))
     return row._replace(leader=(named.node_id, leader_epoch)), named
 
 

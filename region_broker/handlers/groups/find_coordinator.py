@@ -45,7 +45,7 @@ def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
             "error_code": ErrorCode.coordinator_not_available,
             "error_message": "no node of this region coordinates now; ask again",
         }  # fmt: skip
-    leader = nodes.leader
+    leader = ctx.met(nodes.leader)
     return {
         "key": key, "node_id": leader.node_id, "host": leader.kafka_host,
         "port": leader.kafka_port, "error_code": ErrorCode.none, "error_message": None,

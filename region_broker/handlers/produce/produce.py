@@ -73,7 +73,8 @@ def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> F
         for row in topic["partition_responses"]:
             nodes = nodes_of(ctx.services, key, row["index"])
             row["current_leader"] = nodes.current_leader
-            endpoints.update({each["node_id"]: each for each in nodes.endpoints})
+            if nodes.endpoints and nodes.leader is not None:
+                endpoints[nodes.leader.node_id] = ctx.met(nodes.leader).row()
     return {**answer, "node_endpoints": list(endpoints.values())}
 
 

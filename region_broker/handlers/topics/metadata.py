@@ -40,7 +40,7 @@ async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
     fields = {
         # Those that are not heard, too, unlike Kafka: librdkafka takes who is not named any more for decommissioned, and then waits
         # for that one as a coordinator until any of its connections changes (its issues 5511, 5456).
-        "brokers": [node.row() for node in nodes.registered],
+        "brokers": [ctx.met(node).row() for node in nodes.registered],
         "cluster_id": region.cluster_id,
         "controller_id": nodes.leader_id,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,

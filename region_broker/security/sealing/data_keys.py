@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
-from region_broker.security.sealing.sealed_batch import NONCE_BYTES, KeyRef, SealingKey
+from region_broker.security.sealing.sealed_batch import NONCE_BYTES, KeyRef, SealingKey, head_of
 
 KEY_BYTES: Final = 32
 KEY_AGE_MS: Final = 24 * 3_600_000
@@ -97,7 +97,7 @@ class DataKeys:
         if drawn is not None and drawn.left() and self._monotonic_ms() < drawn.until_ms:
             return drawn.key
         with self._changes:
-            return self._draw_for(name)
+            return self._draw_for(name)  # two threads may draw one each: both are good
 
     def _draw_for(self, name: str) -> SealingKey:
         newest = self._versions_of(name)[-1]
@@ -110,7 +110,7 @@ class DataKeys:
             last[0] = number = next(numbers)  # one step of the interpreter: no two threads get one
             return number.to_bytes(NONCE_BYTES, "big")
 
-        key = SealingKey(ref, AESGCM(material), nonce)
+        key = SealingKey(ref, AESGCM(material), nonce, head_of(ref))
         until_ms = self._monotonic_ms() + KEY_AGE_MS
         self._drawn[name] = _Drawn(key, until_ms, lambda: last[0] < NONCES_MAX)
         return key

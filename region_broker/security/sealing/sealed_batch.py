@@ -19,7 +19,7 @@ Pure. Not here: keys (`data_keys`), when a batch is sealed (`partitions.record_r
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from crc32c import crc32c
@@ -34,7 +34,6 @@ from idempotency.record_batch import (
     BatchHeader,
     Buffer,
     iter_headers,
-    stamped_front,
 )
 
 FORM: Final = 1
@@ -46,9 +45,9 @@ TAG_BYTES: Final = 16
 _CRC_COVERS_FROM: Final = 21
 _NAME_AT: Final = HEADER_BYTES + 2
 _AFTER_NAME_BYTES: Final = VERSION_BYTES + WRAPPED_BYTES + NONCE_BYTES
-_ATTRIBUTES: Final = struct.Struct(">h")
-_MAGIC_AND_CRC: Final = struct.Struct(">bI")
+_FRONT: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, crc
 _PARTITION: Final = struct.Struct(">i")
+_SEALED_HIGH: Final = SEALED_BIT >> 8  # of the first of the two bytes of the attributes
 _PURPOSE: Final = b"tidemark sealed batch"
 
 
@@ -57,15 +56,14 @@ class SealBroken(Exception):
 
 
 class LogPlace(NamedTuple):
-    """Which log a batch belongs to: what it was sealed for."""
+    """Which log a batch belongs to: what it was sealed for; `bound` is what the tag covers of that."""
 
-    topic_id: UUID
-    partition: int
+    bound: bytes
 
-    @property
-    def bound(self) -> bytes:
-        """What the tag covers of it."""
-        return _PURPOSE + self.topic_id.bytes + _PARTITION.pack(self.partition)
+    @classmethod
+    def of(cls, topic_id: UUID, partition: int) -> Self:
+        """Return the place of a log."""
+        return cls(_PURPOSE + topic_id.bytes + _PARTITION.pack(partition))
 
 
 class KeyRef(NamedTuple):
@@ -77,47 +75,47 @@ class KeyRef(NamedTuple):
 
 
 class SealingKey(NamedTuple):
-    """A data key that seals: `nonce` gives each one once (INV-SDK1)."""
+    """A data key that seals: `nonce` gives each one once (INV-SDK1); `head` is what batches say of it."""
 
     ref: KeyRef
     cipher: AESGCM
     nonce: Callable[[], bytes]
+    head: bytes
 
 
-def sealed(batch: Buffer, header: BatchHeader, place: LogPlace, key: SealingKey) -> bytearray:
-    """Return a plain batch sealed for the log `place`; `header` is the batch's own."""
-    assert not header.is_sealed, "sealed once"
-    head = _head_of(key.ref)
-    nonce = key.nonce()
-    plain_bytes = header.size_bytes - HEADER_BYTES
-    start = HEADER_BYTES + len(head) + NONCE_BYTES
-    result = bytearray(start + plain_bytes + TAG_BYTES)
-    with memoryview(batch) as given, memoryview(result) as view:
-        view[:HEADER_BYTES] = given[:HEADER_BYTES]
-        _ATTRIBUTES.pack_into(result, _CRC_COVERS_FROM, header.attributes | SEALED_BIT)
-        view[HEADER_BYTES : start - NONCE_BYTES] = head
-        view[start - NONCE_BYTES : start] = nonce
-        bound = place.bound + bytes(view[_CRC_COVERS_FROM : start - NONCE_BYTES])
-        key.cipher.encrypt_into(nonce, given[HEADER_BYTES : header.size_bytes], bound, view[start:])
-        _finish(view, header)
-    return result
-
-
-def _finish(batch: memoryview, header: BatchHeader) -> None:
-    """Write what lies before the attributes: place, length, and the CRC of what is there now."""
-    now = header._replace(batch_length=len(batch) - LENGTH_PREFIX_BYTES)
-    front = stamped_front(now)
-    batch[: len(front)] = front
-    crc = crc32c(batch[_CRC_COVERS_FROM:])
-    batch[len(front) : _CRC_COVERS_FROM] = _MAGIC_AND_CRC.pack(header.magic, crc)
-
-
-def _head_of(ref: KeyRef) -> bytes:
+def head_of(ref: KeyRef) -> bytes:
+    """Return what a sealed batch says of its key, from the form up to the nonce."""
     name = ref.name.encode("ascii")
     assert 0 < len(name) <= KEY_NAME_BYTES_MAX, ref.name
     assert len(ref.version) == VERSION_BYTES, ref.version
     assert len(ref.wrapped) == WRAPPED_BYTES, len(ref.wrapped)
     return bytes((FORM, len(name))) + name + ref.version + ref.wrapped
+
+
+def sealed(batch: Buffer, header: BatchHeader, place: LogPlace, key: SealingKey) -> bytearray:
+    """Return a plain batch sealed for the log `place`; `header` is the batch's own."""
+    assert not header.is_sealed, "sealed once"
+    nonce = key.nonce()
+    with memoryview(batch) as given:
+        covered = bytearray(given[_CRC_COVERS_FROM:HEADER_BYTES]) + key.head
+        covered[0] |= _SEALED_HIGH
+        start = _CRC_COVERS_FROM + len(covered) + NONCE_BYTES
+        result = bytearray(start + header.size_bytes - HEADER_BYTES + TAG_BYTES)
+        result[_CRC_COVERS_FROM:start] = covered + nonce
+        with memoryview(result) as view:
+            key.cipher.encrypt_into(
+                nonce, given[HEADER_BYTES : header.size_bytes], place.bound + covered, view[start:]
+            )
+            _finish(view, header)
+    return result
+
+
+def _finish(batch: memoryview, header: BatchHeader) -> None:
+    """Write what lies before the attributes: place, length, and the CRC of what is there now."""
+    _FRONT.pack_into(
+        batch, 0, header.base_offset, len(batch) - LENGTH_PREFIX_BYTES, header.leader_epoch, header.magic,
+        crc32c(batch[_CRC_COVERS_FROM:]),
+    )  # fmt: skip
 
 
 class _Sealed(NamedTuple):
@@ -204,15 +202,16 @@ def _open_one(
 ) -> None:
     place, find = how
     cipher = find(parts.ref)
-    bound = place.bound + bytes(batch[_CRC_COVERS_FROM : parts.nonce_at])
-    nonce = batch[parts.nonce_at : parts.start]
+    bound = place.bound + batch[_CRC_COVERS_FROM : parts.nonce_at]
     try:
-        cipher.decrypt_into(nonce, batch[parts.start :], bound, into[HEADER_BYTES:])
+        cipher.decrypt_into(
+            batch[parts.nonce_at : parts.start], batch[parts.start :], bound, into[HEADER_BYTES:]
+        )
     except InvalidTag:
         into[HEADER_BYTES:] = bytes(len(into) - HEADER_BYTES)
         raise SealBroken(
             f"the sealed batch at offset {header.base_offset} is not what was sealed for this log"
         ) from None
-    into[:HEADER_BYTES] = batch[:HEADER_BYTES]
-    _ATTRIBUTES.pack_into(into, _CRC_COVERS_FROM, header.attributes & ~SEALED_BIT)
+    into[_CRC_COVERS_FROM:HEADER_BYTES] = batch[_CRC_COVERS_FROM:HEADER_BYTES]
+    into[_CRC_COVERS_FROM] &= ~_SEALED_HIGH
     _finish(into, header)

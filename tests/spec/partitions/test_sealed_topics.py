@@ -21,6 +21,7 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin, Record, build_batch, iter_records
 from region_broker.records.compression import Codec
+from region_broker.security.sealing.sealed_batch import LogPlace
 from region_broker.security.sealing.sealing import without_keys
 from tests.fixtures.node_logs import (
     DATA_DIR,
@@ -311,7 +312,7 @@ def test_INV_OPS2_what_is_large_is_opened_aside(monkeypatch: pytest.MonkeyPatch)
 
 def test_INV_OPS3_what_nobody_takes_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     aside = opening_sealed.OpenedAside(bytes_max=250)
-    place = opening_sealed.LogPlace(Topic().topic_id, 0)
+    place = LogPlace.of(Topic().topic_id, 0)
     for offset in range(3):
         aside.put((place, offset), b"x" * 100, bytearray(b"y"))
     assert aside.take((place, 0)) is None

@@ -26,7 +26,7 @@ from region_broker.security.sealing.sealed_batch import (
     sealed,
 )
 
-PLACE = LogPlace(UUID(int=0x1234), 3)
+PLACE = LogPlace.of(UUID(int=0x1234), 3)
 MATERIAL = bytes(range(32))
 VERSION = bytes.fromhex("00f1e2d3c4b5a697")
 ORIGIN = Origin(ProducerId(7), ProducerEpoch(2), SequenceNumber(40), transactional=True)
@@ -108,7 +108,7 @@ def test_INV_SLB3_whatever_is_changed_is_refused_and_nothing_is_given_out(at: in
     assert b"value" not in str(told.value).encode()
 
 
-@pytest.mark.parametrize("place", [LogPlace(UUID(int=0x1234), 4), LogPlace(UUID(int=9), 3)])
+@pytest.mark.parametrize("place", [LogPlace.of(UUID(int=0x1234), 4), LogPlace.of(UUID(int=9), 3)])
 def test_INV_SLB3_a_batch_of_another_log_is_refused(place: LogPlace) -> None:
     there, _, closed = make()
     with pytest.raises(SealBroken):
