@@ -72,7 +72,8 @@ def test_dump_of_a_lone_file_or_of_another_log_says_why(tmp_path: Path, keys: Pa
         done = run("dump", path, "--records", "--keys", keys)
         assert told in done.stdout
         assert SECRET.decode() not in done.stdout
-    assert run("dump", path, "--keys", tmp_path / "none.toml").exit_code == 2
+    lone = tmp_path / "lone"
+    assert run("dump", lone, "--keys", tmp_path / "none.toml").exit_code == 2
 
 
 def test_INV_EX4_export_names_what_it_could_not_open(tmp_path: Path, keys: Path) -> None:
