@@ -537,6 +537,7 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
+                "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
         )

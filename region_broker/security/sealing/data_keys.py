@@ -43,11 +43,12 @@ class KeyVersion(NamedTuple):
 
 
 class NamedKey(NamedTuple):
-    """A named key as a node has it: its versions, the newest one last; `missing`: why it, or some of it, is not here."""
+    """A named key as a node has it: its versions, the newest one last; `missing`: why there are none, `failed`: whether that may pass."""
 
     name: str
     versions: tuple[KeyVersion, ...]
     missing: str = ""
+    failed: bool = False
 
 
 class _Drawn(NamedTuple):

@@ -231,7 +231,7 @@ def unlock(sources: KeySources, ring: Ring) -> dict[str, NamedKey]:
         try:
             materials = sources.unlocked(key.source, [_bytes_of(name, each) for each in alive])
         except SourceFailed as error:
-            keys[name] = NamedKey(name, (), str(error))
+            keys[name] = NamedKey(name, (), str(error), failed=True)
             continue
         versions = tuple(
             KeyVersion(bytes.fromhex(each.id), material)

@@ -69,11 +69,11 @@ class Sealing:
 
     @property
     def _has_failed(self) -> bool:
-        return any(key.missing for key in self.keys.named.values())
+        return any(key.failed for key in self.keys.named.values())
 
     def _say_missing(self) -> None:
         lacking = [
-            f"key {key.name!r}: {key.missing}" for key in self.keys.named.values() if key.missing
+            f"key {key.name!r}: {key.missing}" for key in self.keys.named.values() if key.failed
         ]
         self._say("; ".join(lacking))
 

@@ -181,10 +181,15 @@ def test_INV_SEA1_and_SEA2_a_node_goes_on_with_what_it_has(
     write_ring(DISK, path, {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]})
     sealing.look()
     assert "No such file" in (sealing.refusal_of("other") or "")
+    assert "No such file" in (sealing.problem or "")
     Path(source.file).write_text(held)
     for _ in range(6):
         sealing.look()
     assert sealing.refusal_of("other") is None
+    write_ring(DISK, path, destroyed(read_ring(DISK, path), "other", None, NOW))
+    sealing.look()
+    assert "destroyed" in (sealing.refusal_of("other") or "")
+    assert not sealing.problem  # as it was meant: nobody is called for it
 
 
 def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) -> None:
