@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from idempotency.record_batch import read_header
+from region_broker.handlers.topics import config_resources
 from region_broker.limits import YIELD_ROWS
 from region_broker.partitions import opening_sealed, record_rules
 from region_broker.records.batches import Record, build_batch
@@ -81,7 +82,9 @@ async def test_INV_OPS1_without_the_key_readers_and_writers_get_errors(
         assert fixture.partition("t").log_end_offset == 1
 
 
-async def test_a_config_that_this_node_cannot_honour_is_refused(tmp_path: Path) -> None:
+async def test_INV_FL1_a_config_that_this_node_cannot_honour_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with wire_fixture(tmp_path) as fixture:
         await fixture.topic("t")
         client = await fixture.connect()
@@ -90,6 +93,11 @@ async def test_a_config_that_this_node_cannot_honour_is_refused(tmp_path: Path) 
         assert "'secret'" in row.error_message
         assert (await described(client))["tidemark.encryption"].value == ""
         use_keys(fixture)
+        with monkeypatch.context() as older:
+            older.setattr(config_resources, "SEALS_SINCE_LEVEL", 99)
+            (row,) = await change(client, resource("t", op(SET, "tidemark.encryption", "secret")))
+            assert row.error_code == 40
+            assert "cluster upgrade --finalize" in row.error_message
         (row,) = await change(client, resource("t", op(SET, "tidemark.encryption", "secret")))
         assert row.error_code == 0
         assert (await described(client))["tidemark.encryption"].value == "secret"
