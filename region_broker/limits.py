@@ -62,14 +62,6 @@ PRESSED_TIMEOUT_MS: Final = 10_000
 NODE_SILENCE_MS: Final = 5_000
 NODE_PROBE_MS: Final = 1_000
 NODE_PROBE_TIMEOUT_MS: Final = 3_000
-# A TLS handshake of a connection that came in: how long it may take, how many may be under way at once at one port (all, and of
-# one address), and how old one may become that keeps another out: the oldest gives way then.
-HANDSHAKE_TIMEOUT_MS: Final = 10_000
-HANDSHAKES_MAX: Final = 1_024
-HANDSHAKES_PER_ADDRESS_MAX: Final = 128
-HANDSHAKE_PATIENCE_MS: Final = 1_000
-# How long a closed TLS connection may take to say so.
-TLS_CLOSE_TIMEOUT_MS: Final = 3_000
 # Kafka's connections.max.idle.ms.
 IDLE_TIMEOUT_MS: Final = 600_000
 # What changes something waits that long in a region of several nodes while none of them can execute it: elections take less.

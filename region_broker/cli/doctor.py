@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
+from region_broker.config.exposure import open_ports
 from region_broker.config.node_config import ConfigError, NodeConfig
 
 _SYNC_COUNT: Final = 50
@@ -56,18 +57,20 @@ Examples:
 def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None:
     """Say what is missing on this machine and how to mend it. Exit code 1 if something needed is."""
     refused_below = 0
+    doors: list[Finding] = []
     if config_path is not None:
         try:
             config = NodeConfig.load(config_path)
         except ConfigError as error:
             fail(str(error), EXIT_USAGE)
         data_dir, refused_below = data_dir or Path(config.data_dir), config.disk_free_bytes_min
+        doors = [_open_doors(config)]
     data_dir = data_dir or Path()
     checks: list[Callable[[Path], Finding]] = [
         _python, _packages, _java, _spark, _flights, _data_folder, partial(_disk_space, refused_below), _disk_sync,
         _open_files,
     ]  # fmt: skip
-    findings = [check(data_dir) for check in checks]
+    findings = [*(check(data_dir) for check in checks), *doors]
     rows: list[dict[str, Any]] = [
         {
             "check": finding.check,
@@ -80,6 +83,15 @@ def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None
     print_rows(rows, output)
     if any(finding.needed and not finding.ok for finding in findings):
         sys.exit(1)
+
+
+def _open_doors(config: NodeConfig) -> Finding:
+    """Return whether others reach a port without TLS, or without saying who they are; needed unless the file says `insecure`."""
+    found = open_ports(config)
+    return Finding(
+        "ports that others reach", not found, "; ".join(map(str, found)) or "none without TLS and logins",
+        'give them TLS and logins (docs/reference/security.md), or bind this machine only: listen_host = "127.0.0.1"', not config.insecure,
+    )  # fmt: skip
 
 
 def _python(_data_dir: Path) -> Finding:

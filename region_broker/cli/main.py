@@ -14,6 +14,7 @@ import click
 _COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
+    "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),
     "cluster": (
         "cluster:cluster",
         "Nodes of a region: status, quorum, drain, move, remove, upgrade.",
@@ -35,8 +36,10 @@ _COMMANDS: Final = {
         "records.produce:produce",
         "Send records from lines of standard input or of files.",
     ),
+    "quota": ("admin.quota:quota", "Client quotas: list, set, remove."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
+    "token": ("token:token", "Tokens for the HTTP port: create, list, revoke."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
     "topic": (
         "admin.topic:topic",

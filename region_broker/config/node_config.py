@@ -36,7 +36,6 @@ from region_broker.config.rules import (
     MappingRules,
     Name,
     NameOrNone,
-    PathOrNone,
     Problem,
     ReachableAddress,
     Within,
@@ -73,8 +72,12 @@ OVERLAY_PREFIX: Final = "TIDEMARK_"
 TABLES: Final = frozenset({"regions", "nodes", "listeners"})
 """Keys that hold tables: what stands in those is checked table by table, and no variable overlays it."""
 OF_OTHER_COMMANDS: Final = frozenset(
-    {"TIDEMARK_BOOTSTRAP", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_URL"}
-)
+    {
+        "TIDEMARK_BOOTSTRAP", "TIDEMARK_CA", "TIDEMARK_CERTIFICATE", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_HTTP_TOKEN",
+        "TIDEMARK_HTTP_TOKEN_FILE", "TIDEMARK_KEY", "TIDEMARK_MECHANISM", "TIDEMARK_PASSWORD", "TIDEMARK_PASSWORD_FILE",
+        "TIDEMARK_PROTOCOL", "TIDEMARK_URL", "TIDEMARK_USER",
+    }
+)  # fmt: skip
 """Variables that commands other than `broker` read."""
 
 
@@ -101,6 +104,16 @@ class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     http: ReachableAddress
     rack: Annotated[str, NameOrNone()] = ""
 
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Where other nodes meet it."""
+        return split(self.peer)
+
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Where its HTTP port is met."""
+        return split(self.http)
+
 
 class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One region, and its nodes in the order of the file: one at least."""
@@ -115,7 +128,7 @@ class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def peer_addresses(self) -> list[tuple[str, int]]:
         """Where other regions meet its nodes: (host, port) of each."""
-        return [split(node.peer) for node in self.nodes]
+        return [node.peer_address for node in self.nodes]
 
     def image(self) -> RegionImage:
         """Return the region as the metadata keeps it: met at one address, that of its first node."""
@@ -161,7 +174,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
-    encryption_keys_file: Annotated[str, PathOrNone()] = ""
+    encryption_keys_file: Annotated[str, FileOrNone()] = ""
+    insecure: bool = False
+    http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")

@@ -135,7 +135,7 @@ class Folder:
         return "a path"
 
 
-class PathOrNone(Folder):
+class FileOrNone(Folder):
     """The path of a file, or none: the empty text."""
 
     def wrong(self, value: str) -> str | None:
@@ -149,22 +149,6 @@ class PathOrNone(Folder):
     def brief(self) -> str:
         """See `Rule`."""
         return 'a path; `""`: none'
-
-
-class FileOrNone(Folder):
-    """The path of a PEM file, or none: the empty text."""
-
-    def wrong(self, value: str) -> str | None:
-        """See `Rule`."""
-        return super().wrong(value) if value else None
-
-    def right(self) -> str:
-        """See `Rule`."""
-        return 'the path of a PEM file that this node may read; or "" for none'
-
-    def brief(self) -> str:
-        """See `Rule`."""
-        return 'the path of a PEM file; `""`: none'
 
 
 class MappingRules:

@@ -5,6 +5,7 @@ Not here: what an API does (its own file), how requests reach it (`dispatch`).
 
 from region_broker.handlers.admin import (
     add_raft_voter,
+    alter_client_quotas,
     alter_partition_reassignments,
     alter_replica_log_dirs,
     constant_answers,
@@ -110,6 +111,7 @@ def all_apis() -> ApiTable:
         alter_partition_reassignments.API,
         alter_replica_log_dirs.API,
         describe_client_quotas.API,
+        alter_client_quotas.API,
         describe_user_scram_credentials.API,
         elect_leaders.API,
         describe_quorum.API,

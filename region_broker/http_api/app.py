@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
+from region_broker.http_api.doors import Doors, guarded, shown
 from region_broker.http_api.first_bytes import FirstBytesSite
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
@@ -40,6 +41,7 @@ class HttpLimits:
 
 
 DEFAULT_LIMITS: Final = HttpLimits()
+OPEN_DOORS: Final = Doors()
 _log: Final = logging.getLogger("tidemark.http")
 
 
@@ -48,21 +50,32 @@ def make_app(
     checks: Mapping[str, Check],
     registry: CollectorRegistry,
     limits: HttpLimits = DEFAULT_LIMITS,
+    *,
+    doors: Doors = OPEN_DOORS,
+    warning: str = "",
 ) -> web.Application:
-    """Return the application. `checks` are named readiness checks; None or a reason each."""
-    app = bounded(limits)
+    """Return the application. `checks` are named readiness checks; None or a reason each. `warning`: what `/readyz` says besides."""
+    app = bounded(limits, doors)
     registry.register(RegionCollector(api))
-    add_health_routes(app, {"region": api.not_ready, **checks}, registry, api.remark)
+    add_health_routes(
+        app, {"region": api.not_ready, **checks}, registry, api.remark, warning=warning
+    )
     add_region_routes(app, api)
     return app
 
 
-def bounded(limits: HttpLimits) -> web.Application:
-    """Return an application without routes, that bounds requests, and whose errors are problems."""
-    return web.Application(
+def bounded(limits: HttpLimits, doors: Doors = OPEN_DOORS) -> web.Application:
+    """Return an application without routes, that bounds requests, lets in whom `doors` do, and whose errors are problems."""
+    app = web.Application(
         client_max_size=limits.body_bytes_max,
-        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms)],
+        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms), guarded(doors)],
     )
+    app.on_response_prepare.append(_say_no_version)
+    return app
+
+
+async def _say_no_version(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = "tidemark"
 
 
 @web.middleware
@@ -79,7 +92,7 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
             response.headers["Allow"] = allow
         return response
     except Exception:  # noqa: BLE001 - it is logged, and harms no other request
-        _log.exception("%s %s failed", request.method, request.path)
+        _log.exception("%s %s failed", shown(request.method), shown(request.path))
         detail = "an error in this node, which its log tells; what was ordered may have begun: ask GET /v1/region"
         return problem(500, "internal-error", detail)
 

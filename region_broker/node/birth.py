@@ -24,13 +24,8 @@ from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import RegionEpoch
 from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import split
-from region_broker.node.storage import (
-    METADATA_FILE,
-    NodeRefused,
-    Ports,
-    check_owner,
-    lock_folder,
-)
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import METADATA_FILE, check_owner, lock_folder
 from region_broker.region.folder.identity_file import read_identity, write_identity
 from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened

@@ -24,7 +24,6 @@ import msgspec
 from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
-from region_broker.config.rules import split
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_nodes import WOUND_BACK
@@ -43,7 +42,8 @@ from region_broker.node.dismissal import Dismissal
 from region_broker.node.handshake import Handshake
 from region_broker.node.known_nodes import KnownNodes
 from region_broker.node.node import Node, peer_settings
-from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import Begun, Storage, older_copy, prepare
 from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
@@ -178,8 +178,8 @@ class ClusterNode:
         metadata = self._begun.metadata
         self._line.deliver_to(metadata.group.request_handler)
         try:
-            await self._bind("peer", self.config.own_node.peer, self.peers.start)
-            await self._bind("HTTP", self.config.own_node.http, self._waiting.http.start)
+            await self._bind("peer", self.config.own_node.peer_address, self.peers.start)
+            await self._bind("HTTP", self.config.own_node.http_address, self._waiting.http.start)
             async with asyncio.TaskGroup() as tasks:
                 working = [
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
@@ -248,9 +248,9 @@ class ClusterNode:
         await serving
 
     async def _bind(
-        self, what: str, address: str, bind: Callable[[str, int], Awaitable[object]]
+        self, what: str, address: tuple[str, int], bind: Callable[[str, int], Awaitable[object]]
     ) -> None:
-        host, port = split(address)
+        host, port = address
         try:
             await bind(self.config.listen_host or host, port)
         except OSError as error:

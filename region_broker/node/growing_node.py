@@ -25,7 +25,8 @@ from region_broker.controller.metadata_store import region_in_log
 from region_broker.node.cluster_node import ClusterNode
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.node import Node
-from region_broker.node.storage import METADATA_FILE, Ports, Storage
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import METADATA_FILE, Storage
 from region_broker.wire.server import KafkaServer
 
 LOOK_MS: Final = 5

@@ -16,6 +16,7 @@ from typing import Final, Self
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch, LogKey
+from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
@@ -44,6 +45,7 @@ from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
+from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
@@ -51,13 +53,15 @@ from region_broker.node.ending import Ending, end_connections, end_requests
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
+from region_broker.node.http_doors import DoorCollector, doors_of
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_adding import AddingParts, NodeAdding
 from region_broker.node.node_configs import NodeConfigs
+from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber, has_damage
-from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.node.storage import Storage
 from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -419,6 +423,9 @@ class Node:
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
+        quotas = ClientQuotas(services, self.kafka, ports.clock)
+        self.metrics.registry.register(quotas)
+        storage.metadata.follow(quotas.take)
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
@@ -510,6 +517,12 @@ class Node:
 
     def _compose_http(self) -> None:
         storage = self.storage
+        self.doors = doors_of(
+            self.config,
+            self._ports.clock,
+            self._ports.chance,
+            lambda: storage.metadata.image.access,
+        )
         self._app = app = make_app(
             RegionService(
                 self.failover,
@@ -523,6 +536,7 @@ class Node:
                         self._told.image,
                         _placed(self.config),
                         self._addresses,
+                        scheme=self._ports.speaks.http_scheme,
                     ),
                     view=lambda: None if self.operating is None else self.operating.view,
                     why_silent=self._why_silent_text,
@@ -540,7 +554,10 @@ class Node:
                 "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
+            doors=self.doors,
+            warning=warning_of(self.config),
         )
+        self.metrics.registry.register(DoorCollector(self.config, self.doors))
         self.metrics.registry.register(
             NodeCollector(
                 GaugeSources(
@@ -564,7 +581,12 @@ class Node:
             services=self._services,
             catch_up=CatchUpRates() if self._cluster is None else self._cluster.catch_up,
         )  # fmt: skip
-        verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
+        verdicts = VerdictService(
+            storage.partitions,
+            storage.metadata,
+            self.role,
+            http_scheme=self._ports.speaks.http_scheme,
+        )
         add_feature_routes(app, self.features)
         self.adding = NodeAdding(
             AddingParts(
@@ -611,6 +633,7 @@ class Node:
                 readers=replication.readers.counts,
                 damage=self.scrubber.problem,
                 waiting=lambda: replication.copying_anew.waiting,
+                http_scheme=self._ports.speaks.http_scheme,
                 spread_waits=replication.spread_keeper.waits_for,
             )
         )
@@ -694,7 +717,7 @@ class Node:
                         ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
-                        ("tls", self._follow_tls()),
+                        ("tls", self._ports.speaks.run()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )
                 ]
@@ -737,33 +760,17 @@ class Node:
             await self.failover.steps.first_taken.wait()
         await self.run_kafka()
 
-    async def _follow_tls(self) -> None:
-        """Follow the files of TLS; in a region of several nodes `cluster_node` does, from before this node is joined."""
-        if self._cluster is None:
-            await self._ports.speaks.run()
-
-    async def _start_kafka(self, host: str, port: int) -> None:
-        await self.kafka.start(host, port, self._ports.speaks.kafka)
-
-    async def _bind_further(self) -> None:
-        """Bind the named listeners of the Kafka port."""
-        for further in self._ports.speaks.further:
-            name = further.listening.name
-            try:
-                await self.kafka.start(further.host, further.port, further.listening)
-            except OSError as error:
-                raise NodeRefused(
-                    f"listener {name} cannot be bound at {further.host}:{further.port}: {error.strerror or error}. Stop what uses the"
-                    " port, or change it."
-                ) from error
-
     async def _bind(self) -> None:
         own = self.config.own_node
-        for what, address, bind in (
-            *([] if self._kept_kafka is not None else [("Kafka", own.kafka, self._start_kafka)]),
-            *([] if self._cluster is not None else [("peer", own.peer, self.peers.start)]),
-            ("HTTP", own.http, self.http.start),
-        ):
+        binds: list[tuple[str, str, Callable[[str, int], Awaitable[object]]]] = [
+            ("HTTP", own.http, self.http.start)
+        ]
+        if self._cluster is None:
+            binds.insert(0, ("peer", own.peer, self.peers.start))
+        if self._kept_kafka is None:
+            bind_kafka = partial(self._ports.speaks.bind_kafka, self.kafka)
+            binds.insert(0, ("Kafka", own.kafka, bind_kafka))
+        for what, address, bind in binds:
             host, port = split(address)
             try:
                 await bind(self.config.listen_host or host, port)
@@ -772,8 +779,6 @@ class Node:
                     f"the {what} port {host}:{port} of region {self.config.region} cannot be bound:"
                     f" {error.strerror or error}. Stop what uses it, or change the port."
                 ) from error
-        if self._kept_kafka is None:
-            await self._bind_further()
 
     async def _until_settled(self, on_ready: Callable[[], None]) -> None:
         """Call `on_ready` when this region takes writes, mirrors, or stands in dispute (T33)."""

@@ -31,7 +31,8 @@ from region_broker.controller.feature_levels import allows, refused_as_unknown
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.routes_cluster import AddNodeBody
-from region_broker.node.storage import Ports, Storage
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import Storage
 from region_broker.region.cluster.cluster_orders import NO_QUORUM, WITHOUT_QUORUM
 from region_broker.region.cluster.standing import NodeStanding
 from region_broker.region.peers.node_client import NodeClient

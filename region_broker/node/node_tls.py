@@ -8,7 +8,6 @@ Not here: contexts (`security.tls`), who is told of a listener (`wire.listening`
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
@@ -31,6 +30,7 @@ from region_broker.security.tls import (
     TlsState,
     watch,
 )
+from region_broker.security.tls_files import read_contents
 from region_broker.security.tls_identity import (
     NodeName,
     NoPrincipal,
@@ -40,6 +40,7 @@ from region_broker.security.tls_identity import (
     principal_of,
 )
 from region_broker.wire.listening import Listening, NoIdentity
+from region_broker.wire.server import KafkaServer
 
 SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
@@ -59,6 +60,7 @@ class NodeTls:
     def __init__(self, config: NodeConfig, network: Network, clock: Clock) -> None:
         """Read the files; raises `TlsRefused`."""
         self._clock = clock
+        self._is_followed = False
         self._config = config
         self._files = files_of(config)
         self._servers: dict[ClientAuth, ServerTls] = {}
@@ -111,7 +113,7 @@ class NodeTls:
         if config.peer_security_protocol not in ENCRYPTED:
             return network
         own = NodeName(config.region, config.own_node.node_id, config.cluster_id)
-        proved = _own_name(config.tls_certificate)
+        proved = _own_name(self._files)
         if proved != own:
             shown = (
                 "no node"
@@ -131,15 +133,31 @@ class NodeTls:
         if self._client is not None:
             yield self._client
 
+    @property
+    def http_scheme(self) -> str:
+        """Return what HTTP addresses of the cluster begin with: all nodes speak the same there."""
+        return "http" if self.http is None else "https"
+
     def register(self, registry: CollectorRegistry) -> None:
         """Offer what is counted, and how long certificates are good for."""
         registry.register(self.failed)
         if self.state.contexts:
             registry.register(self._collector)
 
+    async def bind_kafka(self, server: KafkaServer, host: str, port: int) -> None:
+        """Bind all addresses of the Kafka port, of which this is the first; OSError, which names the listener where it is another."""
+        await server.start(host, port, self.kafka)
+        for each in self.further:
+            try:
+                await server.start(each.host, each.port, each.listening)
+            except OSError as error:
+                named = f"listener {each.listening.name} at {each.host}:{each.port}"
+                raise OSError(error.errno, f"{named}: {error.strerror or error}") from error
+
     async def run(self) -> None:
-        """Follow the files, where there are any, until cancelled."""
-        if self.state.contexts:
+        """Follow the files, where there are any and nobody does it yet, until cancelled."""
+        if self.state.contexts and not self._is_followed:
+            self._is_followed = True
             await watch(self.state, self._clock)
 
 
@@ -160,11 +178,14 @@ def tls_problems(
     return [], [each.text for each in judged if each.urgency is not Urgency.FAR]
 
 
-def _own_name(path: str) -> NodeName | None:
+def _own_name(files: TlsFiles) -> NodeName | None:
+    held = read_contents(files).certificate
     try:
-        return node_in(x509.load_pem_x509_certificates(Path(path).read_bytes())[0])
-    except (OSError, ValueError) as error:
-        raise TlsRefused(f"{path} holds no certificate that can be read: {error}") from error
+        return node_in(x509.load_pem_x509_certificates(held)[0])
+    except ValueError as error:
+        raise TlsRefused(
+            f"{files.certificate} holds no certificate that can be read: {error}"
+        ) from error
 
 
 def _principal(rules: PrincipalRules, certificate: bytes) -> str:

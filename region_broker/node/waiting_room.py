@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 from idempotency.identity import Member
+from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.waiting import Waiting, waiting_app
-from region_broker.node.storage import Begun, Ports
+from region_broker.node.http_doors import doors_of
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import Begun
 
 TOLD_EACH_MS: Final = 10_000
 JOINS: Final = "joins"
@@ -39,8 +42,9 @@ class WaitingRoom:
         waiting = Waiting(
             region=config.region, reason=self.reason, without_leader_ms=self._without_leader_ms
         )
+        doors = doors_of(config, ports.clock, ports.chance, lambda: begun().metadata.image.access)
         self.http: Final = HttpServer(
-            waiting_app(waiting),
+            waiting_app(waiting, doors, warning=warning_of(config)),
             tls=ports.speaks.http,
             on_failed=ports.speaks.failed.on_port("http"),
         )

@@ -13,7 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from region_broker import limits
+TIMEOUT_S: Final = 10.0
+IN_ALL_MAX: Final = 1_024
+PER_ADDRESS_MAX: Final = 128
+PATIENCE_S: Final = 1.0
+"""How old a handshake may become that keeps another out."""
+CLOSE_TIMEOUT_S: Final = 3.0
+"""How long a closed TLS connection may take to say so."""
 
 TOO_MANY: Final = "too_many"
 TOO_SLOW: Final = "too_slow"
@@ -93,10 +99,10 @@ def text_of(error: BaseException) -> str:
 class HandshakeLimits:
     """What bounds the handshakes of one port."""
 
-    per_address: int = limits.HANDSHAKES_PER_ADDRESS_MAX
-    in_all: int = limits.HANDSHAKES_MAX
-    patience_s: float = limits.HANDSHAKE_PATIENCE_MS / 1000
-    timeout_s: float = limits.HANDSHAKE_TIMEOUT_MS / 1000
+    per_address: int = PER_ADDRESS_MAX
+    in_all: int = IN_ALL_MAX
+    patience_s: float = PATIENCE_S
+    timeout_s: float = TIMEOUT_S
 
 
 DEFAULT_HANDSHAKES: Final = HandshakeLimits()

@@ -17,7 +17,7 @@ EndKind = Literal["certificate", "ca", "crl"]
 _WAY_OUT: Final[dict[EndKind, str]] = {
     "certificate": "renew it (tidemark cert renew, or your CA's way) and put the new file in its place: no restart is needed",
     "ca": "make a new CA, put both into the CA file of every node, then issue anew: docs/runbooks/certificate_end.md",
-    "crl": "have the CA sign a new one (tidemark cert revoke --renew-only) and put it in its place: no restart is needed",
+    "crl": "have its CA sign a new one and put that in its place: no restart is needed",
 }
 
 

@@ -44,6 +44,15 @@ _KEYWORDS: Final = {
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 
 
+UNREADABLE: Final = (
+    ValueError,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What `cryptography` raises for a certificate that it cannot make sense of."""
+
+
 class NoPrincipal(Exception):
     """A certificate gives no principal; the text says why."""
 
@@ -73,12 +82,12 @@ def node_of(der: bytes) -> NodeName | None:
     try:
         certificate = x509.load_der_x509_certificate(der)
         return node_in(certificate)
-    except ValueError:  # what cannot be read is no node's
+    except UNREADABLE:  # what cannot be read is no node's
         return None
 
 
 def node_in(certificate: x509.Certificate) -> NodeName | None:
-    """Return the same of a certificate that has been read; raises ValueError where its extensions cannot be."""
+    """Return the same of a certificate that has been read; raises one of `UNREADABLE` where its extensions cannot be."""
     if not _may_serve_and_connect(certificate):
         return None
     try:
@@ -138,7 +147,7 @@ def principal_of(der: bytes, rules: PrincipalRules) -> str:
     """Return the principal of a certificate, as `User:NAME`; raises `NoPrincipal` (INV-TID4)."""
     try:
         subject = subject_text(x509.load_der_x509_certificate(der).subject)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise NoPrincipal(f"its subject cannot be read ({error})") from error
     if not subject:
         raise NoPrincipal("it has no subject")

@@ -32,6 +32,8 @@ class ConnectionState:
     """Whom the connection speaks for (INV-SID1): set by whoever accepted it, or by what proved it (SASL); read by whoever authorizes."""
     must_log_in: bool = False
     """Whether nothing but a login is served (set at accept by whoever knows the listener, cleared by SASL)."""
+    is_encrypted: bool = False
+    """Whether nobody on the way can read along (set at accept)."""
     listener: str = ""
     """By which listener the connection came; "" where another node forwards for it."""
     met_at: Mapping[int, tuple[str, int]] = field(default_factory=dict)

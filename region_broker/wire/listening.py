@@ -49,6 +49,7 @@ class Listening:
         return ConnectionState(
             identity=Identity(principal, host=host, mechanism=mechanism),
             must_log_in=self.must_log_in,
+            is_encrypted=self.tls is not None,
             listener=self.name,
             met_at=self.met_at,
         )

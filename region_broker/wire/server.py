@@ -9,6 +9,8 @@ INV-WS3  whatever one connection does, the others go on; only an AssertionError 
         end the process
 INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
+INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
+         sent at once, and nobody else waits
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -78,6 +80,8 @@ class _Link:
     writing_since_ms: int = -1
     held_back: bool = False  # left unread for want of memory
     closing: bool = False
+    muted_until_ms: int = 0
+    mute: asyncio.TimerHandle | None = None  # while it is throttled (INV-WS9)
     unstarted: int = 0  # requests whose task has not begun
     owed: int = 0  # requests that were begun directly and are not answered
     flush_due: bool = False
@@ -94,6 +98,8 @@ class _Link:
             task.cancel()
         for waiting in tuple(self.core.peer.waiting):
             waiting.give_up()
+        if self.mute is not None:
+            self.mute.cancel()
 
     def shut(self) -> None:
         """Stop serving this connection: send what is queued, close."""
@@ -141,6 +147,10 @@ class KafkaServer:
     def limit(self, per_address: int, rate: int) -> None:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
         self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
+
+    def limit_by(self, rate_of: Callable[[str], float | None] | None) -> None:
+        """Let quotas of addresses say how many connections a second each may open; None from one that has no quota."""
+        self._admission.rate_of = rate_of
 
     async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
         """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
@@ -322,7 +332,7 @@ class KafkaServer:
         try:
             while not link.closing:
                 self._start_requests(link, group)
-                if link.core.stalled or self._is_held:
+                if link.core.stalled or self._is_held or link.mute is not None:
                     link.wake.clear()
                     await link.wake.wait()
                     continue
@@ -345,6 +355,8 @@ class KafkaServer:
         while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
             if not link.unstarted and self._begin_directly(link, slot):
+                if slot.incoming.throttle_ms:
+                    self._mute(link, slot.incoming.throttle_ms)
                 continue
             link.unstarted += 1
             task = group.create_task(self._handle(link, slot))
@@ -353,7 +365,24 @@ class KafkaServer:
                 task.add_done_callback(link.fetches.discard)
 
     def _may_begin(self, link: _Link) -> bool:
-        return not (link.closing or self._is_held)
+        return not (link.closing or self._is_held or link.mute is not None)
+
+    def _mute(self, link: _Link, throttle_ms: int) -> None:
+        """Leave a connection unread for that time from now on (INV-WS9)."""
+        until_ms = self._clock.monotonic_ms() + throttle_ms
+        if link.closing or until_ms <= link.muted_until_ms:
+            return
+        if link.mute is not None:
+            link.mute.cancel()
+        link.muted_until_ms = until_ms
+        loop = asyncio.get_running_loop()
+        link.mute = loop.call_later(throttle_ms / 1_000, self._unmute, link)
+
+    def _unmute(self, link: _Link) -> None:
+        link.mute = None
+        link.frame_since_ms = -1  # its time begins anew
+        link.last_activity_ms = self._clock.monotonic_ms()
+        link.wake.set()
 
     def _begin_directly(self, link: _Link, slot: Slot) -> bool:
         """Begin a request without a task; False if it needs one."""
@@ -472,6 +501,8 @@ class KafkaServer:
     def _finish(self, link: _Link, slot: Slot, answer: Buffer | None) -> None:
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
+        if slot.incoming.throttle_ms:
+            self._mute(link, slot.incoming.throttle_ms)
         if self._is_held:
             self._answered.set()
 
@@ -557,7 +588,7 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     silent = unfinished and link.share.counted_bytes and not link.stream.unread_bytes
     if pressed and silent and link.last_activity_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
         return f"it sent no more of a request for {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce"
-    if link.held_back:
+    if link.held_back or link.mute is not None:
         return None
     if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:
         return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"

@@ -73,16 +73,16 @@ def test_nothing_of_a_sealed_topic_is_on_any_disk_in_the_open(tmp_path: Path) ->
     folder, keys = tmp_path / "cluster", keys_in_files(tmp_path / "keys", "secret")
     with open_cluster(folder, 2, {"encryption_keys_file": str(keys)}) as cluster:
         with_key, without = (place.name for place in cluster.plan.regions)
-        home, mirror = (place.bootstrap for place in cluster.plan.regions)
+        primary, mirror = (place.bootstrap for place in cluster.plan.regions)
         cluster.start([with_key])
         del cluster._settings["encryption_keys_file"]
         cluster.start([without])
-        admin = AdminClient({"bootstrap.servers": home, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": primary, "log_level": 0})
         wanted = [NewTopic("sealed", 1, 1, config={"tidemark.encryption": "secret"}),
                   NewTopic("open", 1, 1)]  # fmt: skip
         for made in admin.create_topics(wanted).values():
             made.result(CALL_S)
-        write(home, 0)
+        write(primary, 0)
         wait_mirrored(cluster, with_key, without, 30)
         assert refused(mirror, "sealed") == KafkaError.TOPIC_AUTHORIZATION_FAILED
         assert numbers(mirror, "open") == list(range(COUNT))
@@ -93,8 +93,8 @@ def test_nothing_of_a_sealed_topic_is_on_any_disk_in_the_open(tmp_path: Path) ->
         }  # fmt: skip
         cluster._settings["encryption_keys_file"] = str(keys)
         cluster.start([with_key])
-        write(home, COUNT)
-        assert numbers(home, "sealed") == numbers(home, "open") == list(range(2 * COUNT))
+        write(primary, COUNT)
+        assert numbers(primary, "sealed") == numbers(primary, "open") == list(range(2 * COUNT))
         wait_mirrored(cluster, with_key, without, 30)
         cluster.stop([with_key, without])
         assert not holding(folder, HIDDEN)

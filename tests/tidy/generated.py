@@ -296,6 +296,7 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "config-keys": _config_keys,
     "region-keys": _region_keys,
     "node-keys": _node_keys,
+    "listener-keys": _listener_keys,
     "apis": _apis,
     "unserved-apis": _unserved_apis,
     "topic-configs": _topic_configs,

@@ -104,7 +104,6 @@ _NO_SHARE: Final = "share groups (KIP-932) are not built"
 WHY_NOT: Final[Mapping[int, str]] = {
     17: _NO_SECURITY, 36: _NO_SECURITY, 51: _NO_SECURITY,
     38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS,
-    49: "there are no quotas yet",
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
     85: _NO_SHARE, 86: _NO_SHARE, 87: _NO_SHARE, 90: _NO_SHARE, 91: _NO_SHARE, 92: _NO_SHARE,
 }  # fmt: skip

@@ -10,12 +10,17 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from region_broker.http_api.cluster_metrics import ClusterCollector
+from region_broker.http_api.doors import Doors
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.waiting import Waiting, WaitingCollector
 from region_broker.metrics import Metrics
+from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.gauges import GaugeSources, NodeCollector
+from region_broker.node.http_doors import DoorCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.ports.system.clock import SystemClock
 from tests.fixtures.cluster_views import view
+from tests.fixtures.kafka_port import node_file
 from tests.fixtures.node_logs import fixture
 from tests.fixtures.scrubbing import Twin, scrubber_of
 from tests.tidy.tree import ROOT
@@ -70,10 +75,12 @@ def families() -> list[Metric]:
     )
     collectors: list[Collector] = [
         NodeCollector(sources),
+        ClientQuotas(None, None, SystemClock()),  # type: ignore[arg-type]  # limits nobody
         NameCollector(fixture().table, tuple, names_max=1),
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
         WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
+        DoorCollector(node_file(), Doors()),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:

@@ -18,6 +18,7 @@ import click
 
 from region_broker.cli.bench.figures import BenchFailed, Plan
 from region_broker.cli.bench.loads import LOADS, PAIR_LOADS, compared, measured, say
+from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
 from region_broker.config.relations import NODE_COUNT_MAX
 
@@ -65,6 +66,7 @@ Examples:
 @click.option("--nodes", "node_count", default=1, show_default=True, type=click.IntRange(1, NODE_COUNT_MAX),
               help="Nodes of each region that is started, and copies of each topic; as many must answer at --bootstrap and"
                    " --against.")  # fmt: skip
+@credential_options
 @click.option("--against", metavar="HOST:PORT",
               help="Another broker that speaks Kafka's protocol: measured in alternation, with ratios.")  # fmt: skip
 @click.option("--against-pid", metavar="PID,...",

@@ -9,6 +9,8 @@ INV-HD7  what comes to a node that was elected and loads what it needs before it
          order of its connection: a client that is refused, or whose connection is closed, backs off for longer than that lasts
 INV-HD8  a node that gave up a leadership for which its metadata still name it (INV-GUP3) answers Metadata, and ends that connection: a client with no
          other one would ask it again and again, and never hear of the next leader
+INV-HD9  where there are quotas each request is charged when it is answered, and a Produce when it comes; the answer says for how long
+         its connection is left unread. Without quotas nothing is measured
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -43,6 +45,7 @@ from region_broker.handlers.dispatch.services import (
     RequestContext,
     Services,
 )
+from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.ports.network import Buffer
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
@@ -59,6 +62,7 @@ from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.cooperative_yield import run_yielding
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
+from region_broker.wire.loop_time import by_steps
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 from region_broker.wire.server import Finish as FinishSlot
@@ -115,13 +119,31 @@ class Dispatcher:
         request_bytes = len(incoming.frame)
         finished = False
         try:
-            answer = await self._serve(api, incoming)
+            if self._services.quotas is None:
+                answer = await self._serve(api, incoming)
+            else:
+                answer = await self._serve_metered(api, incoming)
             finished = True
         finally:
             if not finished:
                 metrics.failed()
         metrics.answered(clock() - started_s, request_bytes, 0 if answer is None else len(answer))
         return answer
+
+    async def _serve_metered(self, api: Api, incoming: Incoming) -> Buffer | None:
+        """Serve a request that is charged for the time that the loop works for it (INV-HD9)."""
+        clock = asyncio.get_running_loop().time
+
+        def begin() -> None:
+            if incoming.meter is not None:
+                incoming.meter.start(clock())
+
+        def end() -> None:
+            if incoming.meter is not None:
+                incoming.meter.stop(clock())
+
+        answer = await by_steps(self._serve(api, incoming), begin, end)
+        return settled(api, incoming, answer, clock())
 
     def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
         """Serve a request without a task; `finish` gets the answer, perhaps before this returns.
@@ -147,6 +169,9 @@ class Dispatcher:
         except BaseException:
             self._services.metrics.api(api.name).failed()
             raise
+        finally:
+            if incoming.meter is not None:
+                incoming.meter.stop(asyncio.get_running_loop().time())
 
     def _begin(
         self, api: Api, begin: Begin, incoming: Incoming, finish: Finish, *, is_of_leader: bool
@@ -177,6 +202,8 @@ class Dispatcher:
         def done(written: Written | Exception | None) -> None:
             if written is None:
                 metrics.answered(clock() - started_s, request_bytes, 0)
+                if incoming.meter is not None:
+                    settled(api, incoming, None, clock())
                 finish(None)
                 return
             if isinstance(written, Exception):
@@ -185,8 +212,12 @@ class Dispatcher:
                 return
             if written.errors:
                 self._note_errors(api, incoming, written.errors)
-            metrics.answered(clock() - started_s, request_bytes, len(written.answer))
-            finish(written.answer)
+            answer = written.answer
+            metrics.answered(clock() - started_s, request_bytes, len(answer))
+            if incoming.meter is not None:
+                finish(settled(api, incoming, answer, clock()))
+                return
+            finish(answer)
 
         return done
 
@@ -351,6 +382,9 @@ class Dispatcher:
 
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
         peer = incoming.peer
+        quotas = self._services.quotas
+        if quotas is not None and incoming.meter is None:
+            metered(quotas, incoming, client_id, asyncio.get_running_loop().time())
         return RequestContext(
             services=self._services,
             connection_id=peer.connection_id,
@@ -364,6 +398,7 @@ class Dispatcher:
             connection_state=peer.state,
             waiting=peer.waiting,
             frame=incoming.frame,
+            meter=incoming.meter,
         )
 
     async def _forward(

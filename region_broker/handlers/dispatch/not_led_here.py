@@ -93,6 +93,7 @@ RULES: Final[Mapping[int, Rule]] = {
     46: _HERE,  # ListPartitionReassignments: all nodes know that nothing moves
     47: _OF_A_COORDINATOR,  # OffsetDelete
     48: _HERE,  # DescribeClientQuotas
+    49: _CHANGES,  # AlterClientQuotas
     50: _HERE,  # DescribeUserScramCredentials
     55: _HERE,  # DescribeQuorum: as this node sees it
     57: _CHANGES,  # UpdateFeatures

@@ -38,6 +38,7 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange
 from region_broker.security.identity import Identity
+from region_broker.security.quotas.throttles import Meter, Throttles
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -371,6 +372,8 @@ class Services:
     """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
     gave_up: Callable[[], bool] = lambda: False
     """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
+    quotas: Throttles | None = None
+    """By what clients are limited; None while nobody is."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -444,6 +447,8 @@ class RequestContext(msgspec.Struct):
     """The greatest connection id of that origin when the request came."""
     frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
     """The whole request, header included, as it came."""
+    meter: Meter | None = None
+    """What it is charged by; None where there are no quotas."""
 
     @property
     def identity(self) -> Identity:

@@ -4,6 +4,7 @@ v16: who leads now, beside FENCED_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER (KIP-9
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
 INV-FCH1 an error that sends a reader to the leader names that one, never this node while it follows (KIP-951)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
+What a quota leaves bounds what is read; beyond it the answer tells offsets only, at once, and for how long to wait.
 While the memory budget is full nothing is read: the request waits for room, then is answered empty; else an answer
 takes half of what is left at most.
 A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
@@ -128,10 +129,15 @@ class Fetching:
         self._session = session
         self._finish: Finish | None = None
         wait_ms_max = min(request.wait_ms_max, FETCH_WAIT_MS_MAX)
+        bytes_max, meter = request.bytes_max, ctx.meter
+        if meter is not None:
+            bytes_max = meter.fetch_room(bytes_max)
         self.reading = Reading(
             ctx.services, session or asked.wanted, asked.isolation,
-            bytes_min=request.bytes_min, bytes_max=request.bytes_max, wait_ms_max=wait_ms_max, rack=request.rack,
+            bytes_min=request.bytes_min, bytes_max=bytes_max, wait_ms_max=wait_ms_max, rack=request.rack,
         )  # fmt: skip
+        if meter is not None and meter.is_over:
+            self.reading.tell_only()
 
     def begin(self, finish: Finish) -> None:
         """Wait without a task, then answer."""
@@ -142,12 +148,17 @@ class Fetching:
     def _over(self) -> None:
         if self._finish is None:
             return  # given up while something was read in
+        meter = self._ctx.meter
+        if meter is not None:
+            meter.start(asyncio.get_running_loop().time())
         written: Written | Exception
         try:
             written = drained(self._written())
         except Exception as error:  # noqa: BLE001 - whoever sent it is told, and closes its connection
             written = error
         if isinstance(written, ColdRange):
+            if meter is not None:
+                meter.stop(asyncio.get_running_loop().time())
             self._ctx.services.partitions.cold_reads.begin(written, self._over)
         else:
             self._answer(written)

@@ -43,7 +43,7 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_isolation", "_named", "_nearer", "_on_over", "_rack", "_services", "_session", "_tries", "_wait",
+        "_bytes_max", "_bytes_min", "_gives_records", "_isolation", "_named", "_nearer", "_on_over", "_rack", "_services", "_session", "_tries", "_wait",
         "wait_ms_max",
     )  # fmt: skip
 
@@ -70,7 +70,13 @@ class Reading:
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
         self._rack = rack
+        self._gives_records = True
         self._nearer: Sequence[int] = ()
+
+    def tell_only(self) -> None:
+        """Read no records, and wait for none: tell offsets at once, as to a reader that is beyond its quota."""
+        self._gives_records = False
+        self._bytes_max = 0
 
     def _wanted(self) -> Sequence[Wanted]:
         if self._session is None:
@@ -152,7 +158,7 @@ class Reading:
         wait = self._services.partitions.cold_reads.may_wait(self._tries)
         self._nearer = self._services.nearer_nodes(self._rack)
         left_bytes = self._left_bytes()
-        first = not self._services.memory.full
+        first = self._gives_records and not self._services.memory.full
         found: list[Read] = []
         lacking: list[ColdRange] = []
         for item in self._wanted():

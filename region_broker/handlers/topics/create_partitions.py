@@ -1,4 +1,4 @@
-"""CreatePartitions (37), versions 0-3: topics grow.  v2: compact.  v3: THROTTLING_QUOTA_EXCEEDED may come (never here).
+"""CreatePartitions (37), versions 0-3: topics grow.  v2: compact.  v3: THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
 Mirrors grow at a tidemark that names the new partitions (T15). A topic never shrinks.
 Source: Kafka ReplicationControlManager.createPartitions.
@@ -15,10 +15,12 @@ from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import Refused
+from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
 
+_STRICT_SINCE: Final = 3
 _ERRORS: Final = {
     "unknown-topic": ErrorCode.unknown_topic_or_partition,
     NOT_ACTING: ErrorCode.not_controller,
@@ -73,6 +75,8 @@ async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
     _check_assignments(ctx, asked, count - present)
     if dry:
         return
+    if not may_change(ctx, count - present, _STRICT_SINCE):
+        raise Refused(*THROTTLED)
     try:
         await ctx.services.metadata.grow_topic(name, count, present)
     except (

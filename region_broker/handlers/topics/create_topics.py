@@ -1,4 +1,4 @@
-"""CreateTopics (19), versions 2-7.  v4: -1 takes the default count.  v5: configs in the answer.  v7: ids.
+"""CreateTopics (19), versions 2-7.  v4: -1 takes the default count.  v5: configs in the answer.  v6: THROTTLING_QUOTA_EXCEEDED (KIP-599).  v7: ids.
 
 What is refused says what would be right; nothing of a refused topic is created. A topic named twice in one request is
 refused both times (Kafka does so).
@@ -18,6 +18,7 @@ from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_resources import configs_refusal
+from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -26,6 +27,7 @@ _ERRORS: Final = {
     "topic-exists": ErrorCode.topic_already_exists,
     NOT_ACTING: ErrorCode.not_controller,
 }
+_STRICT_SINCE: Final = 6
 _ROWS_OF_A_TOPIC: Final = 20  # each lists its configs in the answer
 
 
@@ -143,6 +145,8 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
     configs = {config.name: str(config.value) for config in topic.configs}
     created: TopicImage | None = None
     if not dry:
+        if not may_change(ctx, partition_count, _STRICT_SINCE):
+            raise _Refused(*THROTTLED)
         try:
             created = await ctx.services.metadata.create_topic(
                 topic.name, partition_count, configs, ctx.services.chance.uuid()

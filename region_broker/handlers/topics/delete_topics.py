@@ -1,4 +1,4 @@
-"""DeleteTopics (20), versions 1-6.  v5: error text.  v6: by id too.
+"""DeleteTopics (20), versions 1-6.  v5: error text, THROTTLING_QUOTA_EXCEEDED (KIP-599).  v6: by id too.
 
 Ledgers cannot be deleted: a region without them could not take over.
 """
@@ -12,8 +12,11 @@ from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.wire.cooperative_yield import CooperativeYield
+
+_STRICT_SINCE: Final = 5
 
 
 async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
@@ -50,6 +53,8 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
     if topic.internal:
         text = f"topic {name} is a ledger of Tidemark and cannot be deleted"
         return _row(name, topic_id, ErrorCode.invalid_topic_exception, text)
+    if not may_change(ctx, topic.partition_count, _STRICT_SINCE):
+        return _row(name, topic_id, *THROTTLED)
     try:
         await ctx.services.metadata.delete_topic(name)
     except CommandRefused as refused:

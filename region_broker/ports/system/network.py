@@ -14,8 +14,13 @@ from typing import Final, cast
 
 from typing_extensions import override
 
-from region_broker import limits
-from region_broker.ports.handshakes import DEFAULT_HANDSHAKES, HandshakeLimits, text_of
+from region_broker.ports.handshakes import (
+    CLOSE_TIMEOUT_S,
+    DEFAULT_HANDSHAKES,
+    TIMEOUT_S,
+    HandshakeLimits,
+    text_of,
+)
 from region_broker.ports.network import (
     READ_AHEAD_BYTES,
     WRITE_HIGH_WATER_BYTES,
@@ -29,7 +34,7 @@ from region_broker.ports.network import (
     unheard,
 )
 from region_broker.ports.served_connections import ServedConnections
-from region_broker.ports.system.tls_accept import CLOSE_TIMEOUT_S, TlsServer
+from region_broker.ports.system.tls_accept import TlsServer
 
 LISTEN_BACKLOG: Final = 1024
 JOINED_BYTES_MAX: Final = 64 * 1024
@@ -331,7 +336,7 @@ class AsyncioNetwork:
             try:
                 _, secured = await loop.create_connection(
                     AsyncioStream, host, port, ssl=tls.context(), server_hostname=server_name or host,
-                    ssl_handshake_timeout=limits.HANDSHAKE_TIMEOUT_MS / 1000,
+                    ssl_handshake_timeout=TIMEOUT_S,
                     ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
                 )  # fmt: skip
             except ssl.SSLError as error:

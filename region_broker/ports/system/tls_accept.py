@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from region_broker import limits
 from region_broker.ports.handshakes import (
+    CLOSE_TIMEOUT_S,
     DEFAULT_HANDSHAKES,
     TEXTS,
     TOO_MANY,
@@ -26,7 +26,6 @@ from region_broker.ports.handshakes import (
 )
 from region_broker.ports.network import FailedHandshake, OnFailedHandshake, TlsContexts, unheard
 
-CLOSE_TIMEOUT_S: Final = limits.TLS_CLOSE_TIMEOUT_MS / 1000
 _ACCEPTED_AT_ONCE: Final = 100
 _ACCEPT_AGAIN_S: Final = 0.1
 _log: Final = logging.getLogger("tidemark.tls")

@@ -65,6 +65,7 @@ class Sealing:
             if asks_again or ring_bytes(*self._file) != self._seen:
                 self.read()
         except RingError as error:
+            self._seen = b""  # what was there before is read anew, too
             self._say(f"{error}. This node goes on with the keys that it has")
 
     @property

@@ -90,6 +90,8 @@ FORWARDED: dict[int, dict[str, Any]] = {
     43: {"timeout": 1, "election_type": 0, "topic_partitions": [{"topic": "t", "partitions": (3,)}]},
     44: {"validate_only": False, "resources": [CONFIG]},
     45: {"timeout": 1, "topics": [{"name": "t", "partitions": [{"partition_index": 3, "replicas": (1,)}]}]},
+    49: {"validate_only": False, "entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}],
+        "ops": [{"key": "request_percentage", "value": 1.0, "remove": False}]}]},
     57: {"timeout": 1, "validate_only": False, "feature_updates": [
         {"feature": "metadata.version", "max_version_level": 1, "allow_downgrade": False, "upgrade_type": 1}]},
     64: {"broker_id": 3},

@@ -78,7 +78,7 @@ def test_a_command_gets_and_gives_base64_by_its_pipes() -> None:
         ("time.sleep(60)", "did not end within"),
     ],
 )
-def test_INV_SKS1_and_SKS2_a_command_that_fails_tells_nothing_that_it_wrote(
+def test_INV_SKS1_INV_SKS2_a_command_that_fails_tells_nothing_that_it_wrote(
     code: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "sleep" in code:
@@ -158,7 +158,11 @@ def test_INV_SKR1_what_is_destroyed_is_gone_for_good(tmp_path: Path) -> None:
     assert "destroyed" in unlock(SOURCES, whole)["orders"].missing
 
 
-def test_INV_SEA1_and_SEA2_a_node_goes_on_with_what_it_has(
+def problem_of(sealing: Sealing) -> str:
+    return sealing.problem or ""
+
+
+def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys.toml"
@@ -167,21 +171,25 @@ def test_INV_SEA1_and_SEA2_a_node_goes_on_with_what_it_has(
     sealing = Sealing(KeysFile(DISK, path), lambda: 0)
     sealing.read()
     assert sealing.refusal_of("orders") is None
+    right = path.read_text()
     path.write_text("[not right")
     sealing.look()
     assert sealing.refusal_of("orders") is None
-    assert "is not right" in (sealing.problem or "")
+    assert "is not right" in problem_of(sealing)
     assert "is not right" in caplog.text
+    path.write_text(right)
+    sealing.look()
+    assert not problem_of(sealing)
     write_ring(DISK, path, with_version(SOURCES, {}, "other", source, NOW))
     sealing.look()
-    assert not sealing.problem
+    assert not problem_of(sealing)
     assert "orders" in (sealing.refusal_of("orders") or "")
     held = Path(source.file).read_text()
     Path(source.file).unlink()
     write_ring(DISK, path, {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]})
     sealing.look()
     assert "No such file" in (sealing.refusal_of("other") or "")
-    assert "No such file" in (sealing.problem or "")
+    assert "No such file" in problem_of(sealing)
     Path(source.file).write_text(held)
     for _ in range(6):
         sealing.look()
@@ -189,7 +197,7 @@ def test_INV_SEA1_and_SEA2_a_node_goes_on_with_what_it_has(
     write_ring(DISK, path, destroyed(read_ring(DISK, path), "other", None, NOW))
     sealing.look()
     assert "destroyed" in (sealing.refusal_of("other") or "")
-    assert not sealing.problem  # as it was meant: nobody is called for it
+    assert not problem_of(sealing)  # as it was meant: nobody is called for it
 
 
 def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) -> None:
