@@ -10,7 +10,7 @@ Not here: who may ask and what a session is told (`fetch`), who tells of changes
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -30,6 +30,9 @@ from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
+
+_LEADER_MAY_READ: Final = (ErrorCode.corrupt_message, ErrorCode.topic_authorization_failed)
+"""What keeps one node from giving out what another one may (INV-HRD4)."""
 
 
 class Read(NamedTuple):
@@ -245,7 +248,7 @@ class Reading:
         readers = self._services.readers
         assert readers is not None, "a copy is shown in a region of several nodes"
         readers.counts.copy_bytes += len(row.records)
-        if row.error_code != ErrorCode.corrupt_message:
+        if row.error_code not in _LEADER_MAY_READ:
             return row
         readers.stop_serving(partition.key, item.offset, str(partition.tp))
         return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))

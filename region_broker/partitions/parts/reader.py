@@ -116,6 +116,12 @@ class PartitionReader:
         end = high_watermark if limit is None else min(limit, high_watermark)
         return self._reads.read(offset, max_bytes, end, wait=wait).data
 
+    def opened(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Return what `read_raw` returned as consumers get it; raises SealedRecords, CorruptRange. May run in a thread."""
+        if not any(header.is_sealed for _, header in iter_headers(data)):
+            return data
+        return self._opening.opened(data, 0, wait=True)[0]
+
     def read_durable(self, offset: int, max_bytes: int, limit: int) -> bytes | bytearray:
         """Return whole batches as `read_raw` does, up to `limit`, of what is durable on this node, committed or not.
 

@@ -15,11 +15,12 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, crc_ok, iter_headers, read_header
+from region_broker.log.cleaning.batch_filter import open_body
 from region_broker.log.failures import CorruptRange, SealedRange, SealedRecords, UnsupportedConfig
 from region_broker.partitions import opening_sealed, record_rules
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.records.batches import Origin, Record, build_batch, iter_records
+from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
 from region_broker.records.compression import Codec
 from region_broker.security.sealing.sealed_batch import LogPlace
 from region_broker.security.sealing.sealing import without_keys
@@ -264,6 +265,9 @@ def test_INV_CLW5_sealed_batches_of_a_log_that_is_compacted_later_stay_as_they_a
                                 "segment.bytes": "4096"})  # fmt: skip
     some.table.update_config(some.topic)
     clean(some)
+    header = read_header(before)
+    with pytest.raises(RecordsError, match="sealed"):  # not by chance
+        open_body(bytes(before[: header.size_bytes]), header)
     assert some.partition.reader.read_raw(0, 1 << 20) == before
 
 

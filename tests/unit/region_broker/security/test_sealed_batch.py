@@ -12,7 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.keywrap import aes_key_unwrap
 
+from geo_replicator.reconciliation.evidence import ledger_facts
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.ledger_bytes import LedgerError
 from idempotency.record_batch import BatchHeader, read_header
 from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
 from region_broker.records.compression import Codec
@@ -81,6 +83,8 @@ def test_INV_SLB2_opened_it_is_what_it_was(codec: Codec) -> None:
     closed = sealed(batch, header, PLACE, there.sealing_key("orders"))
     with pytest.raises(RecordsError, match="sealed"):
         list(iter_records(closed))
+    with pytest.raises(LedgerError, match="sealed"):  # what reconciliation reads with
+        list(ledger_facts.iter_records(bytes(closed)))
     assert bytes(opened(closed, PLACE, there.cipher)) == batch
 
 
