@@ -53,7 +53,14 @@ def _dry_run_option(command: Command) -> Command:
     )
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  tidemark cert init --name "Example Tidemark"
+  tidemark cert issue --config eu1.toml
+  tidemark cert show *.pem
+"""
+)
 def cert() -> None:
     """Certificates: a private CA, and those of nodes and users."""
 

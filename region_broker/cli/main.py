@@ -45,6 +45,7 @@ _COMMANDS: Final = {
         "admin.topic:topic",
         "Topics: create, alter, list, describe, delete; what is deleted.",
     ),
+    "user": ("user:user", "Users: create, set passwords, list, delete; keys of the first one."),
     "txn": ("txn:txn", "Transactions: list, describe, abort, verdict."),
 }
 

@@ -10,8 +10,9 @@ Pure. Not here: who is told (`node.start_checks`, `cli.doctor`), what a port doe
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from region_broker.config.node_config import NodeConfig
+from region_broker.config.node_config import ListenerConfig, NodeConfig
 from region_broker.config.rules import Problem, split
+from region_broker.config.tls_relations import ENCRYPTED
 from region_broker.security.login import is_this_machine
 
 _WAY_OUT: Final = (
@@ -20,12 +21,10 @@ _WAY_OUT: Final = (
 )
 
 
-_ENCRYPTED: Final = frozenset({"SSL", "SASL_SSL"})
-
-
 class OpenPort(NamedTuple):
-    """A port that is open to more than it should be: `lacks` is what it has not."""
+    """A port that is open to more than it should be: `lacks` is what it has not; `port`: kafka, peer or http."""
 
+    port: str
     key: str
     bound: str
     lacks: str
@@ -37,8 +36,8 @@ class OpenPort(NamedTuple):
 
 def asks_who_calls(config: NodeConfig) -> bool:
     """Return whether the HTTP port lets in nobody whom it does not know: where anything says who somebody is."""
-    return bool(config.http_tokens_file) or _proves(
-        _told(config, "security_protocol"), _told(config, "tls_client_auth")
+    return bool(config.http_tokens_file) or any(
+        _proves(port.security_protocol, port.tls_client_auth) for port in _kafka_ports(config)
     )
 
 
@@ -71,15 +70,27 @@ def warning_of(config: NodeConfig) -> str:
 
 def _open_ports(config: NodeConfig) -> Iterator[OpenPort]:
     own = config.own_node
-    protocol, auth = _told(config, "security_protocol"), _told(config, "tls_client_auth")
-    kafka = _lacks(protocol in _ENCRYPTED, _proves(protocol, auth))
-    peer = _lacks(_told(config, "peer_security_protocol") in _ENCRYPTED, True)
-    http = _lacks(_told(config, "http_security_protocol") in _ENCRYPTED, asks_who_calls(config))
-    for key, lacks in (("kafka", kafka), ("peer", peer), ("http", http)):
+    peer = _lacks(config.peer_security_protocol in ENCRYPTED, True)
+    http = _lacks(config.http_security_protocol in ENCRYPTED, asks_who_calls(config))
+    for key, lacks in (("kafka", _kafka_lacks(config)), ("peer", peer), ("http", http)):
         host, port = split(getattr(own, key))
         bound = config.listen_host or host
         if lacks and not is_this_machine(bound):
-            yield OpenPort(key, f"{bound}:{port}", lacks)
+            yield OpenPort(key, key, f"{bound}:{port}", lacks)
+    for further in config.listeners:
+        lacks = _kafka_lacks(further)
+        if lacks and not is_this_machine(split(further.bind)[0]):
+            yield OpenPort("kafka", f"listeners.{further.name}", further.bind, lacks)
+
+
+def _kafka_ports(config: NodeConfig) -> Iterator[NodeConfig | ListenerConfig]:
+    yield config
+    yield from config.listeners
+
+
+def _kafka_lacks(port: NodeConfig | ListenerConfig) -> str:
+    protocol = port.security_protocol
+    return _lacks(protocol in ENCRYPTED, _proves(protocol, port.tls_client_auth))
 
 
 def _lacks(is_encrypted: bool, is_proved: bool) -> str:
@@ -90,8 +101,3 @@ def _lacks(is_encrypted: bool, is_proved: bool) -> str:
 def _proves(protocol: str, client_auth: str) -> bool:
     """Return whether clients of a Kafka port prove who they are."""
     return protocol.startswith("SASL") or (protocol == "SSL" and client_auth == "required")
-
-
-def _told(config: NodeConfig, key: str) -> str:
-    """Return a key of the ports' security, "" where this version has none of that name."""
-    return str(getattr(config, key, ""))

@@ -38,6 +38,7 @@ from region_broker.config.rules import (
     NameOrNone,
     Problem,
     ReachableAddress,
+    SomeOf,
     Within,
     checked,
     split,
@@ -68,13 +69,15 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 TIB: Final = 1 << 40
+SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+"""What the Kafka port can offer for a login, the first choice of ours first."""
 OVERLAY_PREFIX: Final = "TIDEMARK_"
 TABLES: Final = frozenset({"regions", "nodes", "listeners"})
 """Keys that hold tables: what stands in those is checked table by table, and no variable overlays it."""
 OF_OTHER_COMMANDS: Final = frozenset(
     {
         "TIDEMARK_BOOTSTRAP", "TIDEMARK_CA", "TIDEMARK_CERTIFICATE", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_HTTP_TOKEN",
-        "TIDEMARK_HTTP_TOKEN_FILE", "TIDEMARK_KEY", "TIDEMARK_MECHANISM", "TIDEMARK_PASSWORD", "TIDEMARK_PASSWORD_FILE",
+        "TIDEMARK_HTTP_TOKEN_FILE", "TIDEMARK_KEY", "TIDEMARK_MECHANISM", "TIDEMARK_NEW_PASSWORD", "TIDEMARK_PASSWORD", "TIDEMARK_PASSWORD_FILE",
         "TIDEMARK_PROTOCOL", "TIDEMARK_URL", "TIDEMARK_USER",
     }
 )  # fmt: skip
@@ -253,6 +256,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     connection_rate_per_address: Annotated[int, Within(0, CONNECTION_RATE_MAX, "0: any number")] = (
         CONNECTION_RATE_DEFAULT
     )
+    sasl_mechanisms: Annotated[str, SomeOf(SASL_MECHANISMS)] = "SCRAM-SHA-256,SCRAM-SHA-512"
+    sasl_users_file: Annotated[str, FileOrNone()] = ""
+    sasl_max_reauth_ms: Annotated[
+        int, Within(0, 30 * DAY_MS, "0: a session lasts as long as what proved it")
+    ] = 0
+    sasl_failed_delay_ms: Annotated[
+        int, Within(0, 10_000, "the answer to a failed login waits that long at least")
+    ] = 100
     security_protocol: KafkaProtocol = "PLAINTEXT"
     peer_security_protocol: OwnProtocol = "PLAINTEXT"
     http_security_protocol: OwnProtocol = "PLAINTEXT"

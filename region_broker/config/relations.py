@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
+from region_broker.config.login_relations import login_problems
 from region_broker.config.rules import Problem, split
 from region_broker.config.tls_relations import listener_problems, tls_problems
 from region_broker.controller.near_words import nearest
@@ -89,7 +90,7 @@ def _whole_wait(values: Values) -> Iterator[Problem]:
 
 
 _OF_NODE: Final[tuple[Callable[[Values], Iterator[Problem]], ...]] = (
-    _heartbeat, _whole_wait, tls_problems,
+    _heartbeat, _whole_wait, tls_problems, login_problems,
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import msgspec
 from region_broker.controller.near_words import nearest
 
 NAME_LENGTH_MAX: Final = 64
+TEXT_LENGTH_MAX: Final = 1_024
 HOST_LENGTH_MAX: Final = 253  # RFC 1035
 PORT_MAX: Final = 65_535
 MAPPING_LENGTH_MAX: Final = 4_096
@@ -151,6 +152,49 @@ class FileOrNone(Folder):
         return 'a path; `""`: none'
 
 
+@dataclass(frozen=True, slots=True)
+class SomeOf:
+    """Some of `names`, with commas between them; one at least."""
+
+    names: tuple[str, ...]
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        found = listed(value)
+        if not found:
+            return "names none"
+        unknown = next((name for name in found if name not in self.names), None)
+        if unknown is not None:
+            return f"names {unknown!r}, which is unknown"
+        return "names one twice" if len(set(found)) < len(found) else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f"some of {', '.join(self.names)}, with commas between them"
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return f"some of {', '.join(self.names)}"
+
+
+class TextOrNone:
+    """A text of one line, or none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if len(value) > TEXT_LENGTH_MAX:
+            return f"has {len(value)} characters"
+        return None if value.isprintable() else "holds characters that no line may have"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'a text of {TEXT_LENGTH_MAX} characters at most; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a text; `""`: none'
+
+
 class MappingRules:
     """Kafka's `ssl.principal.mapping.rules`; what stands in them is looked at as a node starts."""
 
@@ -229,6 +273,11 @@ class BoundAddress(Address):
     def right(self) -> str:
         """See `Rule`."""
         return "host:port of this machine to bind, such as 0.0.0.0:9094 or [::]:9094"
+
+
+def listed(value: str) -> tuple[str, ...]:
+    """Return what stands between the commas of a value."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 ReachableAddress = Annotated[str, Address()]

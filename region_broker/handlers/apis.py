@@ -13,7 +13,6 @@ from region_broker.handlers.admin import (
     describe_cluster,
     describe_log_dirs,
     describe_quorum,
-    describe_user_scram_credentials,
     elect_leaders,
     get_telemetry_subscriptions,
     push_telemetry,
@@ -40,6 +39,12 @@ from region_broker.handlers.groups import (
     sync_group,
 )
 from region_broker.handlers.produce import produce
+from region_broker.handlers.sasl import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from region_broker.handlers.topics import (
     alter_configs,
     create_partitions,
@@ -112,7 +117,10 @@ def all_apis() -> ApiTable:
         alter_replica_log_dirs.API,
         describe_client_quotas.API,
         alter_client_quotas.API,
+        sasl_handshake.API,
+        sasl_authenticate.API,
         describe_user_scram_credentials.API,
+        alter_user_scram_credentials.API,
         elect_leaders.API,
         describe_quorum.API,
         update_features.API,

@@ -5,6 +5,7 @@ INV-CQT2  what an entity owes outlives a change of quotas, which are in force at
 Not here: what a quota means (`security.quotas`), who may change one (`handlers.admin.alter_client_quotas`).
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,8 +15,10 @@ from typing_extensions import override
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.handlers.dispatch.services import Services
+from region_broker.handlers.dispatch.throttling import arrived
 from region_broker.security.access import Access
 from region_broker.security.quotas.throttles import WAIT_MS_MAX, Throttles
+from region_broker.wire.connection import Incoming
 from region_broker.wire.server import KafkaServer
 
 
@@ -37,10 +40,15 @@ class ClientQuotas(Collector):
         self._seen = access
         throttles = self.throttles
         throttles.take(access.quotas_by_entity)
-        self._services.quotas = throttles if throttles.limits.has_clients else None
+        limits = throttles.limits
+        self._services.quotas = throttles if limits.has_clients else None
         self._kafka.limit_by(
-            throttles.limits.of_address if throttles.limits.has_addresses else None
+            limits.of_address if limits.has_addresses else None,
+            self._arrived if limits.has_clients else None,
         )
+
+    def _arrived(self, incoming: Incoming) -> None:
+        arrived(self.throttles, asyncio.get_running_loop().time(), incoming)
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing beforehand."""

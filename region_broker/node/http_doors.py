@@ -13,22 +13,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from idempotency.ports import Chance, Clock
 from region_broker.config.exposure import asks_who_calls, open_ports, warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.doors import Doors
 from region_broker.http_api.password_checks import PasswordChecks
+from region_broker.node.node_ports import Ports
 from region_broker.ports.system.watched_file import WatchedFile
 from region_broker.security.access import Access
 from region_broker.security.http_tokens import FILE_BYTES_MAX, HttpTokens
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL
+from region_broker.wire.listening import NoIdentity
 
 REASONS: Final = ("unknown", "forbidden", "cross-site")
 _log: Final = logging.getLogger("tidemark.http")
 
 
-def doors_of(
-    config: NodeConfig, clock: Clock, chance: Chance, access: Callable[[], Access]
-) -> Doors:
+def doors_of(config: NodeConfig, ports: Ports, access: Callable[[], Access]) -> Doors:
     """Return the door of a node; `access` is asked for users whenever one comes."""
     tokens = None
     if path := config.http_tokens_file:
@@ -36,11 +36,22 @@ def doors_of(
         tokens.look()
     is_closed = asks_who_calls(config)
     return Doors(
-        clock=clock,
+        clock=ports.clock,
         is_closed=is_closed,
         tokens=tokens,
-        passwords=PasswordChecks(access, chance) if is_closed else None,
+        principal_of=_principal_of(ports),
+        passwords=PasswordChecks(access, ports.chance) if is_closed else None,
     )
+
+
+def _principal_of(ports: Ports) -> Callable[[bytes], str]:
+    def principal_of(certificate: bytes) -> str:
+        try:
+            return ports.speaks.kafka.principal_of(certificate)
+        except NoIdentity:
+            return ANONYMOUS_PRINCIPAL
+
+    return principal_of
 
 
 def _tell_unusable(path: str) -> Callable[[str], None]:
@@ -60,7 +71,7 @@ class DoorCollector(Collector):
     def __init__(self, config: NodeConfig, doors: Doors) -> None:
         """Count what `doors` refuse from now on."""
         self._is_insecure = bool(warning_of(config))
-        self._open = {port.key for port in open_ports(config)} if self._is_insecure else set()
+        self._open = {port.port for port in open_ports(config)} if self._is_insecure else set()
         self._refused = dict.fromkeys(REASONS, 0)
         doors.on_refused = self._note
 

@@ -55,6 +55,7 @@ from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
 from region_broker.node.http_doors import DoorCollector, doors_of
 from region_broker.node.leading_region import LeadingRegion, LedWith
+from region_broker.node.logins import compose_logins
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_adding import AddingParts, NodeAdding
 from region_broker.node.node_configs import NodeConfigs
@@ -410,6 +411,7 @@ class Node:
             is_sure=self._is_sure,
             begins_to_act=self._begins_to_act,
             gave_up=self._told.gave_up,
+            logins=compose_logins(config, ports, lambda: storage.metadata.image.access),
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = kept or KafkaServer(
@@ -517,12 +519,7 @@ class Node:
 
     def _compose_http(self) -> None:
         storage = self.storage
-        self.doors = doors_of(
-            self.config,
-            self._ports.clock,
-            self._ports.chance,
-            lambda: storage.metadata.image.access,
-        )
+        self.doors = doors_of(self.config, self._ports, lambda: storage.metadata.image.access)
         self._app = app = make_app(
             RegionService(
                 self.failover,

@@ -14,6 +14,7 @@ from cryptography import x509
 from prometheus_client import CollectorRegistry
 
 from idempotency.ports import Clock
+from region_broker.config.login_relations import SASL_PROTOCOLS
 from region_broker.config.node_config import ClientAuth, NodeConfig
 from region_broker.config.rules import Problem, split
 from region_broker.config.tls_relations import ENCRYPTED
@@ -41,8 +42,6 @@ from region_broker.security.tls_identity import (
 )
 from region_broker.wire.listening import Listening, NoIdentity
 from region_broker.wire.server import KafkaServer
-
-SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,9 @@ class NodeTls:
             for each in config.listeners
         ]
         self.http: Final = (
-            self._server("none") if config.http_security_protocol in ENCRYPTED else None
+            self._server("requested" if config.tls_ca else "none")
+            if config.http_security_protocol in ENCRYPTED
+            else None
         )
         self.peer_network: Final = self._between_nodes(network)
         self.state: Final = TlsState([*self._servers.values(), *self._clients()])
@@ -101,7 +102,7 @@ class NodeTls:
         return Listening(
             name=name,
             tls=self._server(client_auth) if protocol in ENCRYPTED else None,
-            must_log_in=protocol in SASL,
+            must_log_in=protocol in SASL_PROTOCOLS,
             principal_of=partial(_principal, self._rules),
             met_at={own: split(advertised)} if advertised else {},
             on_failed=self.failed.on_port("kafka"),

@@ -29,6 +29,7 @@ from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
+from region_broker.node.logins import login_problems
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
@@ -84,6 +85,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found
     found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
+    found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
     found.unborn = not found.problems and await asyncio.to_thread(_is_unborn, folder, ports)
     for key in PORTS:
         problem = await _port_problem(config, key, ports.network)

@@ -42,7 +42,7 @@ class WaitingRoom:
         waiting = Waiting(
             region=config.region, reason=self.reason, without_leader_ms=self._without_leader_ms
         )
-        doors = doors_of(config, ports.clock, ports.chance, lambda: begun().metadata.image.access)
+        doors = doors_of(config, ports, lambda: begun().metadata.image.access)
         self.http: Final = HttpServer(
             waiting_app(waiting, doors, warning=warning_of(config)),
             tls=ports.speaks.http,

@@ -39,28 +39,33 @@ class Urgency(Enum):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What is to be said of one end; `text` also says what to do."""
+    """What is to be said of one end: what was found, and how to mend it ("" where there is nothing to)."""
 
     urgency: Urgency
     end: End
     left_ms: int
     """Below 0 once it has ended."""
-    text: str
+    found: str
+    mend: str
+
+    @property
+    def text(self) -> str:
+        """Both, as one line."""
+        return f"{self.found}: {self.mend}" if self.mend else self.found
 
 
 def judge(end: End, now_wall_ms: int) -> Judgement:
     """Return how soon that is, and what to do (INV-CTE1)."""
     left_ms = end.ends_wall_ms - now_wall_ms
-    what = f"{end.kind if end.kind == 'certificate' else end.kind.upper()} {end.subject!r} in {end.path}"
+    kind = end.kind if end.kind == "certificate" else end.kind.upper()
+    what = f"{kind} {end.subject!r} in {end.path}"
     if left_ms <= 0:
-        text = (
-            f"{what} ended {_days(-left_ms)} ago, and is refused by everyone: {_WAY_OUT[end.kind]}"
-        )
-        return Judgement(Urgency.OVER, end, left_ms, text)
-    text = f"{what} ends in {_days(left_ms)}"
+        found = f"{what} ended {_days(-left_ms)} ago, and is refused by everyone"
+        return Judgement(Urgency.OVER, end, left_ms, found, _WAY_OUT[end.kind])
+    found = f"{what} ends in {_days(left_ms)}"
     if left_ms > WARN_BEFORE_MS:
-        return Judgement(Urgency.FAR, end, left_ms, text)
-    return Judgement(Urgency.NEAR, end, left_ms, f"{text}: {_WAY_OUT[end.kind]}")
+        return Judgement(Urgency.FAR, end, left_ms, found, "")
+    return Judgement(Urgency.NEAR, end, left_ms, found, _WAY_OUT[end.kind])
 
 
 def first_end_by_file(ends: Iterable[End]) -> dict[str, End]:

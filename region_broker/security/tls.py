@@ -8,7 +8,9 @@ INV-TLS3  a change makes a new context, for handshakes that begin after it; no c
           of the former context is resumed under the new one
 INV-TLS4  TLS 1.2 or newer, with forward secrecy and AEAD ciphers only; no compression, no renegotiation
 INV-TLS5  where a client shows a certificate, it is checked against the CA and, where there is one, the CRL of that CA; one that is
-          not good ends the handshake, also where none is required; no ticket lets a client come back without being checked
+          not good ends the handshake, also where none is required. Under TLS 1.3 that is so at each connection; TLS 1.2 resumes a
+          session for two hours at most, which no change of files outlives (INV-TLS3): so what has ended meanwhile may, what was
+          revoked may not come back by it
 
 A node starts with `ServerTls(files, "required")`, which raises `TlsRefused`; gives `.context()` to each new handshake; and runs
 `watch(TlsState([...]), clock)` in its task group. Files are read in a thread.
@@ -162,8 +164,7 @@ def _server_context(files: TlsFiles, client_auth: ClientAuth) -> ssl.SSLContext:
     context.verify_mode = _VERIFY[client_auth]
     if client_auth != "none":
         _check_by(context, files)
-        context.num_tickets = 0  # INV-TLS5
-        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0  # INV-TLS5: of TLS 1.3. `ssl` cannot keep TLS 1.2 from it, and without tickets it fills memory
     return context
 
 

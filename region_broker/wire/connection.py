@@ -133,6 +133,10 @@ class Connection:
         self._answer_bytes = 0
         self._fetches = 0
 
+    def allow_frames(self, max_bytes: int) -> None:
+        """Take requests of that size from now on."""
+        self._frames.allow(max_bytes)
+
     @property
     def mid_frame(self) -> bool:
         """Return whether a frame has begun and is not complete."""

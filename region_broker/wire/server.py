@@ -27,6 +27,7 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
+from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
 from region_broker.wire.connection import (
     FETCH_KEY,
     Connection,
@@ -60,10 +61,11 @@ class CloseConnection(Exception):
     `answer`, where there is one, is sent before.
     """
 
-    def __init__(self, reason: str, *, answer: Buffer | None = None) -> None:
-        """Close for `reason`, after `answer`."""
+    def __init__(self, reason: str, *, answer: Buffer | None = None, is_told: bool = False) -> None:
+        """Close for `reason`, after `answer`; `is_told`: whoever raises this has told the log, or left it out on purpose."""
         super().__init__(reason)
         self.answer = answer
+        self.is_told = is_told
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +90,13 @@ class _Link:
     settled: asyncio.Event | None = None  # wakes who waits for the two
     group: asyncio.TaskGroup | None = None
     reader: asyncio.Task[None] | None = None
+
+    async def until_settled(self) -> None:
+        """Wait until all that was begun directly is answered and on its way."""
+        self.settled = asyncio.Event()
+        while self.owed or self.flush_due:
+            self.settled.clear()
+            await self.settled.wait()
 
     def stop_reading(self) -> None:
         """Start no more requests; a Fetch that waits is given up (INV-WS4)."""
@@ -129,6 +138,7 @@ class KafkaServer:
         self._clock = clock
         self._answer = answer
         self._begin = begin
+        self._charge: Callable[[Incoming], None] | None = None
         self._flushes: list[_Link] = []
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
@@ -148,9 +158,18 @@ class KafkaServer:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
         self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
 
-    def limit_by(self, rate_of: Callable[[str], float | None] | None) -> None:
-        """Let quotas of addresses say how many connections a second each may open; None from one that has no quota."""
+    def limit_by(
+        self,
+        rate_of: Callable[[str], float | None] | None,
+        charge: Callable[[Incoming], None] | None,
+    ) -> None:
+        """Go by quotas: `rate_of` says how many connections a second an address may open, None where it has no quota.
+
+        `charge` is called as a request comes, before the next one of its connection is begun, and may throttle it. None: there are no such
+        quotas.
+        """
         self._admission.rate_of = rate_of
+        self._charge = charge
 
     async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
         """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
@@ -282,6 +301,8 @@ class KafkaServer:
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )
         link.core.on_hand_back = partial(self._note_held, link)
+        if state.must_log_in:
+            self._wait_for_login(link)
         self._links[link] = None
         self._metrics.connections.set(len(self._links))
         try:
@@ -289,7 +310,7 @@ class KafkaServer:
                 link.group = group
                 link.reader = group.create_task(self._read_requests(link, group))
                 await asyncio.wait((link.reader,))
-                await self._until_settled(link)
+                await link.until_settled()
             link.writing_since_ms = self._clock.monotonic_ms()  # the sweeper watches the rest
             stream.close()
             await stream.wait_closed()
@@ -304,13 +325,12 @@ class KafkaServer:
             self._metrics.connections.set(len(self._links))
             self._closed_one.set()
 
-    @staticmethod
-    async def _until_settled(link: _Link) -> None:
-        """Wait until all that was begun directly is answered and on its way."""
-        link.settled = asyncio.Event()
-        while link.owed or link.flush_due:
-            link.settled.clear()
-            await link.settled.wait()
+    def _wait_for_login(self, link: _Link) -> None:
+        """Take small requests only, until the login (INV-LGI1)."""
+        core, state = link.core, link.core.peer.state
+        state.must_log_in_since_ms = self._clock.monotonic_ms()
+        core.allow_frames(FRAME_BYTES_MAX)
+        state.on_first_login = partial(core.allow_frames, limits.REQUEST_BYTES_MAX)
 
     def _note_refused(self, stream: ByteStream, address: str, refused: Refused) -> None:
         self._metrics.connections_refused.labels(refused.value).inc()
@@ -354,9 +374,11 @@ class KafkaServer:
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
-            if not link.unstarted and self._begin_directly(link, slot):
+            if self._charge is not None:
+                self._charge(slot.incoming)
                 if slot.incoming.throttle_ms:
                     self._mute(link, slot.incoming.throttle_ms)
+            if not link.unstarted and self._begin_directly(link, slot):
                 continue
             link.unstarted += 1
             task = group.create_task(self._handle(link, slot))
@@ -547,7 +569,9 @@ class KafkaServer:
     def _refuse(self, link: _Link, reason: str, error: Exception, trace: Trace) -> None:
         self._metrics.connections_refused.labels(reason).inc()
         address = link.core.peer.address
-        logger.warning("closing the connection of %s: %s", address, error, extra=trace)
+        is_told = isinstance(error, CloseConnection) and error.is_told
+        level = logging.DEBUG if is_told else logging.WARNING
+        logger.log(level, "closing the connection of %s: %s", address, error, extra=trace)
 
     async def _sweep(self) -> None:
         """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-WS2)."""
@@ -588,6 +612,9 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     silent = unfinished and link.share.counted_bytes and not link.stream.unread_bytes
     if pressed and silent and link.last_activity_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
         return f"it sent no more of a request for {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce"
+    state = link.core.peer.state
+    if state.must_log_in and state.must_log_in_since_ms < now_ms - LOGIN_TIMEOUT_MS:
+        return f"it did not log in within {LOGIN_TIMEOUT_MS} ms"
     if link.held_back or link.mute is not None:
         return None
     if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:

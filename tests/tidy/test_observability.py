@@ -19,6 +19,7 @@ from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.http_doors import DoorCollector
 from region_broker.node.name_series import NameCollector
 from region_broker.ports.system.clock import SystemClock
+from region_broker.security.tls import TlsCollector, TlsState
 from tests.fixtures.cluster_views import view
 from tests.fixtures.kafka_port import node_file
 from tests.fixtures.node_logs import fixture
@@ -65,6 +66,7 @@ def families() -> list[Metric]:
     metrics.api("Produce").answered(duration_s=0.1, request_bytes=1, response_bytes=1)
     metrics.error("Produce", "x")
     metrics.connections_refused.labels("x").inc()
+    metrics.logins.labels("x", "refused").inc()
     node = fixture()
     sources = GaugeSources(
         partitions=node.table,
@@ -81,6 +83,7 @@ def families() -> list[Metric]:
         WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
         DoorCollector(node_file(), Doors()),
+        TlsCollector(TlsState([]), SystemClock()),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:

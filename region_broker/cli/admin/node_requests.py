@@ -189,7 +189,7 @@ class NodeConnection:
                 for kind, name in entity.items()
             ),
             ops=tuple(
-                request.OpData(key=key, value=f64(value or 0.0), remove=value is None)
+                request.OpData(key=key, value=f64(float(value or 0)), remove=value is None)
                 for key, value in values.items()
             ),
         )

@@ -62,7 +62,9 @@ def _tells(command: Callable[..., None]) -> Callable[..., None]:
 
 def _credentials(command: Callable[..., None]) -> Callable[..., None]:
     for name, text in reversed(list(OPTIONS.items())):
-        command = click.option(flag_of(name), name, help=text)(command)
+        command = click.option(
+            *dict.fromkeys((f"--{name.replace('_', '-')}", flag_of(name))), name, help=text
+        )(command)
     return command
 
 

@@ -53,7 +53,11 @@ def variable_of(name: str) -> str:
 
 def flag_of(name: str) -> str:
     """Return the option's name on a command line."""
-    return "--certificate-key" if name == "key" else f"--{name.replace('_', '-')}"
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+_FLAGS: Final = {"key": "--certificate-key"}
+"""`--key` is what some commands are about."""
 
 
 def credential_options(command: Command) -> Command:
@@ -95,6 +99,14 @@ def security_of(
         return _security_of(given, environment, chosen(environment))
     except (ContextError, LoginRefused) as error:
         fail(str(error), EXIT_USAGE)
+
+
+def present_if_possible(environment: Mapping[str, str] = os.environ) -> None:
+    """Ask as environment and context say; where that cannot be, say so, and ask as nobody."""
+    try:
+        present_as(_security_of({}, environment, chosen(environment)))
+    except (ContextError, LoginRefused) as error:
+        click.echo(f"other nodes are asked without saying who asks: {error}", err=True)
 
 
 def _security_of(

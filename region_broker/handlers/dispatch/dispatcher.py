@@ -47,6 +47,7 @@ from region_broker.handlers.dispatch.services import (
 )
 from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.ports.network import Buffer
+from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
     encode_response,
@@ -107,6 +108,8 @@ class Dispatcher:
 
         Raises `CloseConnection` when the protocol has no other answer.
         """
+        if incoming.peer.state.must_log_in and incoming.api_key not in BEFORE_LOGIN:
+            raise _not_logged_in(incoming)
         api = self._table.by_key.get(incoming.api_key)
         if api is None:
             raise CloseConnection(
@@ -151,7 +154,7 @@ class Dispatcher:
         False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
         """
         api = self._without_task.get(incoming.api_key)
-        if api is None or incoming.version not in api.versions:
+        if api is None or incoming.version not in api.versions or incoming.peer.state.must_log_in:
             return False
         is_of_leader = not self._services.leads and RULES[api.key].what is not Elsewhere.HERE
         if is_of_leader and self._is_led_apart(api):
@@ -450,6 +453,17 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _not_logged_in(incoming: Incoming) -> CloseConnection:
+    """Return what ends a connection that asks for something before it has logged in (INV-LGI1)."""
+    before = incoming.peer.state.login.identity
+    why = (
+        "has not logged in" if before is None else f"was {before.principal}, and its session ended"
+    )
+    return CloseConnection(
+        f"API {incoming.api_key} came from who {why}: set security.protocol and sasl.mechanism in the client"
+    )
 
 
 async def _in_turn(state: ConnectionState) -> asyncio.Lock | None:

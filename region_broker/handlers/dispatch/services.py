@@ -39,6 +39,7 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange
 from region_broker.security.identity import Identity
 from region_broker.security.quotas.throttles import Meter, Throttles
+from region_broker.security.sasl.desk import LoginDesk
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -374,6 +375,8 @@ class Services:
     """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
     quotas: Throttles | None = None
     """By what clients are limited; None while nobody is."""
+    logins: LoginDesk | None = None
+    """Where connections log in; None where no listener asks for that."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -461,6 +464,11 @@ class RequestContext(msgspec.Struct):
         if place is None:
             return node
         return replace(node, kafka_host=place[0], kafka_port=place[1])
+
+    @property
+    def host(self) -> str:
+        """Return the address that the request came from, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
 
     @property
     def is_forwarded(self) -> bool:

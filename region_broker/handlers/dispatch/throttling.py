@@ -9,15 +9,30 @@ from typing import Final
 from region_broker.handlers.dispatch.registry import Api
 from region_broker.ports.network import Buffer
 from region_broker.security.quotas.throttles import Throttles
+from region_broker.wire.codec.entities import request_schema
+from region_broker.wire.codec.fast_paths.produce import VERSIONS as PRODUCE_VERSIONS
 from region_broker.wire.codec.throttle_times import throttle_told_ms, with_throttle
 from region_broker.wire.connection import Incoming
+from region_broker.wire.headers import HeaderError, read_header
 
 _PRODUCE_KEY: Final = 0
 _FETCH_KEY: Final = 1
 
 
+def arrived(quotas: Throttles, now_s: float, incoming: Incoming) -> None:
+    """Charge a Produce as it comes: whatever serves it, what its connection brings behind it waits. All else is charged as it is served."""
+    if incoming.api_key != _PRODUCE_KEY or incoming.version not in PRODUCE_VERSIONS:
+        return
+    flexible = request_schema(_PRODUCE_KEY, incoming.version).flexible
+    try:
+        header = read_header(incoming.frame, flexible=flexible)
+    except HeaderError:
+        return  # the dispatcher says so, and closes the connection
+    metered(quotas, incoming, header.client_id, now_s)
+
+
 def metered(quotas: Throttles, incoming: Incoming, client_id: str | None, now_s: float) -> None:
-    """Let a request be charged from now on; a Produce is charged for its bytes at once, so that what is behind it waits."""
+    """Let a request be charged from now on, a Produce for its bytes at once."""
     peer = incoming.peer
     _, _, user = peer.state.identity.principal.partition(":")
     meter = quotas.meter(user, client_id, is_forwarded=peer.numbering.origin != 0)

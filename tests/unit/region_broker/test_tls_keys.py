@@ -142,7 +142,7 @@ async def test_INV_NTL1_all_ports_follow_the_files_together(tmp_path: Path) -> N
     assert tls.kafka.tls is not None
     assert tls.http is not None
     before = [each.context() for each in tls.state.contexts]
-    assert len(before) == 3, "a listener's, the peers' server and client"
+    assert len(before) == 4, "a listener's, that of HTTP, the peers' server and client"
     _ = put(tmp_path / "tls", node_certificate())
     for each in tls.state.contexts:
         each.look()

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from region_broker.cli.cert import cert
+from region_broker.security import authority_folder
 
 NODE = """
 region = "eu"
@@ -161,6 +162,26 @@ def test_a_user_is_revoked_with_all_that_was_issued_to_it() -> None:
     )
     assert "certificate revoked" in openssl(*check, "alice.pem")
     assert openssl(*check, "bob.pem") == "bob.pem: OK\n"
+
+
+def test_what_was_not_written_whole_can_be_revoked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-AUF3"""
+    run("init")
+    real = authority_folder.write
+
+    def full(path: Path, *more: Any, **named: Any) -> None:
+        if path.name == "alice.pem":
+            raise OSError(28, "No space left on device", str(path))
+        real(path, *more, **named)
+
+    monkeypatch.setattr(authority_folder, "write", full)
+    assert (
+        "alice.pem cannot be used: No space left" in run("issue", "--user", "alice", code=1).stderr
+    )
+    assert Path("alice-key.pem").exists()
+    assert [row["revoked"] for row in told("revoke", "--user", "alice")] == ["now"]
 
 
 def test_what_cannot_be_revoked_is_said() -> None:

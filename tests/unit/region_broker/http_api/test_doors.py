@@ -418,7 +418,7 @@ async def test_INV_NHD1_a_file_of_tokens_closes_the_door_and_counts(tmp_path: Pa
     path = tmp_path / "tokens.json"
     path.write_bytes(file_of([TOKENS[Role.METRICS][1]]))
     config = config_of(tmp_path / "data", free_ports(3), http_tokens_file=str(path))
-    doors = doors_of(config, PORTS.clock, PORTS.chance, Access)
+    doors = doors_of(config, PORTS.secured(config), Access)
     doors.clock = Hurried()
     registry = CollectorRegistry()
     registry.register(DoorCollector(config, doors))

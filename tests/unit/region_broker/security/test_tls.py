@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from region_broker.security import tls
 from region_broker.security.certificates import issue_node, key_pem, new_authority, new_key, pem_of
 from region_broker.security.tls import (
     ClientTls,
@@ -23,6 +24,7 @@ from region_broker.security.tls import (
     TlsState,
     watch,
 )
+from region_broker.security.tls_files import Contents, read_contents
 from region_broker.security.tls_identity import NodeName, node_of
 from tests.fixtures.certificates import (
     LONG_AGO,
@@ -190,16 +192,32 @@ def test_nothing_is_compressed_and_nobody_renegotiates(tmp_path: Path) -> None:
 def test_a_client_with_a_certificate_is_checked_each_time(tmp_path: Path) -> None:
     """INV-TLS5: no ticket, so no session that outlives a revocation; without certificates sessions are resumed."""
     files = put(tmp_path / "server", node_certificate())
-    for client_auth, tickets in (("none", True), ("required", False)):
-        server = ServerTls(files, client_auth)  # type: ignore[arg-type]
-        client = ClientTls(put(tmp_path / "client", user_certificate())).context()
-        first = shake_hands(server.context(), client)
-        session = first.client.session
+    client = ClientTls(put(tmp_path / "client", user_certificate())).context()
+    for server, tickets in (
+        (ServerTls(files, "none"), True),
+        (ServerTls(files, "required"), False),
+    ):
+        session = shake_hands(server.context(), client).client.session
         assert session is not None
         assert session.has_ticket == tickets
         again = shake_hands(server.context(), client, session=session)
         assert again.is_good
         assert again.client.session_reused == tickets
+
+
+def test_a_session_of_tls_1_2_does_not_outlive_a_revocation(tmp_path: Path) -> None:
+    """INV-TLS5"""
+    mallory = user_certificate("mallory")
+    server = server_of(tmp_path, crl=crl_of())
+    client = ClientTls(put(tmp_path / "mallory", mallory)).context()
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    session = shake_hands(server.context(), client).client.session
+    again = shake_hands(server.context(), client, session=session)
+    assert again.client.session_reused, "as TLS 1.2 does: else this test shows nothing"
+    (tmp_path / "server" / "crl.pem").write_bytes(crl_of(mallory))
+    assert [server.look(), server.look()] == [False, True]
+    after = shake_hands(server.context(), client, session=session)
+    assert "certificate revoked" in reason(after.server_error)
 
 
 def test_no_session_of_a_former_context_is_resumed(tmp_path: Path) -> None:
@@ -312,6 +330,31 @@ def test_what_is_just_being_written_is_not_taken(tmp_path: Path) -> None:
     assert server.context() is former
     assert server.look()
     assert served_by(server, tmp_path) == ("eu", 1, "c1")
+
+
+def test_what_changes_between_judging_and_loading_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-TLS2: OpenSSL reads the files by itself, after they were judged."""
+    server = server_of(tmp_path)
+    former = server.context()
+    put(tmp_path / "server", node_certificate(node_id=2))
+    real = read_contents
+    reads: list[int] = []
+
+    def read(files: TlsFiles) -> Contents:
+        found = real(files)
+        reads.append(1)
+        if len(reads) == 3:  # two looks, and what is judged
+            put(tmp_path / "server", node_certificate(node_id=3))
+        return found
+
+    monkeypatch.setattr(tls, "read_contents", read)
+    assert [server.look(), server.look()] == [False, False]
+    assert server.context() is former
+    assert "changed while they were read" in server.refusal
+    assert [server.look(), server.look()] == [False, True]
+    assert served_by(server, tmp_path) == ("eu", 3, "c1")
 
 
 @pytest.mark.parametrize("part", ["own.pem", "own-key.pem", "ca.pem", "crl.pem"])
