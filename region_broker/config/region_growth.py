@@ -16,9 +16,7 @@ from region_broker.config.node_config import NodeConfig, RegionNode
 from region_broker.config.rules import WILDCARDS
 from region_broker.controller.cluster_image import AddedNode
 
-_OF_ONE_MACHINE: Final = frozenset(
-    {"node_id", "data_dir", "encryption_keys_file", "listen_host", "regions"}
-)
+_OF_ONE_MACHINE: Final = frozenset({"node_id", "data_dir", "listen_host", "regions"})
 """What a new node does not have from the node that was asked, or not as it is."""
 
 

@@ -43,7 +43,7 @@ class KeyVersion(NamedTuple):
 
 
 class NamedKey(NamedTuple):
-    """A named key as a node has it: its versions, the newest one last; `missing`: why there are none, `failed`: whether that may pass."""
+    """A named key as a node has it: its versions, the newest one last; `missing`: why some are not here, or none; `failed`: whether that may pass."""
 
     name: str
     versions: tuple[KeyVersion, ...]

@@ -223,21 +223,33 @@ def _bytes_of(name: str, version: WrappedVersion) -> bytes:
         raise SourceFailed(f"version {version.id} of key {name!r} is no base64") from None
 
 
-def unlock(sources: KeySources, ring: Ring) -> dict[str, NamedKey]:
-    """Return the keys of a ring as far as their sources give them; of the others, why not."""
-    keys = {}
-    for name, key in ring.items():
-        alive = [each for each in key.versions if each.wrapped]
-        try:
-            materials = sources.unlocked(key.source, [_bytes_of(name, each) for each in alive])
-        except SourceFailed as error:
-            keys[name] = NamedKey(name, (), str(error), failed=True)
-            continue
-        versions = tuple(
-            KeyVersion(bytes.fromhex(each.id), material)
-            for each, material in zip(alive, materials, strict=True)
-        )
-        keys[name] = NamedKey(
-            name, versions, "" if versions else "all of its versions were destroyed"
-        )
-    return keys
+def unlock(
+    sources: KeySources, ring: Ring, held: Mapping[str, NamedKey] | None = None
+) -> dict[str, NamedKey]:
+    """Return the keys of a ring as far as their sources give them; of the others, why not.
+
+    For versions that are `held` already no source is asked (INV-SEA2).
+    """
+    return {
+        name: _unlocked(sources, name, key, (held or {}).get(name)) for name, key in ring.items()
+    }
+
+
+def _unlocked(sources: KeySources, name: str, key: WrappedKey, held: NamedKey | None) -> NamedKey:
+    alive = [each for each in key.versions if each.wrapped]
+    if not alive:
+        return NamedKey(name, (), "all of its versions were destroyed")
+    known = {each.version.hex(): each for each in (held.versions if held else ())}
+    lacking = [each for each in alive if each.id not in known]
+    missing = ""
+    try:
+        materials = sources.unlocked(key.source, [_bytes_of(name, each) for each in lacking])
+    except SourceFailed as error:
+        missing, materials = str(error), []
+    fresh = {
+        each.id: KeyVersion(bytes.fromhex(each.id), material)
+        for each, material in zip(lacking, materials, strict=False)
+    }
+    known |= fresh
+    versions = tuple(known[each.id] for each in alive if each.id in known)
+    return NamedKey(name, versions, missing, failed=bool(missing))

@@ -2,7 +2,8 @@
 
 INV-SEA1  a file of keys that cannot be read (any more) changes nothing: the node goes on with the keys that it has, and says so. At a start it
           is refused, as it may be the wrong file
-INV-SEA2  a source that does not answer costs that one key: topics under it take nothing and show nothing until it does, and it is asked again
+INV-SEA2  a source that does not answer costs the versions of its key that this node has not unlocked yet: what needs those is refused until it does,
+          and it is asked again. What was unlocked stays for as long as it is in the file
 INV-SEA3  nothing is written plain because a key is not here: `KeyNotHere` says what is refused, and why
 Not here: the form of batches (`sealed_batch`), who is told of what (`partitions`).
 """
@@ -51,7 +52,7 @@ class Sealing:
             return
         text = ring_bytes(*self._file)
         ring = ring_of(text, self._file.path)
-        self.keys.use(unlock(KeySources(self._file.disk), ring))
+        self.keys.use(unlock(KeySources(self._file.disk), ring, self.keys.named))
         self._seen = text
         self._say_missing()
 

@@ -188,16 +188,34 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
     Path(source.file).unlink()
     write_ring(DISK, path, {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]})
     sealing.look()
-    assert "No such file" in (sealing.refusal_of("other") or "")
+    assert "No such file" in (sealing.refusal_of("third") or "")
     assert "No such file" in problem_of(sealing)
+    assert sealing.refusal_of("other") is None  # unlocked before
     Path(source.file).write_text(held)
     for _ in range(6):
         sealing.look()
-    assert sealing.refusal_of("other") is None
+    assert sealing.refusal_of("third") is None
+    assert not problem_of(sealing)
     write_ring(DISK, path, destroyed(read_ring(DISK, path), "other", None, NOW))
     sealing.look()
     assert "destroyed" in (sealing.refusal_of("other") or "")
     assert not problem_of(sealing)  # as it was meant: nobody is called for it
+
+
+def test_INV_SEA2_a_version_that_cannot_be_unlocked_yet_leaves_the_older_ones(
+    tmp_path: Path,
+) -> None:
+    source = source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "orders", source, NOW)
+    held = unlock(SOURCES, ring)
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    Path(source.file).unlink()
+    found = unlock(SOURCES, ring, held)["orders"]
+    assert found.versions == held["orders"].versions
+    assert found.failed
+    assert "No such file" in found.missing
+    gone = destroyed(ring, "orders", ring["orders"].versions[0].id, NOW)
+    assert unlock(SOURCES, gone, held)["orders"].versions == ()
 
 
 def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) -> None:
