@@ -98,7 +98,15 @@ def node_and_hosts(config: "NodeConfig") -> "tuple[NodeName, list[str]]":
 
     own = config.own_node
     node = NodeName(region=config.region, node_id=own.node_id, cluster_id=config.cluster_id)
-    return node, list(dict.fromkeys(split(getattr(own, port))[0] for port in PORTS))
+    addresses = [getattr(own, port) for port in PORTS]
+    addresses += [listener.advertised for listener in config.listeners]
+    return node, list(dict.fromkeys(split(address)[0] for address in addresses))
+
+
+def files_named_in(config: "NodeConfig") -> list[Path]:
+    """Return what a node shows and trusts; none of its keys."""
+    named = (config.tls_certificate, config.tls_ca, config.tls_crl)
+    return [Path(name) for name in named if name]
 
 
 def file_name(user_name: str) -> str:

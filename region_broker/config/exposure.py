@@ -41,6 +41,13 @@ def asks_who_calls(config: NodeConfig) -> bool:
     )
 
 
+def knows_its_clients(config: NodeConfig) -> bool:
+    """Return whether clients prove who they are at some address of the Kafka port: then who proves nothing may do nothing by that."""
+    return _proves(config.security_protocol, config.tls_client_auth) or any(
+        _proves(each.security_protocol, each.tls_client_auth) for each in config.listeners
+    )
+
+
 def open_ports(config: NodeConfig) -> list[OpenPort]:
     """Return what is open beyond what it should be, whatever `insecure` says."""
     return list(_open_ports(config))

@@ -36,6 +36,7 @@ from region_broker.config.rules import (
     MappingRules,
     Name,
     NameOrNone,
+    Principals,
     Problem,
     ReachableAddress,
     SomeOf,
@@ -264,6 +265,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sasl_failed_delay_ms: Annotated[
         int, Within(0, 10_000, "the answer to a failed login waits that long at least")
     ] = 100
+    super_users: Annotated[str, Principals()] = ""
     security_protocol: KafkaProtocol = "PLAINTEXT"
     peer_security_protocol: OwnProtocol = "PLAINTEXT"
     http_security_protocol: OwnProtocol = "PLAINTEXT"

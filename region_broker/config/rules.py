@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_arg
 import msgspec
 
 from region_broker.controller.near_words import nearest
+from region_broker.security.authorizer import PrincipalRefused, principals_of
 
 NAME_LENGTH_MAX: Final = 64
 TEXT_LENGTH_MAX: Final = 1_024
@@ -134,6 +135,26 @@ class Folder:
     def brief(self) -> str:
         """See `Rule`."""
         return "a path"
+
+
+class Principals:
+    """Principals with semicolons between them, as in Kafka's `super.users`; empty: none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        try:
+            principals_of(value)
+        except PrincipalRefused:
+            return "names what is no principal"
+        return None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'principals, as TYPE:NAME with ";" between them, such as "User:admin;User:ops"'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return '`User:NAME`, with ";" between; `""`: none'
 
 
 class FileOrNone(Folder):

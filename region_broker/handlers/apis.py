@@ -3,6 +3,7 @@
 Not here: what an API does (its own file), how requests reach it (`dispatch`).
 """
 
+from region_broker.handlers.access import create_acls, delete_acls, describe_acls
 from region_broker.handlers.admin import (
     add_raft_voter,
     alter_client_quotas,
@@ -21,6 +22,7 @@ from region_broker.handlers.admin import (
     update_features,
 )
 from region_broker.handlers.dispatch.api_versions import api_versions_api
+from region_broker.handlers.dispatch.authorizing import check_rows
 from region_broker.handlers.dispatch.registry import Api, ApiTable
 from region_broker.handlers.fetch import fetch, list_offsets, offset_for_leader_epoch
 from region_broker.handlers.groups import (
@@ -127,6 +129,11 @@ def all_apis() -> ApiTable:
         unregister_broker.API,
         add_raft_voter.API,
         remove_raft_voter.API,
+        describe_acls.API,
+        create_acls.API,
+        delete_acls.API,
         *constant_answers.APIS,
     )
-    return ApiTable.of(*apis, api_versions_api(apis))
+    table = ApiTable.of(*apis, api_versions_api(apis))
+    check_rows(tuple(table.by_key))
+    return table

@@ -43,6 +43,7 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.authorizer import compose_authorizer
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.client_quotas import ClientQuotas
@@ -412,6 +413,7 @@ class Node:
             begins_to_act=self._begins_to_act,
             gave_up=self._told.gave_up,
             logins=compose_logins(config, ports, lambda: storage.metadata.image.access),
+            authorizer=compose_authorizer(config, storage.metadata),
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = kept or KafkaServer(

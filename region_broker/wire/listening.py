@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from region_broker.ports.network import ByteStream, OnFailedHandshake, TlsContexts, unheard
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.wire.connection_state import ConnectionState
 
 BY_TLS: Final = "TLS"
@@ -45,7 +45,7 @@ class Listening:
         certificate = None if self.tls is None or self.must_log_in else stream.certificate
         if certificate is not None:
             principal, mechanism = self.principal_of(certificate), BY_TLS
-        host = stream.peer.rpartition(":")[0]
+        host = host_of(stream.peer)
         return ConnectionState(
             identity=Identity(principal, host=host, mechanism=mechanism),
             must_log_in=self.must_log_in,

@@ -19,7 +19,9 @@ from region_broker.config.node_config import ListenerConfig, NodeConfig, RegionC
 from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.authorizing import TABLE, Row
 from region_broker.handlers.dispatch.registry import Api
+from region_broker.security.access import ResourceType
 from tests.model.instances import INSTANCES, MUTANTS
 from tests.process.faults.cases import ROWS
 from tests.process.faults.disks import DISKS
@@ -48,6 +50,16 @@ _BLOCK: Final = re.compile(
 )
 _RULE_ROW: Final = re.compile(r"^\| (?P<rule>[A-Z]\d+) \| (?P<text>[^|]*?) \|(?P<tests>[^|]*)\|$")
 _KEY_ROW: Final = re.compile(r"^\| `(?P<key>[a-z_]+)` \|.*\| (?P<meaning>[^|]*?) \|$")
+
+
+_RESOURCE: Final = {
+    ResourceType.TOPIC: "the topic",
+    ResourceType.GROUP: "the group",
+    ResourceType.CLUSTER: "the cluster",
+    ResourceType.TRANSACTIONAL_ID: "the transactional id",
+    ResourceType.DELEGATION_TOKEN: "the token",
+    ResourceType.USER: "the user",
+}
 
 
 def renewed(text: str) -> str:
@@ -97,6 +109,24 @@ def _kafka_range(key: int) -> str:
 def _range(versions: Collection[int]) -> str:
     low, high = min(versions), max(versions)
     return str(low) if low == high else f"{low} to {high}"
+
+
+def _api_needs(_old: str) -> str:
+    rows = [
+        f"| {api.key} | {api.name} | {_needs_of(TABLE[api.key])} |"
+        for api in all_apis().by_key.values()
+    ]
+    return _table("| key | API | needs |", rows)
+
+
+def _needs_of(row: Row) -> str:
+    parts = (("whole", row.whole), ("each", row.each), ("left out", row.left_out))
+    told = [
+        f"{part}: {' or '.join(f'{need.operation.name} {_RESOURCE[need.resource_type]}' for need in needs)}"
+        for part, listed in parts
+        for needs in listed
+    ]
+    return "; ".join(told) or f"nothing: {row.why_open}"
 
 
 def _unserved_apis(_old: str) -> str:
@@ -299,6 +329,7 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "listener-keys": _listener_keys,
     "apis": _apis,
     "unserved-apis": _unserved_apis,
+    "api-needs": _api_needs,
     "topic-configs": _topic_configs,
     "fixed-topic-configs": _fixed_topic_configs,
     "invariants": _invariants,

@@ -31,6 +31,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
+from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.error_log import ErrorLog
 from region_broker.handlers.dispatch.not_led_here import (
     OF_PARTITIONS,
@@ -189,6 +190,8 @@ class Dispatcher:
             raise _malformed(api, incoming, error) from error
         if is_of_leader and not self._serves_as_follower(api, request):
             return False
+        if refusal(ctx, request, tells=False) is not None:
+            return False  # INV-HAZ3: `answer` says so
         if api.key != _PRODUCE_KEY:
             return begin(ctx, request, finish)
         return _begin_in_order(begin, ctx, request, finish)
@@ -278,6 +281,9 @@ class Dispatcher:
         self, api: Api, ctx: RequestContext, request: Any
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
+        denied = refusal(ctx, request)
+        if denied is not None:
+            return _refused(api, ctx, request, denied)
         try:
             return await api.handle(ctx, request)
         except TimeoutError:
@@ -606,6 +612,15 @@ def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> 
     if ctx.services.nodes.is_alone or rule.what is not Elsewhere.FORWARDED:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if failure.may_have_happened else rule.error
+
+
+def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
+    """Return the answer to who may not ask that."""
+    if api.on_error is not None:
+        return api.on_error(ctx, request, error)
+    fields = top_level_error(api.key, ctx.version, error)
+    assert fields is not None, f"INV-HAZ3: {api.name} has no answer for who may not ask"
+    return fields
 
 
 def _answer_elsewhere(

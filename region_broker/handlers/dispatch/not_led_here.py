@@ -78,9 +78,9 @@ RULES: Final[Mapping[int, Rule]] = {
     26: _OF_A_COORDINATOR,  # EndTxn
     27: _OF_A_PARTITION,  # WriteTxnMarkers
     28: _OF_A_COORDINATOR,  # TxnOffsetCommit
-    29: _HERE,  # DescribeAcls: nobody has any
-    30: _HERE,  # CreateAcls
-    31: _HERE,  # DeleteAcls
+    29: _HERE,  # DescribeAcls: all nodes know them
+    30: _CHANGES,  # CreateAcls
+    31: _CHANGES,  # DeleteAcls
     32: _HERE,  # DescribeConfigs: a node's own, and what all nodes know
     33: _CHANGES,  # AlterConfigs; a node's own: `Api.is_own`
     34: _HERE,  # AlterReplicaLogDirs: of this very node

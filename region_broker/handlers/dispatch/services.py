@@ -36,7 +36,8 @@ from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
-from region_broker.security.access import AccessChange
+from region_broker.security.access import AccessChange, Operation, ResourceType
+from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
 from region_broker.security.quotas.throttles import Meter, Throttles
 from region_broker.security.sasl.desk import LoginDesk
@@ -330,6 +331,12 @@ def never_short(_partition: Partition) -> bool:
     return False
 
 
+def nobody_hears(
+    _ctx: "RequestContext", _operation: Operation, _resource_type: ResourceType, _name: str
+) -> None:
+    """Nobody asks what is refused."""
+
+
 @dataclass(slots=True)
 class Services:
     """Everything that handlers may use; composed once by `node`."""
@@ -373,6 +380,10 @@ class Services:
     """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
     gave_up: Callable[[], bool] = lambda: False
     """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
+    authorizer: Authorizer = field(default_factory=AllowAll)
+    """Who may do what (`authorizing` asks it, and nobody else)."""
+    on_denied: Callable[["RequestContext", Operation, ResourceType, str], None] = nobody_hears
+    """Told of what somebody asked for and may not do; not of what an answer leaves out. Called before the refusal is answered."""
     quotas: Throttles | None = None
     """By what clients are limited; None while nobody is."""
     logins: LoginDesk | None = None

@@ -1,5 +1,7 @@
 """What a request is charged for, and where its answer says for how long the client is to be quiet.
 
+INV-HTH2  nobody is charged for who has not logged in where that is needed: who floods a node with logins would else have everybody wait who is
+          about to log in, as all of those are one user
 INV-HTH1  a request that another node carried out tells the longer of the two times: that node's, and this one's
 Not here: how much of a quota is left (`security.quotas`), leaving the socket unread (`wire.server`).
 """
@@ -34,6 +36,8 @@ def arrived(quotas: Throttles, now_s: float, incoming: Incoming) -> None:
 def metered(quotas: Throttles, incoming: Incoming, client_id: str | None, now_s: float) -> None:
     """Let a request be charged from now on, a Produce for its bytes at once."""
     peer = incoming.peer
+    if peer.state.must_log_in:  # INV-HTH2
+        return
     _, _, user = peer.state.identity.principal.partition(":")
     meter = quotas.meter(user, client_id, is_forwarded=peer.numbering.origin != 0)
     incoming.meter = meter

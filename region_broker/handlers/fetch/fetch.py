@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.pieces import Pieces, drained
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_topic, sees_topic
 from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.partitions import find_partition, isolation_of, nodes_of
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
@@ -46,6 +47,7 @@ from region_broker.partitions.fetch_sessions import (
 )
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.security.access import Operation
 from region_broker.wire.codec.fast_paths.fetch import (
     KEY,
     NO_REPLICA,
@@ -134,7 +136,8 @@ class Fetching:
             bytes_max = meter.fetch_room(bytes_max)
         self.reading = Reading(
             ctx.services, session or asked.wanted, asked.isolation,
-            bytes_min=request.bytes_min, bytes_max=bytes_max, wait_ms_max=wait_ms_max, rack=request.rack,
+            bytes_min=request.bytes_min, bytes_max=bytes_max, wait_ms_max=wait_ms_max,
+            identity=ctx.identity, rack=request.rack,
         )  # fmt: skip
         if meter is not None and meter.is_over:
             self.reading.tell_only()
@@ -192,6 +195,8 @@ class Fetching:
         ctx = self._ctx
         answer = _answer_of(ctx, session_id, told)
         names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
+        if TOPIC_DENIED.name in names:
+            _tell_denied(ctx, told)
         raw = yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)
         return self._refused_late() if self._is_late() else Written(raw, names)
 
@@ -307,7 +312,9 @@ def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Wr
     endpoints: dict[int, Endpoint] = {}
 
     def row(key: TopicKey, index: int) -> FetchedRow:
-        nodes = nodes_of(ctx.services, key, index)
+        nodes = nodes_of(
+            ctx.services, key if sees_topic(ctx, Operation.DESCRIBE, key) else None, index
+        )
         if ctx.version < _NAMES_LEADERS or nodes.leader is None or nodes.leader_epoch is None:
             return FetchedRow(index, error_code)
         leader = _endpoint(ctx.met(nodes.leader))
@@ -344,6 +351,13 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
                 endpoints[named.node_id] = named
         topics[-1][1].append(told)
     return FetchAnswer(0, session_id, topics, tuple(endpoints.values()))
+
+
+def _tell_denied(ctx: RequestContext, told: Sequence[Read]) -> None:
+    """Tell whoever hears of refusals, once for each topic of the answer."""
+    denied = (item.topic for item, row in told if row.error_code == TOPIC_DENIED)
+    for topic in dict.fromkeys(denied):
+        may_topic(ctx, Operation.READ, topic)
 
 
 def _endpoint(node: KnownNode) -> Endpoint:

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
@@ -18,6 +19,7 @@ from region_broker.handlers.topics.config_orders import Refused
 from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _STRICT_SINCE: Final = 3
@@ -42,6 +44,8 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Fields:
             if times[name] > 1:
                 text = f"topic {name} is in the request twice"
                 raise Refused(ErrorCode.invalid_request, text)  # noqa: TRY301
+            if not may(ctx, Operation.ALTER, ResourceType.TOPIC, name):
+                raise Refused(TOPIC_DENIED, None)  # noqa: TRY301
             await _grow(ctx, by_name[name], dry=bool(request.validate_only))
             rows.append(_row(name, ErrorCode.none, None))
         except Refused as refused:

@@ -117,6 +117,38 @@ async def test_KIP_546_quotas_are_set_described_and_removed(tmp_path: Path, vers
         assert await described(client, ("user", 2, None)) == {alice: {"request_percentage": 12.5}}
 
 
+async def test_INV_FL1_below_feature_level_4_a_quota_is_refused_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path, levels=range(1, 4)) as fixture:
+        client = await fixture.connect()
+        for dry in (True, False):
+            asked = entry((("user", "a"),), producer_byte_rate=1.0)
+            [(code, text)] = await alter(client, asked, dry=dry)
+            assert code == 35
+            assert text is not None
+            assert "came with feature level 4, and this region is at 3" in text
+            assert "tidemark cluster upgrade --finalize" in text
+        assert await described(client) == {}
+
+
+async def test_INV_HTH1_what_the_primary_region_throttles_is_left_unread_here(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        client = await fixture.connect()
+        await limit(fixture, controller_mutation_rate=1_000.0)
+        fixture.region.acting = False
+        body = {"throttle_time": 1_000, "topics": []}
+        fixture.forwarder.answer = struct.pack(">ib", 1, 0) + answer_body_of(CREATE, 6, body)
+        began_s = time.monotonic()
+        assert ms(await client.call(CREATE, 6, created("a"))) == 1_000
+        assert time.monotonic() - began_s < 0.9
+        client.send(METADATA, 1, {"topics": []})
+        await client.receive(METADATA, 1)
+        assert time.monotonic() - began_s >= 0.99
+
+
 async def test_KIP_546_what_is_wrong_with_one_entity_changes_no_other(tmp_path: Path) -> None:
     async with wire_fixture(tmp_path) as fixture:
         client = await fixture.connect()
@@ -269,6 +301,29 @@ async def test_KIP_124_request_time_is_charged_and_users_have_their_own(tmp_path
                 break
         assert 0 < told_ms <= 1_000, "50 microseconds of the loop each second"
         assert ms(await bob.call(METADATA, 3, {"topics": None})) == 0
+
+
+async def test_INV_HTH2_who_is_about_to_log_in_is_not_charged(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        await client.call(METADATA, 1, {"topics": None})
+        (link, *_) = fixture.server._links
+        await limit(
+            fixture, (("user", "ANONYMOUS"),), request_percentage=0.0001, producer_byte_rate=1.0
+        )
+        link.core.peer.state.must_log_in = True
+        for _ in range(3):
+            link.core.peer.state.must_log_in = True
+            answer = await client.call(
+                18, 3, {"client_software_name": "x", "client_software_version": "1"}
+            )
+            assert ms(answer) == 0
+        link.core.peer.state.must_log_in = False
+        answer = await client.call(
+            18, 3, {"client_software_name": "x", "client_software_version": "1"}
+        )
+        assert ms(answer) > 0
 
 
 def created(name: str, partition_count: int = 1) -> dict[str, Any]:

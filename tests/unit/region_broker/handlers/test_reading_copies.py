@@ -10,6 +10,7 @@ from region_broker.handlers.fetch.reading import Reading
 from region_broker.log.failures import CorruptRange, LogError, SealedRecords
 from region_broker.partitions.fetch_sessions import Wanted
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.security.identity import ANONYMOUS
 
 START, HIGH_WATERMARK = 5, 9
 
@@ -41,7 +42,7 @@ def test_INV_HRD4_what_a_follower_cannot_read_the_leader_is_asked_for(refusal: L
     services = Readers()
     item = Wanted(cast("Any", "orders"), 0, LeaderEpoch(-1), START, 100)
     reading = Reading(
-        cast("Any", services), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0
+        cast("Any", services), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0, identity=ANONYMOUS
     )  # fmt: skip
     row = reading._row_of_copy(cast("Any", Unreadable()), item, 100, first=True, wait=True)
     assert row.error_code == ErrorCode.not_leader_or_follower
@@ -63,7 +64,8 @@ class Copy:
 def told(offset: int) -> int:
     item = Wanted(cast("Any", "orders"), 0, LeaderEpoch(-1), offset, 100)
     reading = Reading(
-        cast("Any", None), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0
+        cast("Any", None), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0,
+        identity=ANONYMOUS,
     )  # fmt: skip
     return reading._row_of_copy(cast("Any", Copy()), item, 100, first=True, wait=True).error_code
 
