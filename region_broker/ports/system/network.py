@@ -108,8 +108,7 @@ class _Stream(asyncio.BaseProtocol):
             self._reading_paused = True
         self._wake_reader()
 
-    @override
-    def eof_received(self) -> bool:
+    def _peer_ended(self) -> bool:
         """Note that the peer sends no more; our side stays open for the answers still owed."""
         self._eof = True
         self._wake_reader()
@@ -249,6 +248,11 @@ class _Stream(asyncio.BaseProtocol):
 class AsyncioStream(_Stream, asyncio.Protocol):
     """A stream without TLS."""
 
+    @override
+    def eof_received(self) -> bool:
+        """See `_peer_ended`."""
+        return self._peer_ended()
+
 
 class SecuredStream(_Stream, asyncio.BufferedProtocol):
     """The same behind TLS, that lets records of TLS be opened into `room`, which it shares with others.
@@ -261,6 +265,11 @@ class SecuredStream(_Stream, asyncio.BufferedProtocol):
         """Create the protocol of a connection to come; what is in `room` is taken out in the step in which it comes."""
         super().__init__(on_made)
         self._room = room
+
+    @override
+    def eof_received(self) -> bool:
+        """See `_peer_ended`."""
+        return self._peer_ended()
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
