@@ -14,6 +14,7 @@ from region_broker.cli.cert_files import (
     check_free,
     config_of,
     file_name,
+    files_named_in,
     key_beside,
     loaded,
     node_and_hosts,
@@ -172,6 +173,7 @@ def issue(
     epilog="""\b
 Examples:
   tidemark cert show eu-1.pem
+  tidemark cert show --config eu1.toml           what that node shows and trusts
   tidemark cert show --ca tidemark-ca            the CA, and all that it has issued
   tidemark cert show eu-1.pem --ca tidemark-ca   and whether that CA has signed or revoked it
   tidemark cert show *.pem -o json
@@ -182,11 +184,20 @@ Examples:
     "--ca", "ca", type=click.Path(path_type=Path, file_okay=False),
     help="The folder of a CA: whether it has signed or revoked them; without files, all that it has issued.",
 )  # fmt: skip
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path, dir_okay=False),
+    help="A node's configuration: the files of TLS that it names.",
+)  # fmt: skip
 @output_option
-def show(files: Sequence[Path], ca: Path | None, output: str) -> None:
+def show(files: Sequence[Path], ca: Path | None, config_path: Path | None, output: str) -> None:
     """Show certificates: for whom, by whom, for how long, and what they serve as."""
+    if config_path is not None:
+        named = files_named_in(config_of(config_path))
+        if not named:
+            fail(f"{config_path} names no files of TLS (tls_certificate, tls_ca, tls_crl)")
+        files = [*files, *named]
     if not files and ca is None:
-        fail("name files, or a CA by --ca", EXIT_USAGE)
+        fail("name files, a CA by --ca, or a node by --config", EXIT_USAGE)
     with refusals():
         folder = None if ca is None else loaded(ca)
         rows = [row for path in files for row in rows_of_file(path, folder)]

@@ -173,6 +173,43 @@ class FileOrNone(Folder):
         return 'a path; `""`: none'
 
 
+class FolderOrNone(Folder):
+    """Such a path, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'{super().right()}; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
+class HttpsOrFile(FileOrNone):
+    """An https address, the path of a file, or none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if "://" not in value:
+            return super().wrong(value)
+        scheme, _, rest = value.partition("://")
+        if scheme != "https" or not rest or "@" in rest or not value.isprintable() or " " in value:
+            return "is no https address"
+        return None if len(value) <= TEXT_LENGTH_MAX else f"has {len(value)} characters"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'https://host/path, without a user; or the path of a file; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'an https address, or a path; `""`: none'
+
+
 @dataclass(frozen=True, slots=True)
 class SomeOf:
     """Some of `names`, with commas between them; one at least."""

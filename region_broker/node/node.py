@@ -43,10 +43,12 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.audit_topic import carrying
+from region_broker.node.auditing import audit_checks, open_trail, register_figures, step_recorder
 from region_broker.node.authorizer import compose_authorizer
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
-from region_broker.node.client_quotas import ClientQuotas
+from region_broker.node.client_quotas import limit_clients
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
@@ -194,6 +196,7 @@ class Node:
         """
         storage = await Storage.open(config, ports, levels)
         try:
+            open_trail(config, ports, storage)
             node = cls(config, ports, storage)
             await node.failover.recover()
             await storage.folder.note_whole()
@@ -281,6 +284,7 @@ class Node:
         )
         record = self._region_record or JournalRecord(storage.journal)
         self.failover = FailoverDriver(parts, record, FailoverSettings())
+        self.failover.on_step = step_recorder(storage.metadata.audit, config.region)
         self._handshake.driver = self.failover
         if self._region_record is not None:
             self.leading = LeadingRegion(
@@ -406,6 +410,7 @@ class Node:
             quorum=lambda: storage.metadata.quorum,
             quorum_leader=self._quorum_forwarder,
             metrics=self.metrics,
+            audit=storage.metadata.audit,
             memory=self.memory,
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
@@ -427,15 +432,14 @@ class Node:
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
-        quotas = ClientQuotas(services, self.kafka, ports.clock)
-        self.metrics.registry.register(quotas)
-        storage.metadata.follow(quotas.take)
+        limit_clients(services, self.kafka, storage.metadata)
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
             self.peers = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
         else:
             self.peers = self._cluster.peers
+        self.peers.audit = storage.metadata.audit
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self._admit
@@ -550,12 +554,16 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
+                **audit_checks(storage.metadata.audit),
+                "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
             doors=self.doors,
             warning=warning_of(self.config),
+            audit=storage.metadata.audit,
         )
         self.metrics.registry.register(DoorCollector(self.config, self.doors))
+        register_figures(storage.metadata.audit, self.metrics.registry)
         self.metrics.registry.register(
             NodeCollector(
                 GaugeSources(
@@ -687,6 +695,7 @@ class Node:
 
         Raises `NodeRefused` if a port is taken; whatever ended a task of the node, otherwise.
         """
+        trail = self.storage.metadata.audit
         try:
             await self._bind()
             async with asyncio.TaskGroup() as tasks:
@@ -695,6 +704,8 @@ class Node:
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
+                        ("audit", trail.run()),
+                        *carrying(trail, self._services, self.config, self._ports.disk),
                         ("group-commit", self.storage.group_commit.run()),
                         (
                             "recovery_checkpoints",
@@ -712,6 +723,7 @@ class Node:
                         ("cleaner", self.cleaner.run()),
                         ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
+                        ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
                         ("tls", self._ports.speaks.run()),

@@ -24,6 +24,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, Literal, NoReturn
 
 import msgspec
@@ -212,8 +213,12 @@ class TlsState:
 
     @property
     def refusals(self) -> list[str]:
-        """Why files that have changed are not in use, each reason once: for `/readyz`."""
+        """Why files that have changed are not in use, each reason once."""
         return sorted({each.refusal for each in self.contexts if each.refusal})
+
+    def look(self, changed: set[TlsFiles]) -> None:
+        """Look at all files, and add to `changed` those that count anew. Waits for the disk; may run in any thread."""
+        changed.update(each.files for each in self.contexts if each.look())
 
     def judgements(self, now_wall_ms: int) -> list[Judgement]:
         """Return how soon the first end of each file in use is."""
@@ -227,12 +232,12 @@ class TlsState:
             logger.error("changed files of TLS are not taken, the former ones go on: %s", refusal)
         self._refusals_told = refusals
         day = now_wall_ms // DAY_MS
-        for judgement in self.judgements(now_wall_ms):
-            if judgement.urgency is Urgency.FAR or self._day_told_by_end.get(judgement.end) == day:
-                continue
-            self._day_told_by_end[judgement.end] = day
-            is_over = judgement.urgency is Urgency.OVER
-            logger.log(logging.ERROR if is_over else logging.WARNING, "%s", judgement.text)
+        near = [each for each in self.judgements(now_wall_ms) if each.urgency is not Urgency.FAR]
+        for judgement in near:
+            if self._day_told_by_end.get(judgement.end) != day:
+                is_over = judgement.urgency is Urgency.OVER
+                logger.log(logging.ERROR if is_over else logging.WARNING, "%s", judgement.text)
+        self._day_told_by_end = {each.end: day for each in near}
 
 
 async def watch(state: TlsState, clock: Clock, offload: Offload = asyncio.to_thread) -> NoReturn:
@@ -240,11 +245,11 @@ async def watch(state: TlsState, clock: Clock, offload: Offload = asyncio.to_thr
     while True:
         state.tell(clock.wall_ms())
         await clock.sleep_ms(LOOK_INTERVAL_MS)
-        for each in state.contexts:
-            changed: list[bool] = []
-            await offload(lambda each=each, changed=changed: changed.append(each.look()))  # type: ignore[misc]
-            if changed == [True]:
-                logger.info("new files of TLS count for new handshakes: %s", each.files)
+        changed: set[TlsFiles] = set()
+        await offload(partial(state.look, changed))
+        for files in changed:
+            named = ", ".join(path for path in msgspec.structs.astuple(files) if path)
+            logger.info("changed files of TLS count for new handshakes: %s", named)
 
 
 class TlsCollector(Collector):

@@ -86,6 +86,23 @@ def test_a_ca_a_node_and_a_user_from_nothing() -> None:
         assert said == f"{certificate}: OK\n"
 
 
+def test_further_listeners_are_met_by_their_names_too() -> None:
+    run("init")
+    listeners = '[[listeners]]\nname = "OUTSIDE"\nbind = "0.0.0.0:19092"\nadvertised = "kafka.example.com:443"\nsecurity_protocol = "SSL"\n'
+    tls = 'tls_certificate = "eu-2.pem"\ntls_key = "eu-2-key.pem"\ntls_ca = "tidemark-ca/ca.pem"\ntls_crl = "tidemark-ca/crl.pem"\n'
+    alone = re.sub(r"\[\[regions.nodes\]\]\nnode_id = 1\n(.*\n){3}", "", NODE)
+    Path("node.toml").write_text(tls + alone + listeners)
+    assert "kafka.example.com" in told("issue", "--config", "node.toml")["names"]
+    shown = told("show", "--config", "node.toml")
+    assert [row["file"] for row in shown] == [
+        "eu-2.pem",
+        "tidemark-ca/ca.pem",
+        "tidemark-ca/crl.pem",
+    ]
+    Path("plain.toml").write_text(NODE)
+    assert "names no files of TLS" in run("show", "--config", "plain.toml", code=1).stderr
+
+
 def test_a_dry_run_writes_nothing() -> None:
     Path("node.toml").write_text(NODE)
     run("init", "--dry-run")
@@ -219,6 +236,14 @@ def test_show_tells_what_there_is_and_no_key() -> None:
     assert re.search(r"days left +36[45]\n", run("show", "alice.pem").stdout)
     body = Path("alice-key.pem").read_text().splitlines()[1]
     assert body not in result.output
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "crl.pem"])
+def test_show_says_what_it_cannot_read(name: str) -> None:
+    run("init")
+    lines = (Path("tidemark-ca") / name).read_text().splitlines()
+    Path("broken.pem").write_text("\n".join([lines[0], "AAAA", lines[-1]]))
+    assert "broken.pem holds" in run("show", "broken.pem", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -233,19 +234,27 @@ def test_no_session_of_a_former_context_is_resumed(tmp_path: Path) -> None:
     assert not again.client.session_reused
 
 
-def test_openssl_itself_agrees(tmp_path: Path) -> None:
-    """The other implementation: `openssl s_client` against these very files, through the loopback."""
+def met_by_openssl(
+    server: ServerTls, client: TlsFiles, *options: str, typed: str = ""
+) -> tuple[list[bytes | None], str]:
+    """Let `openssl s_client` connect over the loopback; return which certificates the server saw, and all that the client says.
 
-    server = server_of(tmp_path)
-    client = put(tmp_path / "client", user_certificate())
+    The server says a word and closes; where something is typed, it reads until the other side has ended.
+    """
+    taken: list[bytes | None] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken: list[bytes | None] = []
 
         def take_one() -> None:
             plain, _ = listener.accept()
+            plain.settimeout(10)
             with server.context().wrap_socket(plain, server_side=True) as secure:
                 taken.append(secure.getpeercert(binary_form=True))
-                secure.sendall(b"hello\n")
+                if not typed:
+                    secure.sendall(b"hello\n")
+                    return
+                with suppress(OSError):
+                    while secure.recv(100):
+                        pass
 
         thread = threading.Thread(target=take_one, daemon=True)
         thread.start()
@@ -253,14 +262,30 @@ def test_openssl_itself_agrees(tmp_path: Path) -> None:
             [
                 "openssl", "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", "-CAfile", client.ca,
                 "-cert", client.certificate, "-key", client.key, "-verify_return_error", "-verify_ip", "127.0.0.1",
-                "-x509_strict", "-quiet",
+                "-x509_strict", *options,
             ],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=20,
+            input=typed, capture_output=True, text=True, check=False, timeout=20,
         )  # fmt: skip
         thread.join(timeout=20)
-    assert "hello" in done.stdout, done.stderr
-    assert taken
+    return taken, done.stdout + done.stderr
+
+
+def test_openssl_itself_agrees(tmp_path: Path) -> None:
+    """The other implementation: `openssl s_client` against these very files."""
+    client = put(tmp_path / "client", user_certificate())
+    taken, said = met_by_openssl(server_of(tmp_path), client, "-quiet")
+    assert "hello" in said
+    assert len(taken) == 1
     assert taken[0] is not None
+
+
+def test_a_client_that_renegotiates_is_refused(tmp_path: Path) -> None:
+    """INV-TLS4: a line "R" has `s_client` ask for it."""
+    client = put(tmp_path / "client", user_certificate())
+    taken, said = met_by_openssl(server_of(tmp_path), client, "-tls1_2", typed="R\n")
+    assert len(taken) == 1
+    assert "RENEGOTIATING" in said
+    assert "no renegotiation" in said
 
 
 # --- files that change ---------------------------------------------------------------------------
@@ -445,13 +470,16 @@ async def test_the_watch_takes_changes_up_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO)
     server = server_of(tmp_path)
+    peers = ClientTls(server.files)
     put(tmp_path / "server", node_certificate(node_id=2))
     with pytest.raises(asyncio.CancelledError):
-        await watch(TlsState([server]), Hours(1000, 3))
+        await watch(TlsState([server, peers]), Hours(1000, 3))
     assert served_by(server, tmp_path) == ("eu", 2, "c1")
-    assert [record.levelname for record in caplog.records if "count for new" in record.message] == [
-        "INFO"
-    ]
+    assert [
+        record.levelname
+        for record in caplog.records
+        if "count for new handshakes" in record.message
+    ] == ["INFO"]
 
 
 async def test_a_refusal_is_told_once_and_an_end_once_a_day(
