@@ -22,6 +22,7 @@ from region_broker.wire.codec.answers import response_codec
 from region_broker.wire.codec.schemas import class_of, field_shapes
 
 _I32: Final = struct.Struct(">i")
+_PRODUCE_KEY: Final = 0
 _NAME: Final = "throttle_time"
 _ERROR_CODE_BYTES: Final = 2
 
@@ -29,7 +30,10 @@ _ERROR_CODE_BYTES: Final = 2
 class _Place(Enum):
     NONE = auto()
     LAST = auto()
-    """Behind everything but tags."""
+    """Behind everything but the count of tags; where that is not 0, as in `BEFORE_TAGS`. The two can be told apart: what a Produce ends with
+    then is a port, which is not 0, before no rack and no tags."""
+    BEFORE_TAGS = auto()
+    """Behind everything but tags, of which there are some."""
 
 
 @cache
@@ -45,9 +49,10 @@ def _place(api_key: int, version: int) -> int | _Place:
         return front_bytes
     if before == ["error_code"]:
         return front_bytes + _ERROR_CODE_BYTES
-    is_last = all(shape.tag is not None for shape in shapes[len(before) + 1 :])
+    behind = shapes[len(before) + 1 :]
+    is_last = all(shape.tag is not None for shape in behind)
     assert is_last, f"no place is known of the throttle time in answers of API {api_key}"
-    return _Place.LAST
+    return _Place.LAST if not behind or api_key == _PRODUCE_KEY else _Place.BEFORE_TAGS
 
 
 def throttle_told_ms(api_key: int, version: int, answer: Buffer) -> int:

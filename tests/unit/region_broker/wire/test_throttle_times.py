@@ -65,6 +65,14 @@ def test_INV_HTH1_what_another_node_told_is_read_where_it_stands_first() -> None
     assert throttle_told_ms(19, 7, with_throttle(19, 7, answer, 4_321)) == 4_321
 
 
+def test_INV_WTT1_tags_that_end_with_zeros_are_no_throttle_time() -> None:
+    level_0 = {"name": "x", "max_version_level": 0, "min_version_level": 0}
+    fields = {"error_code": 0, "api_keys": [], "finalized_features": [level_0]}
+    answer = encode_response(18, 4, 7, fields)
+    assert bytes(answer[-5:]) == bytes(5)
+    assert _check(18, 4, answer)
+
+
 def test_INV_WTT1_what_kio_would_not_read_keeps_all_else() -> None:
     fields = top_level_error(38, 3, 61)
     assert fields is not None
