@@ -108,6 +108,7 @@ class _Stream(asyncio.BaseProtocol):
             self._reading_paused = True
         self._wake_reader()
 
+    @override
     def eof_received(self) -> bool:
         """Note that the peer sends no more; our side stays open for the answers still owed."""
         self._eof = True

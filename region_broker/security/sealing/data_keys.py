@@ -1,11 +1,11 @@
 """Data keys: what batches are sealed with, drawn by a process for itself, and found again by the form that they are wrapped in.
 
-INV-DTK1  no nonce is used twice with a key. A data key is drawn by one process, with 256 bits of the machine's chance, and only that process
+INV-DKY1  no nonce is used twice with a key. A data key is drawn by one process, with 256 bits of the machine's chance, and only that process
           ever seals with it; its nonces are a counter that begins at 0 and gives each number once, whatever thread asks. A process that
           starts again has no counter, and draws another key; whoever copies a log (followers, mirrors, mending) copies what is sealed
-INV-DTK2  a data key seals NONCES_MAX batches at most, and for KEY_AGE_MS: a new version of its named key is in use a day later everywhere,
+INV-DKY2  a data key seals NONCES_MAX batches at most, and for KEY_AGE_MS: a new version of its named key is in use a day later everywhere,
           and at once where a node reads its keys again
-INV-DTK3  whoever forgets a version of a named key forgets what it wrapped in the same step: destroyed is unreadable
+INV-DKY3  whoever forgets a version of a named key forgets what it wrapped in the same step: destroyed is unreadable
 Not here: named keys (`key_ring`), the form of a batch (`sealed_batch`).
 """
 
@@ -79,7 +79,7 @@ class DataKeys:
         return self._named
 
     def use(self, named: Mapping[str, NamedKey]) -> None:
-        """Have these named keys from now on, and no others; what they wrapped before is looked up again (INV-DTK3)."""
+        """Have these named keys from now on, and no others; what they wrapped before is looked up again (INV-DKY3)."""
         with self._changes:
             self._named = dict(named)
             self._known = {}

@@ -75,7 +75,7 @@ class KeyRef(NamedTuple):
 
 
 class SealingKey(NamedTuple):
-    """A data key that seals: `nonce` gives each one once (INV-DTK1); `head` is what batches say of it."""
+    """A data key that seals: `nonce` gives each one once (INV-DKY1); `head` is what batches say of it."""
 
     ref: KeyRef
     cipher: AESGCM

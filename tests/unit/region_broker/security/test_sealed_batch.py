@@ -127,7 +127,7 @@ def test_a_batch_that_is_cut_off_is_refused(size_bytes: int) -> None:
         opened(cut, PLACE, there.cipher)
 
 
-def test_INV_DTK1_no_nonce_comes_twice_whatever_threads_ask() -> None:
+def test_INV_DKY1_no_nonce_comes_twice_whatever_threads_ask() -> None:
     there = keys()
     found: list[list[tuple[bytes, bytes]]] = [[] for _ in range(4)]
 
@@ -145,13 +145,13 @@ def test_INV_DTK1_no_nonce_comes_twice_whatever_threads_ask() -> None:
     assert len(set(every)) == len(every) == 8_000
 
 
-def test_INV_DTK1_every_life_of_a_process_draws_its_own_key() -> None:
+def test_INV_DKY1_every_life_of_a_process_draws_its_own_key() -> None:
     first, second = keys().sealing_key("orders"), keys().sealing_key("orders")
     assert first.ref.wrapped != second.ref.wrapped
     assert first.nonce() == second.nonce() == bytes(12)
 
 
-def test_INV_DTK2_a_data_key_is_used_for_a_day_or_so_many_batches(
+def test_INV_DKY2_a_data_key_is_used_for_a_day_or_so_many_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(data_keys, "NONCES_MAX", 3)
@@ -170,7 +170,7 @@ def test_INV_DTK2_a_data_key_is_used_for_a_day_or_so_many_batches(
     assert there.sealing_key("orders") is not second
 
 
-def test_INV_DTK3_a_version_that_is_gone_opens_nothing_any_more() -> None:
+def test_INV_DKY3_a_version_that_is_gone_opens_nothing_any_more() -> None:
     there, batch, closed = make()
     assert bytes(opened(closed, PLACE, there.cipher)) == batch
     newer = KeyVersion(b"\1" * 8, b"\2" * 32)
