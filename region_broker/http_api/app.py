@@ -53,8 +53,13 @@ def make_app(
 ) -> web.Application:
     """Return the application. `checks` are named readiness checks; None or a reason each. `audit`: where orders are recorded."""
     app = bounded(limits, audited(audit))
+
+    def remark() -> str:
+        """Records are served, and changes are not: that is no reason to send clients elsewhere."""
+        return "; ".join(filter(None, (api.remark(), audit.problem())))
+
     registry.register(RegionCollector(api))
-    add_health_routes(app, {"region": api.not_ready, **checks}, registry, api.remark)
+    add_health_routes(app, {"region": api.not_ready, **checks}, registry, remark)
     add_region_routes(app, api)
     return app
 

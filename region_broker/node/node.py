@@ -43,7 +43,7 @@ from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
 from region_broker.node.audit_topic import carrying
-from region_broker.node.auditing import audit_checks, open_trail, register_figures, step_recorder
+from region_broker.node.auditing import open_trail, register_figures, step_recorder
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.cluster_parts import ClusterParts
@@ -541,7 +541,6 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
-                **audit_checks(storage.metadata.audit),
             },
             self.metrics.registry,
             audit=storage.metadata.audit,
