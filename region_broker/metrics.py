@@ -115,6 +115,10 @@ class Metrics:
         self.connections_refused = self._counter(
             "connections_refused", "Connections closed by this node", "reason"
         )
+        self.logins = Counter(
+            "tidemark_logins", "Logins on the Kafka port that came to an end", ["mechanism", "outcome"],
+            registry=self.registry,
+        )  # fmt: skip
         self.loop_lag_s = Histogram(
             "tidemark_loop_lag_seconds", "How much later than asked the event loop came back",
             registry=self.registry, buckets=_LATENCY_BUCKETS_S,

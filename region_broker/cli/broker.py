@@ -73,6 +73,9 @@ def broker(config_path: Path, check: bool, stop_with_stdin: bool) -> None:
 
 def _check(config: NodeConfig, path: Path, strange: Sequence[str]) -> None:
     from region_broker.cli.config_compare import differences
+    from region_broker.cli.context.credentials import present_if_possible
+
+    present_if_possible()
 
     for name in strange:
         click.echo(f"{name} overlays no key, and no command reads it", err=True)

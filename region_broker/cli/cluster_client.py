@@ -15,6 +15,7 @@ import click
 
 from region_broker.cli.output import EXIT_NOT_FOUND, Progress, fail
 from region_broker.cli.region_client import (
+    NOT_ALLOWED,
     Cluster,
     NoNode,
     parse_urls,
@@ -54,6 +55,7 @@ class RegionOfNodes:
         self._region = region
         self.dead: dict[str, str] = {}
         self._of_one_node: list[str] = []
+        self._not_allowed: ApiError | None = None
 
     def views(self, node_id: int | None = None) -> Views:
         """Return `GET /v1/cluster` of each node of the region that answers, by address; those that are named are asked, too.
@@ -100,6 +102,8 @@ class RegionOfNodes:
                 " docs/deploy/README.md says how to grow it to three",
                 EXIT_NOT_FOUND,
             )
+        if self._not_allowed is not None:
+            raise self._not_allowed
         tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
         raise NoNode(
             f"no node answers ({tried}). Give the HTTP address of any live node with --url, several with commas."
@@ -127,6 +131,8 @@ class RegionOfNodes:
                 self._of_one_node.append(url)
             else:
                 self.dead[url] = str(error)
+            if error.status in NOT_ALLOWED:
+                self._not_allowed = error
         except (OSError, BadUrl) as error:
             self.dead[url] = str(error) or type(error).__name__
         else:

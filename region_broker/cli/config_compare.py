@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from region_broker.config.node_config import NodeConfig, RegionNode
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.tls_relations import ENCRYPTED
 from region_broker.workbench.node_http import ApiError, BadUrl, request
 
 ASK_TIMEOUT_S: Final = 2.0
@@ -31,7 +32,8 @@ def differences(config: NodeConfig) -> list[str]:
     if not others:
         return []
     with ThreadPoolExecutor(len(others)) as asking:
-        views = asking.map(lambda each: _view_of(each[1]), others)
+        scheme = "https" if config.http_security_protocol in ENCRYPTED else "http"
+        views = asking.map(lambda each: _view_of(f"{scheme}://{each[1].http}"), others)
         told = zip(others, views, strict=True)
     own: Named = {
         (region.name, node.node_id): {"kafka": node.kafka, "http": node.http, "rack": node.rack}
@@ -47,9 +49,9 @@ def differences(config: NodeConfig) -> list[str]:
     ]
 
 
-def _view_of(node: RegionNode) -> Mapping[str, Any] | None:
+def _view_of(url: str) -> Mapping[str, Any] | None:
     try:
-        view: Any = request(f"http://{node.http}", "GET", "/v1/region", timeout_s=ASK_TIMEOUT_S)
+        view: Any = request(url, "GET", "/v1/region", timeout_s=ASK_TIMEOUT_S)
     except (OSError, ApiError, BadUrl):
         return None
     return view if isinstance(view, dict) else None
@@ -58,7 +60,9 @@ def _view_of(node: RegionNode) -> Mapping[str, Any] | None:
 def _named_by(view: Mapping[str, Any]) -> Named:
     return {
         (str(peer["region"]), int(node["node_id"])): {
-            key: str(node[key]).removeprefix("http://") for key in _TOLD if key in node
+            key: str(node[key]).removeprefix("http://").removeprefix("https://")
+            for key in _TOLD
+            if key in node
         }
         for peer in view.get("peers", ())
         for node in peer.get("nodes", ())

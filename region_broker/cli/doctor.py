@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import shutil
+import stat
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
+from region_broker.config.exposure import open_ports
 from region_broker.config.node_config import ConfigError, NodeConfig
 
 _SYNC_COUNT: Final = 50
@@ -41,7 +43,7 @@ class Finding(NamedTuple):
 Examples:
   tidemark doctor
   tidemark doctor -o json --data-dir /var/lib/tidemark
-  tidemark doctor --config node.toml    its data_dir and its disk_free_bytes_min
+  tidemark doctor --config node.toml    its data_dir, its disk_free_bytes_min, its files of TLS
 """
 )
 @click.option(
@@ -56,18 +58,20 @@ Examples:
 def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None:
     """Say what is missing on this machine and how to mend it. Exit code 1 if something needed is."""
     refused_below = 0
+    configured: list[Finding] = []
     if config_path is not None:
         try:
             config = NodeConfig.load(config_path)
         except ConfigError as error:
             fail(str(error), EXIT_USAGE)
         data_dir, refused_below = data_dir or Path(config.data_dir), config.disk_free_bytes_min
+        configured = [_open_doors(config), *_tls(config)]
     data_dir = data_dir or Path()
     checks: list[Callable[[Path], Finding]] = [
         _python, _packages, _java, _spark, _flights, _data_folder, partial(_disk_space, refused_below), _disk_sync,
         _open_files,
     ]  # fmt: skip
-    findings = [check(data_dir) for check in checks]
+    findings = [*(check(data_dir) for check in checks), *configured]
     rows: list[dict[str, Any]] = [
         {
             "check": finding.check,
@@ -80,6 +84,15 @@ def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None
     print_rows(rows, output)
     if any(finding.needed and not finding.ok for finding in findings):
         sys.exit(1)
+
+
+def _open_doors(config: NodeConfig) -> Finding:
+    """Return whether others reach a port without TLS, or without saying who they are; needed unless the file says `insecure`."""
+    found = open_ports(config)
+    return Finding(
+        "ports that others reach", not found, "; ".join(map(str, found)) or "none without TLS and logins",
+        'give them TLS and logins (docs/reference/security.md), or bind this machine only: listen_host = "127.0.0.1"', not config.insecure,
+    )  # fmt: skip
 
 
 def _python(_data_dir: Path) -> Finding:
@@ -211,6 +224,42 @@ def _open_files(_data_dir: Path) -> Finding:
         "open files", soft >= _OPEN_FILES_MIN, str(soft),
         f"ulimit -n {_OPEN_FILES_MIN} or more: each partition keeps files open", False,
     )  # fmt: skip
+
+
+def _tls(config: NodeConfig) -> list[Finding]:
+    """Return whether a node's files of TLS fit together, how long they are good for, and who can read its key."""
+    from region_broker.ports.system.clock import SystemClock
+    from region_broker.security.certificate_ends import Urgency, first_end_by_file, judge
+    from region_broker.security.tls_files import TlsFiles, TlsRefused, judged, read_contents
+
+    files = TlsFiles(config.tls_certificate, config.tls_key, config.tls_ca, config.tls_crl)
+    if files == TlsFiles():
+        return []
+    try:
+        ends = judged(files, read_contents(files))
+    except TlsRefused as refused:
+        return [
+            Finding("TLS files", False, str(refused), "the node does not start with them", True)
+        ]
+    found = [Finding("TLS files", True, "they fit together", "", True)]
+    now_wall_ms = SystemClock().wall_ms()
+    for end in first_end_by_file(ends).values():
+        judgement = judge(end, now_wall_ms)
+        found.append(
+            Finding(
+                f"TLS {end.kind}", judgement.urgency is Urgency.FAR, judgement.found, judgement.mend,
+                judgement.urgency is Urgency.OVER,
+            )
+        )  # fmt: skip
+    if files.key:
+        mode = stat.S_IMODE(Path(files.key).stat().st_mode)
+        found.append(
+            Finding(
+                "TLS key", not mode & stat.S_IROTH, f"{files.key} has mode {mode:04o}",
+                "everyone on this machine can read it: chmod 600", False,
+            )
+        )  # fmt: skip
+    return found
 
 
 def _existing(path: Path) -> Path:

@@ -46,7 +46,7 @@ def init(config_path: Path, no_history_elsewhere: bool, dry_run: bool) -> None:
 
 async def _init(config: NodeConfig, *, no_history_elsewhere: bool, dry_run: bool) -> None:
     from region_broker.node.birth import BirthOutcome, give_birth
-    from region_broker.node.storage import NodeRefused, Ports
+    from region_broker.node.node_ports import NodeRefused, Ports
     from region_broker.ports.system.chance import SystemChance
     from region_broker.ports.system.clock import SystemClock
     from region_broker.ports.system.disk import RealDisk

@@ -6,13 +6,15 @@ A Kafka error ends a command with its name, what it means and the exit code of `
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.context.store import DEFAULT_BOOTSTRAP, ContextError, chosen
 from region_broker.cli.output import (
     EXIT_AUTH,
@@ -22,6 +24,7 @@ from region_broker.cli.output import (
     EXIT_USAGE,
     fail,
 )
+from region_broker.workbench.credentials import kafka_login, presented
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
+_LOOK_S: Final = 1.0
 _CORRELATION_ID: Final = 0x74696465
 # ApiVersions (18), version 0, without a client id; and how its answer begins.
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
@@ -50,7 +54,7 @@ def bootstrap_option(command: Command) -> Command:
         help="Kafka addresses of the cluster, with commas; dead ones are skipped. Default:"
         f" TIDEMARK_BOOTSTRAP, then the context, then {DEFAULT_BOOTSTRAP}.",
     )  # fmt: skip
-    return option(command)
+    return option(credential_options(command))
 
 
 def _default_bootstrap() -> str:
@@ -63,7 +67,7 @@ def _default_bootstrap() -> str:
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
     """Return a quiet configuration for confluent-kafka; ends the command if nobody listens there."""
     _check_reachable(bootstrap)
-    return {"bootstrap.servers": bootstrap, "log_level": 0, **more}
+    return {"bootstrap.servers": bootstrap, "log_level": 0, **kafka_login(), **more}
 
 
 def quiet() -> logging.Logger:
@@ -78,10 +82,32 @@ def admin_client(bootstrap: str) -> "AdminClient":
     """Return an AdminClient that has reached a broker; ends the command if there is none."""
     from confluent_kafka.admin import AdminClient
 
-    client = AdminClient(client_config(bootstrap), logger=quiet())
+    refused: list[KafkaError] = []
+    config = client_config(bootstrap, error_cb=refused.append)
+    client = AdminClient(config, logger=quiet())
     with kafka_errors(f"no broker answers at {bootstrap}: is it running? See `tidemark dev`"):
-        client.list_topics(timeout=TIMEOUT_S)
+        _until_reached(client, refused)
     return client
+
+
+def _until_reached(client: "AdminClient", refused: "Sequence[KafkaError]") -> None:
+    """Return when a broker has answered; ends the command where one says that we may not come in. Raises KafkaException."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        left_s = deadline_s - time.monotonic()
+        try:
+            client.list_topics(timeout=min(left_s, _LOOK_S) if presented().user else left_s)
+        except KafkaException:
+            client.poll(0)
+            for error in refused:
+                if error.code() == KafkaError._AUTHENTICATION:
+                    fail(f"the broker does not know us: {_words(error)}", EXIT_AUTH)
+            if deadline_s - time.monotonic() < _LOOK_S:
+                raise
+        else:
+            return
 
 
 def tell_if_behind(client: "AdminClient") -> bool | None:
@@ -117,11 +143,17 @@ def _check_reachable(bootstrap: str) -> None:
         except (OSError, OverflowError) as error:
             reasons.append(f"{address}: {error}")
         else:
-            reasons.append(f"{address}: does not speak Kafka; is it the HTTP or the peer port?")
+            reasons.append(f"{address}: {_says_otherwise()}")
     fail(
         f"no broker answers ({'; '.join(reasons)}). Is it running? `tidemark dev` starts one; give"
         " another address with --bootstrap, TIDEMARK_BOOTSTRAP or `tidemark context`."
     )
+
+
+def _says_otherwise() -> str:
+    if presented().kafka_protocol.endswith("SSL"):
+        return "does not speak Kafka over TLS; is it the HTTP or the peer port?"
+    return "does not speak Kafka; is it the HTTP or the peer port, or does it ask for TLS (--ca)?"
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
@@ -129,7 +161,12 @@ def _speaks_kafka(host: str, port: int) -> bool:
 
     Silence counts as Kafka: a broker that is busy is no wrong port.
     """
-    with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
+    security = presented()
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection((host, port), CONNECT_TIMEOUT_S))
+        if security.kafka_protocol.endswith("SSL"):
+            context = security.ssl_context()
+            connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
         try:
             connection.sendall(_API_VERSIONS)
             answer = connection.recv(_API_VERSIONS_HEAD.size, socket.MSG_WAITALL)

@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "audit": ("audit:audit", "The audit trail of a node: verify, list, tail, head."),
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
+    "cert": ("cert:cert", "Certificates: a private CA, and those of nodes and users."),
     "cluster": (
         "cluster:cluster",
         "Nodes of a region: status, quorum, drain, move, remove, upgrade.",
@@ -35,13 +36,16 @@ _COMMANDS: Final = {
         "records.produce:produce",
         "Send records from lines of standard input or of files.",
     ),
+    "quota": ("admin.quota:quota", "Client quotas: list, set, remove."),
     "reconcile": ("reconcile:reconcile", "Prove with Spark that two regions hold the same."),
     "region": ("region:region", "Regions: status, planned switch, failover, losses."),
+    "token": ("token:token", "Tokens for the HTTP port: create, list, revoke."),
     "top": ("inspect.top:top", "Watch the regions live: requests, latency, tidemarks, lag."),
     "topic": (
         "admin.topic:topic",
         "Topics: create, alter, list, describe, delete; what is deleted.",
     ),
+    "user": ("user:user", "Users: create, set passwords, list, delete; keys of the first one."),
     "txn": ("txn:txn", "Transactions: list, describe, abort, verdict."),
 }
 

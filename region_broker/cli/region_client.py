@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.context.store import DEFAULT_URL, ContextError, chosen
 from region_broker.cli.output import (
+    EXIT_AUTH,
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
@@ -24,6 +26,7 @@ from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, BadUr
 
 URL_VARIABLE: Final = "TIDEMARK_URL"
 _NOT_FOUND: Final = 404
+NOT_ALLOWED: Final = frozenset({401, 403})
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,7 +46,7 @@ def url_option(command: Command) -> Command:
         help="HTTP address of any node, several with commas; dead ones are skipped."
         f" Default: {URL_VARIABLE}, then the context, then {DEFAULT_URL}.",
     )  # fmt: skip
-    return option(command)
+    return option(credential_options(command))
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,6 +77,8 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
 def _exit_code(error: ApiError) -> int:
     if error.code in {"timed-out", "outcome-unknown"}:
         return EXIT_UNKNOWN_OUTCOME
+    if error.status in NOT_ALLOWED:
+        return EXIT_AUTH
     return EXIT_NOT_FOUND if error.status == _NOT_FOUND else EXIT_FAILED
 
 
@@ -93,12 +98,13 @@ class Cluster:
         self._urls = list(urls)
         self._views: dict[str, dict[str, Any]] | None = None
         self._nodes: dict[str, list[str]] = {}
+        self._not_allowed: ApiError | None = None
         self.http: dict[str, str] = {}
         self.dead: dict[str, str] = {}
         self.aside: dict[str, tuple[str, str]] = {}
 
     def views(self) -> dict[str, dict[str, Any]]:
-        """Return `GET /v1/region` of every region that answers, by name; raises `NoNode`.
+        """Return `GET /v1/region` of every region that answers, by name; raises `NoNode`, `ApiError` where we may not ask.
 
         `http` then holds the address of every region known, `dead` why a node did not answer, `aside` as which region
         and why a node stands aside: the view of a region is that of its other node, where that answers. Of several nodes it
@@ -119,6 +125,8 @@ class Cluster:
                     waiting += [str(peer["http"]) for peer in view.get("peers", [])]
             if not waiting:
                 waiting = [each for each in self._in_need(views) if each not in asked]
+        if not views and self._not_allowed is not None:
+            raise self._not_allowed
         if not views:
             tried = "; ".join(
                 why if why.startswith(url) else f"{url}: {why}" for url, why in self.dead.items()
@@ -159,6 +167,8 @@ class Cluster:
             view = request(url, "GET", "/v1/region", timeout_s=CONNECT_TIMEOUT_S)
         except (OSError, ApiError, BadUrl) as error:
             self.dead[url] = str(error) or type(error).__name__
+            if isinstance(error, ApiError) and error.status in NOT_ALLOWED:
+                self._not_allowed = error
             return None
         if not isinstance(view, dict) or "region" not in view:
             self.dead[url] = "it is not a Tidemark node"

@@ -12,6 +12,8 @@
                 for order in orders:
                     await txn.send("invoices", invoice_of(order))
 
+Where nodes want to know who asks, each of them takes `security=Security(ca="ca.pem", user="billing", password=...)`.
+
 Any Kafka client works with Tidemark; this one adds what happens when a region is lost in mid-commit: the
 transaction is repeated where it was not written, and never where it was. Everything that an application needs is
 imported from here.
@@ -37,16 +39,19 @@ from region_broker.client.timeouts import Timeouts
 from region_broker.client.transaction import Transaction
 from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.verdicts import Position, Verdict, VerdictClient
+from region_broker.security.login import LoginRefused, Security
 
 __all__ = [
     "ACROSS_REGIONS",
     "Fenced",
+    "LoginRefused",
     "OutcomeUnknown",
     "Position",
     "Producer",
     "ReadBatch",
     "ReadCommittedConsumer",
     "Refused",
+    "Security",
     "TidemarkError",
     "Timeouts",
     "Transaction",

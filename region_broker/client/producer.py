@@ -33,6 +33,7 @@ from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Record
 from region_broker.client.verdicts import Position
 from region_broker.client.waiting_calls import reach
+from region_broker.security.login import NO_SECURITY, Security
 
 _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
 _log: Final = logging.getLogger("tidemark.client")
@@ -46,7 +47,7 @@ class Producer:
     def __init__(
         self, *, bootstrap: str | Sequence[str], key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None, timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        config: Mapping[str, Any] | None = None,
+        security: Security = NO_SECURITY, config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`."""
         self._brokers = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
@@ -61,6 +62,7 @@ class Producer:
             **ACROSS_REGIONS,
             "error_cb": self._on_error,
             "log_level": 2,
+            **security.kafka_config(),
             **(config or {}),
         }
         self._kafka: KafkaProducer | None = None

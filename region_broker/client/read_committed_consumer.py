@@ -39,6 +39,7 @@ from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transactional_producer import TransactionalProducer
 from region_broker.client.verdicts import Position
 from region_broker.client.waiting_calls import reach
+from region_broker.security.login import NO_SECURITY, Security
 
 _POLL_TIMEOUT_S: Final = 0.5
 _BATCH_COUNT: Final = 500
@@ -69,7 +70,7 @@ class ReadCommittedConsumer:
         self, topics: Sequence[str], *, bootstrap: str | Sequence[str], group_id: str,
         from_beginning: bool = True, key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None, timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        config: Mapping[str, Any] | None = None,
+        security: Security = NO_SECURITY, config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`."""
         self._topics = list(topics)
@@ -86,6 +87,7 @@ class ReadCommittedConsumer:
             **ACROSS_REGIONS,
             "error_cb": self._on_error,
             "log_level": 2,
+            **security.kafka_config(),
             **(config or {}),
         }
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"consumer-{group_id}")

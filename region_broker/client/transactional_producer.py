@@ -47,6 +47,7 @@ from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
 from region_broker.client.transaction import Attempt, Transaction
 from region_broker.client.verdicts import Position, Standing, Verdict, VerdictClient
 from region_broker.client.waiting_calls import backoff_s, initialised, most_telling, until_answered
+from region_broker.security.login import NO_SECURITY, Security
 
 ATTEMPT_COUNT_MAX: Final = 8
 _ROOM_POLL_S: Final = 0.1
@@ -80,7 +81,8 @@ class TransactionalProducer:
         self, *, bootstrap: str | Sequence[str], transactional_id: str,
         urls: str | Sequence[str] = (), transaction_timeout_ms: int = 60_000,
         key_serializer: Serializer | None = None, value_serializer: Serializer | None = None,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS, config: Mapping[str, Any] | None = None,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS, security: Security = NO_SECURITY,
+        config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`."""
         self._config = {
@@ -91,13 +93,14 @@ class TransactionalProducer:
             "topic.metadata.propagation.max.ms": 10_000,
             **across_regions(transaction_timeout_ms),
             "log_level": 2,
+            **security.kafka_config(),
             **(config or {}),
         }
         self._id = transactional_id
         self._transaction_timeout_s = transaction_timeout_ms / 1000
         self._serializers = (key_serializer, value_serializer)
         self._timeouts = timeouts
-        self._verdicts = VerdictClient(urls, timeouts.ask_s)
+        self._verdicts = VerdictClient(urls, timeouts.ask_s, security)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"producer-{transactional_id}")
         self._kafka: Producer | None = None
         self._usable = False

@@ -15,10 +15,18 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import (
+    BaseHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 from idempotency.identity import ProducerEpoch, ProducerId, RegionEpoch
 from region_broker.client.errors import Refused, Unreachable
+from region_broker.security.login import NO_SECURITY, Security
 
 _TIMEOUT_S: Final = 3.0
 
@@ -58,8 +66,14 @@ class _Acting(NamedTuple):
 class VerdictClient:
     """Asks the regions at `urls` (a list, or one string with commas)."""
 
-    def __init__(self, urls: str | Sequence[str], timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        timeout_s: float = _TIMEOUT_S,
+        security: Security = NO_SECURITY,
+    ) -> None:
         """`urls` may be empty: then nothing can be asked. `timeout_s` is for one question to one region."""
+        self._security = security
         self._timeout_s = timeout_s
         parts = urls.split(",") if isinstance(urls, str) else list(urls)
         self._urls = [part.strip().rstrip("/") for part in parts if part.strip()]
@@ -79,7 +93,9 @@ class VerdictClient:
         known = {} if region_epoch is None else {"region_epoch": region_epoch}
         path = f"/v1/verdict?{urlencode(position._asdict() | known)}"
         try:
-            answer = await asyncio.to_thread(_get, acting.url, path, self._timeout_s)
+            answer = await asyncio.to_thread(
+                _get, acting.url, path, self._timeout_s, self._security
+            )
             return Verdict(answer["verdict"])
         except _Problem as problem:
             if problem.status in {400, 404}:
@@ -95,7 +111,9 @@ class VerdictClient:
         path = f"/v1/transactions?{urlencode({'transactional_id': transactional_id})}"
         try:
             acting = await self._acting()
-            answer = await asyncio.to_thread(_get, acting.url, path, self._timeout_s)
+            answer = await asyncio.to_thread(
+                _get, acting.url, path, self._timeout_s, self._security
+            )
             (row,) = answer["transactions"]
             return Standing(
                 str(row["state"]), ProducerId(int(row["producer_id"])), ProducerEpoch(int(row["producer_epoch"])),
@@ -116,7 +134,7 @@ class VerdictClient:
             raise Unreachable("no urls of regions were given, so nobody can be asked")
         urls = tuple(self._urls)
         found = await asyncio.gather(
-            *(asyncio.to_thread(_stand_of, url, self._timeout_s) for url in urls)
+            *(asyncio.to_thread(_stand_of, url, self._timeout_s, self._security) for url in urls)
         )
         reasons = []
         acting: list[_Acting] = []
@@ -154,9 +172,19 @@ class _Problem(Exception):
         self.code = code
 
 
-def _get(url: str, path: str, timeout_s: float) -> dict[str, Any]:
+def _get(url: str, path: str, timeout_s: float, security: Security) -> dict[str, Any]:
+    """Return the answer; raises `_Problem`, OSError, ValueError (what is no JSON, and `LoginRefused`, included)."""
+    said = security.http_headers(url)
+    asked = Request(url + path, headers=said)  # noqa: S310 -- the application's
+    is_private = url.startswith("https:")
+    handlers: list[BaseHandler] = [_NoRedirect()]
+    if is_private:
+        handlers.append(HTTPSHandler(context=security.ssl_context()))
+    elif said:
+        handlers.append(ProxyHandler({}))  # it would read along
+    opener = build_opener(*handlers)
     try:
-        with urlopen(url + path, timeout=timeout_s) as response:  # noqa: S310 -- the application's
+        with opener.open(asked, timeout=timeout_s) as response:
             answer: dict[str, Any] = json.load(response)
     except HTTPError as error:
         with error:
@@ -164,9 +192,16 @@ def _get(url: str, path: str, timeout_s: float) -> dict[str, Any]:
     return answer
 
 
-def _stand_of(url: str, timeout_s: float) -> dict[str, Any] | str:
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows nobody: what says who asks is for the address that was meant."""
+
+    def redirect_request(self, *_redirect: Any) -> None:
+        return None
+
+
+def _stand_of(url: str, timeout_s: float, security: Security) -> dict[str, Any] | str:
     """Return `GET /v1/region`, or why there is none."""
     try:
-        return _get(url, "/v1/region", timeout_s)
+        return _get(url, "/v1/region", timeout_s, security)
     except (_Problem, URLError, OSError, ValueError) as error:
         return str(error)

@@ -45,7 +45,9 @@ KAFKA_NAMES: Final[Mapping[str, str]] = {
     "group.consumer.heartbeat.interval.ms": "group_consumer_heartbeat_interval_ms",
 }
 """Names in Kafka of keys that mean exactly the same there."""
-KEYS: Final = tuple(key for key in NodeConfig.__struct_fields__ if key != "regions")
+KEYS: Final = tuple(
+    key for key in NodeConfig.__struct_fields__ if key not in {"regions", "listeners"}
+)
 _TYPES: Final = get_type_hints(NodeConfig, include_extras=True)
 _NAME_LOOKED_AT: Final = 64
 _EDIT: Final = "cannot change while the node runs: edit its configuration file and restart it"

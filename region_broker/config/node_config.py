@@ -29,17 +29,23 @@ from region_broker.config.relations import (
     problems_together,
 )
 from region_broker.config.rules import (
+    BoundAddress,
+    FileOrNone,
     Folder,
     FolderOrNone,
     Host,
+    MappingRules,
     Name,
     NameOrNone,
+    Principals,
     Problem,
     ReachableAddress,
+    SomeOf,
     Within,
     checked,
     split,
 )
+from region_broker.config.tls_relations import ListenerTable
 from region_broker.controller.metadata_image import RegionImage
 from region_broker.controller.near_words import near, nearest
 from region_broker.former_names import CONFIG_KEYS
@@ -65,12 +71,18 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 TIB: Final = 1 << 40
+SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+"""What the Kafka port can offer for a login, the first choice of ours first."""
 OVERLAY_PREFIX: Final = "TIDEMARK_"
-TABLES: Final = frozenset({"regions", "nodes"})
+TABLES: Final = frozenset({"regions", "nodes", "listeners"})
 """Keys that hold tables: what stands in those is checked table by table, and no variable overlays it."""
 OF_OTHER_COMMANDS: Final = frozenset(
-    {"TIDEMARK_BOOTSTRAP", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_URL"}
-)
+    {
+        "TIDEMARK_BOOTSTRAP", "TIDEMARK_CA", "TIDEMARK_CERTIFICATE", "TIDEMARK_CONTEXT", "TIDEMARK_CONTEXTS", "TIDEMARK_HTTP_TOKEN",
+        "TIDEMARK_HTTP_TOKEN_FILE", "TIDEMARK_KEY", "TIDEMARK_MECHANISM", "TIDEMARK_NEW_PASSWORD", "TIDEMARK_PASSWORD", "TIDEMARK_PASSWORD_FILE",
+        "TIDEMARK_PROTOCOL", "TIDEMARK_URL", "TIDEMARK_USER",
+    }
+)  # fmt: skip
 """Variables that commands other than `broker` read."""
 
 
@@ -97,6 +109,16 @@ class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     http: ReachableAddress
     rack: Annotated[str, NameOrNone()] = ""
 
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Where other nodes meet it."""
+        return split(self.peer)
+
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Where its HTTP port is met."""
+        return split(self.http)
+
 
 class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One region, and its nodes in the order of the file: one at least."""
@@ -111,7 +133,7 @@ class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def peer_addresses(self) -> list[tuple[str, int]]:
         """Where other regions meet its nodes: (host, port) of each."""
-        return [split(node.peer) for node in self.nodes]
+        return [node.peer_address for node in self.nodes]
 
     def image(self) -> RegionImage:
         """Return the region as the metadata keeps it: met at one address, that of its first node."""
@@ -130,6 +152,21 @@ class RegionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
 
+KafkaProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+OwnProtocol = Literal["PLAINTEXT", "SSL"]
+ClientAuth = Literal["none", "requested", "required"]
+
+
+class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A further address of the Kafka port of this node, with a name, and what is spoken there."""
+
+    name: Name
+    bind: Annotated[str, BoundAddress()]
+    advertised: ReachableAddress
+    security_protocol: KafkaProtocol
+    tls_client_auth: ClientAuth = "none"
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything a node is told. Durations in ms, sizes in bytes."""
 
@@ -142,6 +179,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
+    insecure: bool = False
+    http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
     flush_interval_ms: Annotated[
         int, Within(1, HOUR_MS, "a power loss takes what was acknowledged in that time")
@@ -218,6 +257,25 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     connection_rate_per_address: Annotated[int, Within(0, CONNECTION_RATE_MAX, "0: any number")] = (
         CONNECTION_RATE_DEFAULT
     )
+    sasl_mechanisms: Annotated[str, SomeOf(SASL_MECHANISMS)] = "SCRAM-SHA-256,SCRAM-SHA-512"
+    sasl_users_file: Annotated[str, FileOrNone()] = ""
+    sasl_max_reauth_ms: Annotated[
+        int, Within(0, 30 * DAY_MS, "0: a session lasts as long as what proved it")
+    ] = 0
+    sasl_failed_delay_ms: Annotated[
+        int, Within(0, 10_000, "the answer to a failed login waits that long at least")
+    ] = 100
+    super_users: Annotated[str, Principals()] = ""
+    security_protocol: KafkaProtocol = "PLAINTEXT"
+    peer_security_protocol: OwnProtocol = "PLAINTEXT"
+    http_security_protocol: OwnProtocol = "PLAINTEXT"
+    tls_certificate: Annotated[str, FileOrNone()] = ""
+    tls_key: Annotated[str, FileOrNone()] = ""
+    tls_ca: Annotated[str, FileOrNone()] = ""
+    tls_crl: Annotated[str, FileOrNone()] = ""
+    tls_client_auth: ClientAuth = "none"
+    tls_principal_mapping_rules: Annotated[str, MappingRules()] = "DEFAULT"
+    listeners: tuple[ListenerConfig, ...] = ()
     audit: Literal["auto", "on", "off"] = "auto"
     audit_dir: Annotated[str, FolderOrNone()] = ""
     audit_topic: Annotated[str, NameOrNone()] = "tidemark.audit"
@@ -267,10 +325,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             _region_table(path, table, problems)
             for path, table in _tables("regions", raw.get("regions"), problems)
         ]
-        problems += problems_together(values, regions)
+        listeners = [
+            ListenerTable(path, _checked_table(f"{path}.", ListenerConfig, table, problems))
+            for path, table in _tables("listeners", raw.get("listeners") or (), problems)
+        ]
+        problems += problems_together({**values, "listeners": listeners}, regions)
         if problems:
             raise ConfigError(origin, problems)
-        return cls(**values, regions=[_region(region) for region in regions])
+        return cls(
+            **values,
+            listeners=tuple(ListenerConfig(**each.values) for each in listeners),
+            regions=[_region(region) for region in regions],
+        )
 
     @property
     def own(self) -> RegionConfig:
@@ -328,8 +394,9 @@ def unknown_overlays(environment: Mapping[str, str]) -> list[Overlay]:
             continue
         meant = near(name.removeprefix(OVERLAY_PREFIX), known.values())
         problem: Problem | None = None
-        if name == overlay_of("regions"):
-            problem = Problem(name, "overlays nothing", "regions come from the file only")
+        if name in {overlay_of("regions"), overlay_of("listeners")}:
+            what = name.removeprefix(OVERLAY_PREFIX).lower()
+            problem = Problem(name, "overlays nothing", f"{what} come from the file only")
         elif meant is not None:
             right = f"unset it; did you mean {overlay_of(meant)}?"
             problem = Problem(name, "overlays no key", right)
@@ -385,6 +452,7 @@ _PLACES: Final[Mapping[type[msgspec.Struct], str]] = {
     NodeConfig: "it is a key of the node: write it above the first [[regions]]",
     RegionConfig: "it is a key of a region: write it below [[regions]]",
     RegionNode: "it is a key of a region's node: write it below [[regions]], or below [[regions.nodes]]",
+    ListenerConfig: "it is a key of a listener: write it below [[listeners]]",
 }
 
 
@@ -423,6 +491,7 @@ def _region(table: RegionTable) -> RegionConfig:
 _ONE_AT_LEAST: Final[Mapping[str, str]] = {
     "regions": "one [[regions]] for every region, this one included",
     "nodes": "one [[regions.nodes]] for every node of the region",
+    "listeners": "one [[listeners]] for each further address of the Kafka port, or none",
 }
 
 
@@ -430,6 +499,8 @@ def _tables(
     key: str, tables: object, problems: list[Problem]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the tables of a list that holds one at least, each with where it stands."""
+    if tables == ():
+        return
     if not isinstance(tables, list) or not tables:
         wrong = "is missing" if tables is None or tables == [] else "is no list of tables"
         problems.append(Problem(key, wrong, _ONE_AT_LEAST[key.rpartition(".")[2]]))

@@ -57,7 +57,7 @@ def new_node_file(config: NodeConfig, node: RegionNode, data_dir: str) -> dict[s
     for key in NodeConfig.__struct_fields__:
         value = getattr(config, key)
         if key not in {*told, *_OF_ONE_MACHINE} and value != defaults.get(key):
-            told[key] = value
+            told[key] = msgspec.to_builtins(value)
     if config.listen_host in WILDCARDS:
         told["listen_host"] = config.listen_host
     told["regions"] = [

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
+from region_broker.config.login_relations import login_problems
 from region_broker.config.rules import Problem, split
+from region_broker.config.tls_relations import listener_problems, tls_problems
 from region_broker.controller.near_words import nearest
 
 REGION_COUNT_MAX: Final = 8
@@ -59,6 +61,11 @@ def problems_together(values: Values, regions: Regions) -> Iterator[Problem]:
     if own is not None:
         yield from _own_node(values, own)
         yield from _own_ports(values, own)
+        meant = _meant_node(values, own)
+        yield from listener_problems(
+            values.get("listeners", ()), None if meant is None else meant.values,
+            several_nodes=len(own.nodes) > 1, listen_host=values.get("listen_host", ""),
+        )  # fmt: skip
 
 
 def _heartbeat(values: Values) -> Iterator[Problem]:
@@ -82,7 +89,9 @@ def _whole_wait(values: Values) -> Iterator[Problem]:
         )
 
 
-_OF_NODE: Final[tuple[Callable[[Values], Iterator[Problem]], ...]] = (_heartbeat, _whole_wait)
+_OF_NODE: Final[tuple[Callable[[Values], Iterator[Problem]], ...]] = (
+    _heartbeat, _whole_wait, tls_problems, login_problems,
+)  # fmt: skip
 
 
 def _regions_told(values: Values, regions: Regions) -> Iterator[Problem]:
@@ -175,16 +184,19 @@ def _own_node(values: Values, own: RegionTable) -> Iterator[Problem]:
         yield Problem(f"node_id = {node_id}", f"is that of no node of region {region}", right)
 
 
-def _own_ports(values: Values, own: RegionTable) -> Iterator[Problem]:
-    """Where one host is bound for all, the three ports of this node must differ by themselves."""
-    if not values.get("listen_host"):
-        return
+def _meant_node(values: Values, own: RegionTable) -> NodeTable | None:
+    """Return this node's table, None where the file does not tell which one that is."""
     node_id = values.get("node_id")
     is_told = node_id is not None and node_id != ANY_NODE
     meant = [n for n in own.nodes if not is_told or n.values.get("node_id") == node_id]
-    if len(meant) != 1:
+    return meant[0] if len(meant) == 1 else None
+
+
+def _own_ports(values: Values, own: RegionTable) -> Iterator[Problem]:
+    """Where one host is bound for all, the three ports of this node must differ by themselves."""
+    node = _meant_node(values, own)
+    if not values.get("listen_host") or node is None:
         return
-    [node] = meant
     first: dict[int, tuple[str, str]] = {}
     for key in PORTS:
         if key not in node.values:

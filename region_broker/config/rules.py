@@ -16,10 +16,13 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_arg
 import msgspec
 
 from region_broker.controller.near_words import nearest
+from region_broker.security.authorizer import PrincipalRefused, principals_of
 
 NAME_LENGTH_MAX: Final = 64
+TEXT_LENGTH_MAX: Final = 1_024
 HOST_LENGTH_MAX: Final = 253  # RFC 1035
 PORT_MAX: Final = 65_535
+MAPPING_LENGTH_MAX: Final = 4_096
 WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 -- refused where it is no address to reach
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NUMBERS: Final = re.compile(r"[0-9.]+")
@@ -134,8 +137,28 @@ class Folder:
         return "a path"
 
 
+class Principals:
+    """Principals with semicolons between them, as in Kafka's `super.users`; empty: none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        try:
+            principals_of(value)
+        except PrincipalRefused:
+            return "names what is no principal"
+        return None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'principals, as TYPE:NAME with ";" between them, such as "User:admin;User:ops"'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return '`User:NAME`, with ";" between; `""`: none'
+
+
 class FolderOrNone(Folder):
-    """Such a path, or none: the empty text."""
+    """The path of a folder, or none: the empty text."""
 
     def wrong(self, value: str) -> str | None:
         """See `Rule`."""
@@ -148,6 +171,83 @@ class FolderOrNone(Folder):
     def brief(self) -> str:
         """See `Rule`."""
         return 'a path; `""`: none'
+
+
+class FileOrNone(Folder):
+    """The path of a file, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'the path of a file that this node may read; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
+@dataclass(frozen=True, slots=True)
+class SomeOf:
+    """Some of `names`, with commas between them; one at least."""
+
+    names: tuple[str, ...]
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        found = listed(value)
+        if not found:
+            return "names none"
+        unknown = next((name for name in found if name not in self.names), None)
+        if unknown is not None:
+            return f"names {unknown!r}, which is unknown"
+        return "names one twice" if len(set(found)) < len(found) else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f"some of {', '.join(self.names)}, with commas between them"
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return f"some of {', '.join(self.names)}"
+
+
+class TextOrNone:
+    """A text of one line, or none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if len(value) > TEXT_LENGTH_MAX:
+            return f"has {len(value)} characters"
+        return None if value.isprintable() else "holds characters that no line may have"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'a text of {TEXT_LENGTH_MAX} characters at most; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a text; `""`: none'
+
+
+class MappingRules:
+    """Kafka's `ssl.principal.mapping.rules`; what stands in them is looked at as a node starts."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return None if len(value) <= MAPPING_LENGTH_MAX else f"has {len(value)} characters"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return (
+            f"DEFAULT, or RULE:pattern/replacement/[LU], ..., up to {MAPPING_LENGTH_MAX} characters"
+        )
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "`DEFAULT` or `RULE:pattern/replacement/[LU]`, divided by commas"
 
 
 class Host:
@@ -182,7 +282,9 @@ class Address:
             return f"has no port in 1..{PORT_MAX}"
         if ":" in host and not (host.startswith("[") and host.endswith("]")):
             return "has colons in its host"
-        host = host.removeprefix("[").removesuffix("]")
+        return self._wrong_host(host.removeprefix("[").removesuffix("]"))
+
+    def _wrong_host(self, host: str) -> str | None:
         if host in WILDCARDS:
             return "is an address that nobody can reach"
         return _host_problem(host)
@@ -197,6 +299,22 @@ class Address:
     def brief(self) -> str:
         """See `Rule`."""
         return "host:port"
+
+
+class BoundAddress(Address):
+    """``host:port`` to bind; `0.0.0.0` and `[::]` are all addresses of this machine."""
+
+    def _wrong_host(self, host: str) -> str | None:
+        return None if host in WILDCARDS - {"*"} else super()._wrong_host(host)
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return "host:port of this machine to bind, such as 0.0.0.0:9094 or [::]:9094"
+
+
+def listed(value: str) -> tuple[str, ...]:
+    """Return what stands between the commas of a value."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 ReachableAddress = Annotated[str, Address()]

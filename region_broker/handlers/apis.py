@@ -3,8 +3,10 @@
 Not here: what an API does (its own file), how requests reach it (`dispatch`).
 """
 
+from region_broker.handlers.access import create_acls, delete_acls, describe_acls
 from region_broker.handlers.admin import (
     add_raft_voter,
+    alter_client_quotas,
     alter_partition_reassignments,
     alter_replica_log_dirs,
     constant_answers,
@@ -12,7 +14,6 @@ from region_broker.handlers.admin import (
     describe_cluster,
     describe_log_dirs,
     describe_quorum,
-    describe_user_scram_credentials,
     elect_leaders,
     get_telemetry_subscriptions,
     push_telemetry,
@@ -21,6 +22,7 @@ from region_broker.handlers.admin import (
     update_features,
 )
 from region_broker.handlers.dispatch.api_versions import api_versions_api
+from region_broker.handlers.dispatch.authorizing import check_rows
 from region_broker.handlers.dispatch.registry import Api, ApiTable
 from region_broker.handlers.fetch import fetch, list_offsets, offset_for_leader_epoch
 from region_broker.handlers.groups import (
@@ -39,6 +41,12 @@ from region_broker.handlers.groups import (
     sync_group,
 )
 from region_broker.handlers.produce import produce
+from region_broker.handlers.sasl import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from region_broker.handlers.topics import (
     alter_configs,
     create_partitions,
@@ -110,13 +118,22 @@ def all_apis() -> ApiTable:
         alter_partition_reassignments.API,
         alter_replica_log_dirs.API,
         describe_client_quotas.API,
+        alter_client_quotas.API,
+        sasl_handshake.API,
+        sasl_authenticate.API,
         describe_user_scram_credentials.API,
+        alter_user_scram_credentials.API,
         elect_leaders.API,
         describe_quorum.API,
         update_features.API,
         unregister_broker.API,
         add_raft_voter.API,
         remove_raft_voter.API,
+        describe_acls.API,
+        create_acls.API,
+        delete_acls.API,
         *constant_answers.APIS,
     )
-    return ApiTable.of(*apis, api_versions_api(apis))
+    table = ApiTable.of(*apis, api_versions_api(apis))
+    check_rows(tuple(table.by_key))
+    return table

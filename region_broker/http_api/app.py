@@ -12,17 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api.audited_orders import audited
+from region_broker.http_api.doors import Doors, guarded, shown
 from region_broker.http_api.first_bytes import FirstBytesSite
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.routes_health import Check, add_health_routes
 from region_broker.http_api.routes_regions import add_region_routes
+from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,35 +43,55 @@ class HttpLimits:
 
 
 DEFAULT_LIMITS: Final = HttpLimits()
+OPEN_DOORS: Final = Doors()
 _log: Final = logging.getLogger("tidemark.http")
 
 
-def make_app(
+def make_app(  # noqa: PLR0913 - the rest by keyword
     api: RegionApi,
     checks: Mapping[str, Check],
     registry: CollectorRegistry,
     limits: HttpLimits = DEFAULT_LIMITS,
+    *,
+    doors: Doors = OPEN_DOORS,
+    warning: str = "",
     audit: AuditTrail = NO_AUDIT,
 ) -> web.Application:
-    """Return the application. `checks` are named readiness checks; None or a reason each. `audit`: where orders are recorded."""
-    app = bounded(limits, audited(audit))
+    """Return the application. `checks` are named readiness checks; None or a reason each. `warning`: what `/readyz` says besides.
+
+    `audit`: where orders are recorded.
+    """
+    app = bounded(limits, doors, audit)
 
     def remark() -> str:
         """Records are served, and changes are not: that is no reason to send clients elsewhere."""
         return "; ".join(filter(None, (api.remark(), audit.problem())))
 
     registry.register(RegionCollector(api))
-    add_health_routes(app, {"region": api.not_ready, **checks}, registry, remark)
+    add_health_routes(app, {"region": api.not_ready, **checks}, registry, remark, warning=warning)
     add_region_routes(app, api)
     return app
 
 
-def bounded(limits: HttpLimits, *inner: Middleware) -> web.Application:
-    """Return an application without routes, that bounds requests, and whose errors are problems; `inner`: what is within that."""
-    return web.Application(
+def bounded(
+    limits: HttpLimits, doors: Doors = OPEN_DOORS, audit: AuditTrail = NO_AUDIT
+) -> web.Application:
+    """Return an application without routes, that bounds requests, lets in whom `doors` do, and whose errors are problems."""
+    app = web.Application(
         client_max_size=limits.body_bytes_max,
-        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms), *inner],
+        middlewares=[
+            _errors_as_problems,
+            _time_limit(limits.request_timeout_ms),
+            guarded(doors),
+            audited(audit),
+        ],
     )
+    app.on_response_prepare.append(_say_no_version)
+    return app
+
+
+async def _say_no_version(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = "tidemark"
 
 
 @web.middleware
@@ -86,7 +108,7 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
             response.headers["Allow"] = allow
         return response
     except Exception:  # noqa: BLE001 - it is logged, and harms no other request
-        _log.exception("%s %s failed", request.method, request.path)
+        _log.exception("%s %s failed", shown(request.method), shown(request.path))
         detail = "an error in this node, which its log tells; what was ordered may have begun: ask GET /v1/region"
         return problem(500, "internal-error", detail)
 
@@ -107,8 +129,13 @@ def _time_limit(timeout_ms: int) -> Middleware:
 class HttpServer:
     """Binds an application; `start`, then `stop`."""
 
-    def __init__(self, app: web.Application, limits: HttpLimits = DEFAULT_LIMITS) -> None:
-        """Serve `app`; nothing is bound yet."""
+    def __init__(
+        self, app: web.Application, limits: HttpLimits = DEFAULT_LIMITS,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+    ) -> None:  # fmt: skip
+        """Serve `app`; nothing is bound yet. `tls`: speak TLS, and tell `on_failed` of handshakes that failed."""
+        self._tls = tls
+        self._on_failed = on_failed
         self._silence_ms = limits.keepalive_timeout_ms
         self._runner = web.AppRunner(
             app,
@@ -123,7 +150,9 @@ class HttpServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Bind and serve, and return the address; raises OSError when the port is not free."""
         await self._runner.setup()
-        site = FirstBytesSite(self._runner, host, port, self._silence_ms)
+        site = FirstBytesSite(
+            self._runner, host, port, self._silence_ms, tls=self._tls, on_failed=self._on_failed
+        )
         try:
             await site.start()
         except OSError:

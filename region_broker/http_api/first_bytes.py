@@ -14,6 +14,9 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
+from region_broker.ports.system.tls_accept import TlsServer
+
 _log: Final = logging.getLogger("tidemark.http")
 
 
@@ -62,9 +65,14 @@ class FirstBytes(asyncio.Protocol):
 class FirstBytesSite(web.BaseSite):
     """Binds one address, and looks at what each connection says first."""
 
-    def __init__(self, runner: web.BaseRunner, host: str, port: int, silence_ms: int) -> None:
-        """Nothing is bound yet."""
+    def __init__(
+        self, runner: web.BaseRunner, host: str, port: int, silence_ms: int,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+    ) -> None:  # fmt: skip
+        """Nothing is bound yet; with `tls` the first bytes are those inside of it."""
         super().__init__(runner)
+        self._tls = tls
+        self._on_failed = on_failed
         self._address = (host, port)
         self._silence_ms = silence_ms
 
@@ -72,7 +80,7 @@ class FirstBytesSite(web.BaseSite):
     def name(self) -> str:
         """The address, as aiohttp shows it."""
         host, port = self._address
-        return f"http://{host}:{port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{port}"
 
     async def start(self) -> None:
         """Bind; raises OSError when the address is not free."""
@@ -80,6 +88,14 @@ class FirstBytesSite(web.BaseSite):
         serve = self._runner.server
         assert serve is not None
         host, port = self._address
+        if self._tls is not None:
+            secured = TlsServer(
+                self._tls, lambda: FirstBytes(serve, self._silence_ms), self._on_failed
+            )
+            await secured.bind(host, port, self._backlog)
+            # aiohttp asks it for its sockets, and closes it.
+            self._server = cast("asyncio.Server", secured)
+            return
         self._server = await asyncio.get_running_loop().create_server(
             lambda: FirstBytes(serve, self._silence_ms), host, port, backlog=self._backlog
         )

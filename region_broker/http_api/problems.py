@@ -13,6 +13,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 _TITLES: Final = {
     307: "Ask elsewhere",
     400: "Bad request",
+    401: "Unknown caller",
+    403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",

@@ -3,6 +3,7 @@
 `/livez` says that the event loop turns, and nothing else: a region that may not act is alive. `/readyz` names every
 check, with the reason of each that fails.
 
+INV-HTM2  who may not see the checks is told whether the node is ready, and no more
 INV-HTM1  metrics are collected a few families at a time, and made into text by a thread: the loop goes on. A family, which is a value
           for each label, is of one moment; two of them may be of two
 Not here: what a check looks at.
@@ -10,7 +11,7 @@ Not here: what a check looks at.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from typing_extensions import override
 
+from region_broker.http_api.doors import IN_BRIEF
 from region_broker.http_api.problems import answer
 from region_broker.ports.offload import Offload
 
@@ -57,20 +59,23 @@ def add_health_routes(
     checks: Mapping[str, Check],
     registry: CollectorRegistry,
     remark: Callable[[], str],
+    *,
+    warning: str = "",
 ) -> None:
-    """Add the three routes; `remark` says what is wrong elsewhere, and does not make this node unready."""
+    """Add the three routes; `remark` says what is wrong elsewhere, `warning` what is of this node; neither makes it unready."""
 
     async def livez(_request: web.Request) -> web.Response:
         return answer({"status": "alive"})
 
-    async def readyz(_request: web.Request) -> web.Response:
+    async def readyz(request: web.Request) -> web.Response:
         reasons = {name: check() for name, check in checks.items()}
         ready = all(reason is None for reason in reasons.values())
-        body = {
-            "status": READY if ready else "not ready",
-            "checks": {name: reason or "ok" for name, reason in reasons.items()},
-            "remark": remark(),
-        }
+        body: dict[str, Any] = {"status": READY if ready else "not ready"}
+        if not request.get(IN_BRIEF, False):
+            body["checks"] = {name: reason or "ok" for name, reason in reasons.items()}
+            body["remark"] = remark()
+            if warning:
+                body["warning"] = warning
         return answer(body, 200 if ready else 503)
 
     async def metrics(_request: web.Request) -> web.Response:

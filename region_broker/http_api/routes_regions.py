@@ -25,6 +25,8 @@ import msgspec
 from aiohttp import web
 
 from region_broker.former_names import with_former_fields
+from region_broker.http_api.doors import IN_BRIEF
+from region_broker.http_api.needs import brief_region
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import answer, problem
 
@@ -58,8 +60,11 @@ class _RegionRoutes:
     def __init__(self, api: RegionApi) -> None:
         self._api = api
 
-    async def describe(self, _request: web.Request) -> web.Response:
-        return answer(with_former_fields(self._api.describe()))
+    async def describe(self, request: web.Request) -> web.Response:
+        view = self._api.describe()
+        if request.get(IN_BRIEF, False):
+            return answer(brief_region(view))
+        return answer(with_former_fields(view))
 
     async def loss_statement(self, request: web.Request) -> web.Response:
         return await self._statement(request, self._api.loss_statement)

@@ -14,7 +14,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from region_broker.http_api.app import DEFAULT_LIMITS, bounded
+from region_broker.http_api.app import DEFAULT_LIMITS, OPEN_DOORS, bounded
+from region_broker.http_api.doors import Doors
+from region_broker.http_api.needs import ANY_METHOD
 from region_broker.http_api.problems import problem
 from region_broker.http_api.routes_health import add_health_routes
 
@@ -55,14 +57,16 @@ class WaitingCollector(Collector):
             yield family
 
 
-def waiting_app(waiting: Waiting) -> web.Application:
+def waiting_app(
+    waiting: Waiting, doors: Doors = OPEN_DOORS, *, warning: str = ""
+) -> web.Application:
     """Return the application of a node that waits."""
-    app, registry = bounded(DEFAULT_LIMITS), CollectorRegistry()
+    app, registry = bounded(DEFAULT_LIMITS, doors), CollectorRegistry()
     registry.register(WaitingCollector(waiting))
-    add_health_routes(app, {"joined": waiting.reason}, registry, lambda: "")
+    add_health_routes(app, {"joined": waiting.reason}, registry, lambda: "", warning=warning)
 
     async def not_yet(_request: web.Request) -> web.StreamResponse:
         return problem(503, WAITS, waiting.reason())
 
-    app.router.add_route("*", "/{path:.*}", not_yet)
+    app.router.add_route(ANY_METHOD, "/{path:.*}", not_yet)
     return app

@@ -6,6 +6,7 @@ what cannot run, `birth` is `tidemark init`. May import: every room but `cli`.
 
 from region_broker.node.growing_node import GrowingNode
 from region_broker.node.node import Node
-from region_broker.node.storage import START_REFUSALS, NodeRefused, Ports
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import START_REFUSALS
 
 __all__ = ["START_REFUSALS", "GrowingNode", "Node", "NodeRefused", "Ports"]

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 from geo_replicator.failover import State
 from geo_replicator.failover_events import Event
 from region_broker.config.node_config import NodeConfig
-from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import Storage
 from region_broker.ports.disk import Disk
 from region_broker.security.audit.chain_files import AuditRefused, ChainFiles, Owner, owner_problem
 from region_broker.security.audit.events import AuditEvent, Kind, Outcome, present_actor

@@ -24,13 +24,8 @@ from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import RegionEpoch
 from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import split
-from region_broker.node.storage import (
-    METADATA_FILE,
-    NodeRefused,
-    Ports,
-    check_owner,
-    lock_folder,
-)
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import METADATA_FILE, check_owner, lock_folder
 from region_broker.region.folder.identity_file import read_identity, write_identity
 from region_broker.region.folder.newborn import be_born, new_identity
 from region_broker.region.peers.client import opened
@@ -90,6 +85,7 @@ async def give_birth(
 
     Raises `NodeRefused`, `IdentityDamaged`, `OSError`.
     """
+    ports = ports.secured(config)
     if config.siblings and config.region != config.initial_primary_region:
         return await _found(config, ports, no_others=no_history_elsewhere, dry_run=dry_run)
     folder = Path(config.data_dir)
@@ -254,7 +250,7 @@ async def _ask(
     try:
         async with (
             asyncio.timeout(ASK_TIMEOUT_S),
-            opened(ports.network, address, _Asker(identity)) as (_, hello),
+            opened(ports.peer_network, address, _Asker(identity)) as (_, hello),
         ):
             return _Answer(has_history=not hello.without_history, speaks=True)
     except TimeoutError:

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from idempotency.fencing import region_ordinal_of
 from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.metadata_image import MetadataImage
-from region_broker.node.storage import Ports, Storage
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import Storage
 from region_broker.partitions.cleaner import Cleaner, CleanerParts
 from region_broker.partitions.partition import Partition
 from region_broker.region.mirror.primary_side import PrimarySide

@@ -24,7 +24,6 @@ import msgspec
 from geo_replicator.folder_life import FolderIdentity, Shown
 from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
-from region_broker.config.rules import split
 from region_broker.controller.cluster.settings import ControllerSettings
 from region_broker.controller.cluster_commands import DrainNode, RegisterNode
 from region_broker.controller.cluster_nodes import WOUND_BACK
@@ -43,7 +42,8 @@ from region_broker.node.dismissal import Dismissal
 from region_broker.node.handshake import Handshake
 from region_broker.node.known_nodes import KnownNodes
 from region_broker.node.node import Node, peer_settings
-from region_broker.node.storage import Begun, NodeRefused, Ports, Storage, older_copy, prepare
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.storage import Begun, Storage, older_copy, prepare
 from region_broker.node.waiting_room import OPENS, PREPARES, REGISTERS, WaitingRoom
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
@@ -104,12 +104,12 @@ class ClusterNode:
         self._life: UUID = ports.chance.uuid()
         self._stopping = asyncio.Event()
         self._waiting = WaitingRoom(
-            config, ports.clock, lambda: self._begun,
+            config, ports, lambda: self._begun,
             lambda member: self._transport.life_of(member) is not None,
         )  # fmt: skip
         self._relay = _Relay()
         self._handshake = Handshake()
-        self.peers: Final = PeerServer(ports.network, self._handshake, peer_settings(config))
+        self.peers: Final = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
         self._known = KnownNodes(config)
         self._dismissal = Dismissal(self._known, lambda: self._begun, levels)
         self._transport: PeerTransport
@@ -128,7 +128,7 @@ class ClusterNode:
 
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
-        made = cls(config, ports, levels)
+        made = cls(config, ports.secured(config), levels)
         made._begun = begun = await Begun.open(config, ports, made._cluster_of, levels=levels)
         made._handshake.identity = lambda: begun.identity
         store = made._begun.metadata
@@ -154,7 +154,7 @@ class ClusterNode:
         )  # fmt: skip
         ports = self._ports
         self._line_parts = parts = LineParts(
-            standing=standing, network=ports.network, clock=ports.clock, chance=ports.chance,
+            standing=standing, network=ports.peer_network, clock=ports.clock, chance=ports.chance,
             address_of=self._known.address_of, watcher=self._relay,
             on_shut_out=self._dismissal.note, on_damage=self._relay.on_damage,
         )  # fmt: skip
@@ -178,14 +178,15 @@ class ClusterNode:
         metadata = self._begun.metadata
         self._line.deliver_to(metadata.group.request_handler)
         try:
-            await self._bind("peer", self.config.own_node.peer, self.peers.start)
-            await self._bind("HTTP", self.config.own_node.http, self._waiting.http.start)
+            await self._bind("peer", self.config.own_node.peer_address, self.peers.start)
+            await self._bind("HTTP", self.config.own_node.http_address, self._waiting.http.start)
             async with asyncio.TaskGroup() as tasks:
                 working = [
                     tasks.create_task(self._transport.run(), name="quorum-transport"),
                     tasks.create_task(self.controller.run(), name="controller"),
                     tasks.create_task(self.failed_callbacks.run(), name="callbacks"),
                     tasks.create_task(self._dismissal.wait(self._outdated), name="shut-out"),
+                    tasks.create_task(self._ports.speaks.run(), name="tls"),
                 ]
                 running = tasks.create_task(metadata.run(), name="metadata")
                 try:
@@ -247,9 +248,9 @@ class ClusterNode:
         await serving
 
     async def _bind(
-        self, what: str, address: str, bind: Callable[[str, int], Awaitable[object]]
+        self, what: str, address: tuple[str, int], bind: Callable[[str, int], Awaitable[object]]
     ) -> None:
-        host, port = split(address)
+        host, port = address
         try:
             await bind(self.config.listen_host or host, port)
         except OSError as error:

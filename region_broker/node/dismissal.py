@@ -11,7 +11,8 @@ from idempotency.identity import Member
 from region_broker.controller.cluster_folders import is_wound_back
 from region_broker.controller.feature_levels import told
 from region_broker.node.known_nodes import KnownNodes
-from region_broker.node.storage import Begun, NodeRefused
+from region_broker.node.node_ports import NodeRefused
+from region_broker.node.storage import Begun
 from region_broker.region.cluster.replaced_folder import Own, disbelief, farewell, replacement_of
 from region_broker.region.peers.node_protocol import (
     NEWER_LEVEL,

@@ -25,7 +25,8 @@ from region_broker.controller.metadata_store import region_in_log
 from region_broker.node.cluster_node import ClusterNode
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.node import Node
-from region_broker.node.storage import METADATA_FILE, Ports, Storage
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import METADATA_FILE, Storage
 from region_broker.wire.server import KafkaServer
 
 LOOK_MS: Final = 5
@@ -77,6 +78,7 @@ class GrowingNode:
         `until_threads_ended` returns once no thread works any more for what has ended in this process (INV-GRN2).
         Raises what is in `storage.START_REFUSALS`, and `OSError`.
         """
+        ports = ports.secured(config)
         path = Path(config.data_dir) / METADATA_FILE
         image = await asyncio.to_thread(region_in_log, path, ports.disk)
         has_elected = image is not None and image.leadership is not None

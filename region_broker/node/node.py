@@ -16,6 +16,7 @@ from typing import Final, Self
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch, LogKey
+from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
@@ -42,10 +43,13 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.audit_hooks import hear
 from region_broker.node.audit_topic import carrying
 from region_broker.node.auditing import open_trail, register_figures, step_recorder
+from region_broker.node.authorizer import compose_authorizer
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
+from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
@@ -53,13 +57,16 @@ from region_broker.node.ending import Ending, end_connections, end_requests
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
+from region_broker.node.http_doors import DoorCollector, doors_of
 from region_broker.node.leading_region import LeadingRegion, LedWith
+from region_broker.node.logins import compose_logins
 from region_broker.node.name_series import NameCollector
 from region_broker.node.node_adding import AddingParts, NodeAdding
 from region_broker.node.node_configs import NodeConfigs
+from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.replication import RegionWork, Replication
 from region_broker.node.scrubbing import OtherRegions, compose_scrubber, has_damage
-from region_broker.node.storage import NodeRefused, Ports, Storage
+from region_broker.node.storage import Storage
 from region_broker.partitions.closing import close_aside
 from region_broker.partitions.disk_room import watch_room
 from region_broker.partitions.fetch_sessions import FetchSessions
@@ -130,7 +137,7 @@ class Node:
         self.storage: Final = storage
         self.configs: Final = NodeConfigs(config, storage.metadata)
         self.metrics: Final = Metrics()
-        self._ports = ports
+        self._ports = ports = ports.secured(config)
         self._cluster = cluster
         self._kept_kafka = kafka
         self._replication: Replication | None = None
@@ -267,7 +274,9 @@ class Node:
             role=self.role,
             tidemarks=self.tidemarks,
             quarantine=storage.quarantine,
-            peers=FailoverPeers(ports.network, storage.metadata, config.region, self._addresses),
+            peers=FailoverPeers(
+                ports.peer_network, storage.metadata, config.region, self._addresses
+            ),
             folder=self._region_record or storage.folder,
             manifest=storage.partitions,
             gathering=NeverSpread()
@@ -329,7 +338,7 @@ class Node:
         return TidemarkParts(
             region=self.config.region,
             ordinal=self.config.own.ordinal,
-            network=ports.network,
+            network=ports.peer_network,
             addresses=self._addresses,
             identity=self._handshake,
             metadata=storage.metadata,
@@ -409,6 +418,8 @@ class Node:
             is_sure=self._is_sure,
             begins_to_act=self._begins_to_act,
             gave_up=self._told.gave_up,
+            logins=compose_logins(config, ports, lambda: storage.metadata.image.access),
+            authorizer=compose_authorizer(config, storage.metadata),
         )
         self._dispatcher = Dispatcher(services, all_apis())
         self.kafka = kept or KafkaServer(
@@ -422,13 +433,15 @@ class Node:
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
+        quotas = ClientQuotas(services, self.kafka, ports.clock)
+        self.metrics.registry.register(quotas)
+        storage.metadata.follow(quotas.take)
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
-            self.peers = PeerServer(ports.network, self._handshake, peer_settings(config))
+            self.peers = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
         else:
             self.peers = self._cluster.peers
-        self.peers.audit = storage.metadata.audit
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self._admit
@@ -455,7 +468,7 @@ class Node:
         """Return what carries requests to the primary region, or to who leads this one by `route`."""
         ports = self._ports
         return PeerForwarder(
-            ports.network, self._handshake, self._addresses, ports.clock, origin=origin,
+            ports.peer_network, self._handshake, self._addresses, ports.clock, origin=origin,
             leader_route=route,
         )  # fmt: skip
 
@@ -514,6 +527,7 @@ class Node:
 
     def _compose_http(self) -> None:
         storage = self.storage
+        self.doors = doors_of(self.config, self._ports, lambda: storage.metadata.image.access)
         self._app = app = make_app(
             RegionService(
                 self.failover,
@@ -527,6 +541,7 @@ class Node:
                         self._told.image,
                         _placed(self.config),
                         self._addresses,
+                        scheme=self._ports.speaks.http_scheme,
                     ),
                     view=lambda: None if self.operating is None else self.operating.view,
                     why_silent=self._why_silent_text,
@@ -543,9 +558,17 @@ class Node:
                 "damage": self.scrubber.problem,
             },
             self.metrics.registry,
+            doors=self.doors,
+            warning=warning_of(self.config),
             audit=storage.metadata.audit,
         )
-        register_figures(storage.metadata.audit, self.metrics.registry)
+        trail = storage.metadata.audit
+        register_figures(trail, self.metrics.registry)
+        hear(
+            trail, self._services, self.doors,
+            kafka=self.kafka, peers=self.peers, failed=self._ports.speaks.failed,
+        )  # fmt: skip
+        self.metrics.registry.register(DoorCollector(self.config, self.doors))
         self.metrics.registry.register(
             NodeCollector(
                 GaugeSources(
@@ -569,7 +592,12 @@ class Node:
             services=self._services,
             catch_up=CatchUpRates() if self._cluster is None else self._cluster.catch_up,
         )  # fmt: skip
-        verdicts = VerdictService(storage.partitions, storage.metadata, self.role)
+        verdicts = VerdictService(
+            storage.partitions,
+            storage.metadata,
+            self.role,
+            http_scheme=self._ports.speaks.http_scheme,
+        )
         add_feature_routes(app, self.features)
         self.adding = NodeAdding(
             AddingParts(
@@ -585,7 +613,10 @@ class Node:
             storage.partitions, self.transactions.admin, verdicts, self.marker_ends.end_of
         )
         add_abort_routes(app, verdicts, self._desk)
-        self.http = HttpServer(app)
+        self.http = HttpServer(
+            app, tls=self._ports.speaks.http, on_failed=self._ports.speaks.failed.on_port("http")
+        )
+        self._ports.speaks.register(self.metrics.registry)
 
     def _cluster_checks(self) -> dict[str, Check]:
         """Return what is looked at in a region of several nodes besides."""
@@ -613,6 +644,7 @@ class Node:
                 readers=replication.readers.counts,
                 damage=self.scrubber.problem,
                 waiting=lambda: replication.copying_anew.waiting,
+                http_scheme=self._ports.speaks.http_scheme,
                 spread_waits=replication.spread_keeper.waits_for,
             )
         )
@@ -698,6 +730,7 @@ class Node:
                         ("ledger-images", self.ledger_images.run()),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
+                        ("tls", self._ports.speaks.run()),
                         ("loop-lag", LoopWatch(self._ports.clock, self.metrics.loop_lag_s).run()),
                     )
                 ]
@@ -742,11 +775,15 @@ class Node:
 
     async def _bind(self) -> None:
         own = self.config.own_node
-        for what, address, bind in (
-            *([] if self._kept_kafka is not None else [("Kafka", own.kafka, self.kafka.start)]),
-            *([] if self._cluster is not None else [("peer", own.peer, self.peers.start)]),
-            ("HTTP", own.http, self.http.start),
-        ):
+        binds: list[tuple[str, str, Callable[[str, int], Awaitable[object]]]] = [
+            ("HTTP", own.http, self.http.start)
+        ]
+        if self._cluster is None:
+            binds.insert(0, ("peer", own.peer, self.peers.start))
+        if self._kept_kafka is None:
+            bind_kafka = partial(self._ports.speaks.bind_kafka, self.kafka)
+            binds.insert(0, ("Kafka", own.kafka, bind_kafka))
+        for what, address, bind in binds:
             host, port = split(address)
             try:
                 await bind(self.config.listen_host or host, port)

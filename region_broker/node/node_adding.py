@@ -31,7 +31,8 @@ from region_broker.controller.feature_levels import allows, refused_as_unknown
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.refusals import CommandRefused
 from region_broker.http_api.routes_cluster import AddNodeBody
-from region_broker.node.storage import Ports, Storage
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import Storage
 from region_broker.region.cluster.cluster_orders import NO_QUORUM, WITHOUT_QUORUM
 from region_broker.region.cluster.standing import NodeStanding
 from region_broker.region.peers.node_client import NodeClient
@@ -117,7 +118,7 @@ class NodeAdding:
     async def _look(self, node: RegionNode, *, unreached: bool) -> None:
         """Return if the new node's machine is there, and nothing, or that very node, listens there; raises `CommandRefused`."""
         try:
-            client = await NodeClient.connect(self._parts.ports.network, split(node.peer))
+            client = await NodeClient.connect(self._parts.ports.peer_network, split(node.peer))
         except PeerUnreachable as error:
             if unreached or _nobody_listens(error.__cause__):
                 return

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from region_broker.node.cleaning import OwnThread
 from region_broker.node.cluster_parts import ClusterParts
-from region_broker.node.storage import Ports, Storage
+from region_broker.node.node_ports import Ports
+from region_broker.node.storage import Storage
 from region_broker.partitions.mending import MenderParts, RangeSource
 from region_broker.partitions.pace import Pace
 from region_broker.partitions.scrubber import Scrubber

@@ -22,6 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from geo_replicator.folder_life import FolderIdentity
+from region_broker.config.exposure import exposure_problems, warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.relations import PORTS
 from region_broker.config.rules import Problem, split
@@ -29,10 +30,11 @@ from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
 from region_broker.node.auditing import keeps_trail, trail_problem
+from region_broker.node.logins import login_problems
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
     METADATA_FILE,
-    NodeRefused,
-    Ports,
     check_owner,
     contradictions,
     is_in_use,
@@ -40,8 +42,10 @@ from region_broker.node.storage import (
 )
 from region_broker.ports.network import ByteStream, Network
 from region_broker.ports.system.dialled_ports import is_dialled
+from region_broker.ports.system.watched_file import WatchedFile
 from region_broker.region.failover.journal import JournalDamaged
 from region_broker.region.folder.identity_file import IdentityDamaged, read_identity
+from region_broker.security.http_tokens import FILE_BYTES_MAX, TokensUnusable, rows_of
 
 _DIALLED: Final = (
     "this machine gives this port to connections, too (net.ipv4.ip_local_port_range), which keep it for a minute after their end, so"
@@ -66,14 +70,23 @@ class Findings:
 async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     """Return everything that would refuse a start now."""
     folder = Path(config.data_dir)
+    if exposed := exposure_problems(config):  # nothing of such a node is tried
+        return Findings(exposed)
     try:
         found = Findings(in_use=is_in_use(folder))
     except OSError as error:
         return Findings([_unusable(config, folder, error)])
+    spoken = await asyncio.to_thread(lambda: tls_problems(config, ports.network, ports.clock))
+    found.problems += spoken[0]
+    found.remarks += spoken[1]
+    if warning := warning_of(config):
+        found.remarks.append(warning)
+    found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     if found.in_use:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found
     found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
+    found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
     found.unborn = not found.problems and await asyncio.to_thread(_is_unborn, folder, ports)
     for key in PORTS:
         problem = await _port_problem(config, key, ports.network)
@@ -82,6 +95,21 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         elif is_dialled(split(getattr(config.own_node, key))[1]):
             found.remarks.append(f"{key} = {getattr(config.own_node, key)!r}: {_DIALLED}")
     return found
+
+
+def _token_problems(config: NodeConfig) -> Iterator[Problem]:
+    """Yield where the file of tokens cannot be used: it would let nobody in."""
+    path = config.http_tokens_file
+    if not path:
+        return
+    try:
+        rows_of(WatchedFile(Path(path), FILE_BYTES_MAX).look() or b"")
+    except (TokensUnusable, OSError) as error:
+        why = str(error) if isinstance(error, TokensUnusable) else error.strerror or "OSError"
+        yield Problem(
+            f"http_tokens_file = {path!r}", f"cannot be used ({why})",
+            f"a file that `tidemark token create NAME --role admin --file {path}` writes, and this node may read",
+        )  # fmt: skip
 
 
 def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:

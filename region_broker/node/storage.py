@@ -29,12 +29,11 @@ import msgspec
 from geo_replicator.folder_life import FolderIdentity, birth_of_older_folder
 from geo_replicator.reconciliation.segments.sidecar_names import sidecar_path
 from idempotency import fencing
-from idempotency.ports import Chance, Clock
 from region_broker.config.changeable import Counting, counting
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.controller.feature_levels import SUPPORTED
-from region_broker.controller.image_database import ConnectSqlite, MetadataUnreadable
+from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_commands import (
     CommandRefused,
     CountNodeStart,
@@ -69,9 +68,9 @@ from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
-from region_broker.ports.network import Network
 from region_broker.region.failover.journal import FailoverJournal, JournalDamaged
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.folder.identity_file import (
@@ -95,25 +94,10 @@ _QUARANTINE_FOLDER: Final = "quarantine"
 _JOURNAL_FILE: Final = "failover.journal"
 
 
-class NodeRefused(Exception):
-    """The node cannot start; the text says why and what to do."""
-
-
 START_REFUSALS: Final = (
     NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged,
 )  # fmt: skip
 """What an opening raises where the folder may not be used as it is: each says in its text why, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The four ports. `connect_sqlite` is SQLite's own way to the disk; None for that of the machine."""
-
-    clock: Clock
-    chance: Chance
-    disk: Disk
-    network: Network
-    connect_sqlite: ConnectSqlite | None = None
 
 
 @dataclass(slots=True)

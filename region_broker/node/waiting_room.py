@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from idempotency.identity import Member
-from idempotency.ports import Clock
+from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.waiting import Waiting, waiting_app
+from region_broker.node.http_doors import doors_of
+from region_broker.node.node_ports import Ports
 from region_broker.node.storage import Begun
 
 TOLD_EACH_MS: Final = 10_000
@@ -28,11 +30,11 @@ class WaitingRoom:
     """`http` is bound while the node waits; `stage` says what it does once somebody leads the quorum."""
 
     def __init__(
-        self, config: NodeConfig, clock: Clock, begun: Callable[[], Begun], hears: Callable[[Member], bool]
+        self, config: NodeConfig, ports: Ports, begun: Callable[[], Begun], hears: Callable[[Member], bool]
     ) -> None:  # fmt: skip
         """`hears`: whether a member's connection to here stands."""
         self._config = config
-        self._clock = clock
+        self._clock = clock = ports.clock
         self._begun = begun
         self._hears = hears
         self._began_ms = clock.monotonic_ms()
@@ -40,7 +42,12 @@ class WaitingRoom:
         waiting = Waiting(
             region=config.region, reason=self.reason, without_leader_ms=self._without_leader_ms
         )
-        self.http: Final = HttpServer(waiting_app(waiting))
+        doors = doors_of(config, ports, lambda: begun().metadata.image.access)
+        self.http: Final = HttpServer(
+            waiting_app(waiting, doors, warning=warning_of(config)),
+            tls=ports.speaks.http,
+            on_failed=ports.speaks.failed.on_port("http"),
+        )
 
     async def tell(self) -> None:
         """Tell the log again and again, until cancelled."""

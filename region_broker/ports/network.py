@@ -1,15 +1,18 @@
 """The network port: byte streams in and out, and the real one on asyncio.
 
 INV-PN5  what serving one connection raises ends the listener, and is told at once, however long other peers stay
+INV-PN6  with TLS a stream is handed over after its handshake only, and what others do before or in theirs harms nobody else's
 Bytes arrive in the order written, whole or not at all up to the moment of failure. A reader that is not asked for bytes
 holds at most about READ_AHEAD_BYTES: then the socket is left unread and TCP pushes back on the peer. `drain` returns
 only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises. An error of the peer or of the network is an
 OSError; a closed peer is b"" from `read`, False from `feed`.
-Not here: frames (`wire.framing`), what a connection means (`wire.connection`), TLS (a later issue).
+With TLS a peer that closes for writing has closed: TLS knows no half of it.
+Not here: frames (`wire.framing`), what a connection means (`wire.connection`), which certificates count (`security`).
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeAlias
+from ssl import SSLContext
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 READ_AHEAD_BYTES: Final = 256 * 1024
 WRITE_HIGH_WATER_BYTES: Final = 1024 * 1024
@@ -23,6 +26,11 @@ class ByteStream(Protocol):
     @property
     def peer(self) -> str:
         """Return ``host:port`` of the other side, for logs."""
+        ...
+
+    @property
+    def certificate(self) -> bytes | None:
+        """Return the certificate that the other side proved to have (DER), None without TLS or where it showed none."""
         ...
 
     @property
@@ -95,13 +103,52 @@ class Listener(Protocol):
         ...
 
 
+class TlsContexts(Protocol):
+    """What one side of TLS goes by; each new connection asks for the newest."""
+
+    def context(self) -> SSLContext:
+        """Return the context for a connection that begins now."""
+        ...
+
+
+class FailedHandshake(NamedTuple):
+    """A connection that came to nothing: of whom, a word for metrics (of a fixed set), and a text for people."""
+
+    peer: str
+    reason: str
+    text: str
+
+
+OnFailedHandshake: TypeAlias = Callable[[FailedHandshake], None]
+
+
+def unheard(_failed: FailedHandshake) -> None:
+    """Take no note of a handshake that failed."""
+
+
 class Network(Protocol):
     """Where streams come from."""
 
-    async def listen(self, host: str, port: int, on_connection: OnConnection) -> Listener:
-        """Bind `host`:`port` (0: any free port); OSError when that fails (port in use, no right)."""
+    async def listen(
+        self, host: str, port: int, on_connection: OnConnection,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+    ) -> Listener:  # fmt: skip
+        """Bind `host`:`port` (0: any free port); OSError when that fails (port in use, no right).
+
+        `tls`: speak TLS as its server. `on_failed` is told of each handshake that failed, in the step in which it does.
+        """
         ...
 
-    async def connect(self, host: str, port: int) -> ByteStream:
-        """Open a connection; OSError when the peer cannot be reached."""
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: TlsContexts | None = None,
+        server_name: str | None = None,
+    ) -> ByteStream:
+        """Open a connection; OSError when the peer cannot be reached, or with `tls` is not who it should be.
+
+        `server_name`: whose certificate is expected where the contexts look at names; None: that of `host`.
+        """
         ...

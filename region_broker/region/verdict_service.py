@@ -69,13 +69,14 @@ class VerdictService:
 
     def __init__(
         self, partitions: PartitionTable, metadata: MetadataSide, region: RegionView,
-        *, scan_bytes_max: int = SCAN_BYTES_MAX,
+        *, scan_bytes_max: int = SCAN_BYTES_MAX, http_scheme: str = "http",
     ) -> None:  # fmt: skip
         """Read from `partitions` while `region` acts."""
         self._partitions = partitions
         self._metadata = metadata
         self._region = region
         self._scan_bytes_max = scan_bytes_max
+        self._http_scheme = http_scheme
 
     @property
     def refusal(self) -> type[VerdictRefused]:
@@ -98,7 +99,7 @@ class VerdictService:
             f"ask the primary region, {acting} as far as is known here"
             f" ({self._region.reason_not_acting})",
             region=acting,
-            url=f"http://{place.http_host}:{place.http_port}",
+            url=f"{self._http_scheme}://{place.http_host}:{place.http_port}",
         )
 
     async def verdict(

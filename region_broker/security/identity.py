@@ -33,6 +33,12 @@ class Identity(msgspec.Struct, frozen=True):
         return self.principal == ANONYMOUS_PRINCIPAL
 
 
+def host_of(address: str) -> str:
+    """Return the IP address of `address:port`, as ACLs name it: without brackets, and an IPv4 one that came over IPv6 as what it is."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
 def user(name: str) -> str:
     """Return the principal of a user."""
     return f"{USER_TYPE}:{name}"

@@ -22,6 +22,7 @@ from region_broker.limits import (
     REQUEST_BYTES_MAX,
 )
 from region_broker.ports.network import Buffer
+from region_broker.security.quotas.throttles import Meter
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
@@ -72,7 +73,8 @@ class Peer:
 class Incoming(msgspec.Struct, eq=False):
     """One request: the whole frame (header and body), and the three numbers every header begins with.
 
-    `on_hand_back(bytes)` is called when the frame is given back before the answer.
+    `on_hand_back(bytes)` is called when the frame is given back before the answer. `meter`: what it is charged by, None where there are
+    no quotas; `throttle_ms`: for how long its connection is to be left unread after it (both set by the dispatcher).
     """
 
     peer: Peer
@@ -81,6 +83,8 @@ class Incoming(msgspec.Struct, eq=False):
     version: int
     correlation_id: int
     on_hand_back: Callable[[int], None] | None = None
+    meter: Meter | None = None
+    throttle_ms: int = 0
 
     def hand_back(self) -> None:
         """Give the frame back, but for its beginning, which logs name it by: nobody may read its body any more."""
@@ -128,6 +132,10 @@ class Connection:
         self._in_flight_bytes = 0
         self._answer_bytes = 0
         self._fetches = 0
+
+    def allow_frames(self, max_bytes: int) -> None:
+        """Take requests of that size from now on."""
+        self._frames.allow(max_bytes)
 
     @property
     def mid_frame(self) -> bool:

@@ -2,11 +2,13 @@
 
 INV-CN1  an address opens CONNECTION_BURST_S times its rate at once, then as many a second as the rate says, whatever
          it did before
+INV-CN3  where a quota says how many connections an address may open, a whole number, that counts in place of the node's own rate
 INV-CN2  what is remembered of addresses is bounded: one that may open a full burst again is forgotten
 Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.memory_budget`).
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
@@ -50,6 +52,8 @@ class Admission:
     def __init__(self, caps: ConnectionCaps) -> None:
         """Admit within `caps`, which may be changed at any time: who is in stays."""
         self.caps = caps
+        self.rate_of: Callable[[str], float | None] | None = None
+        """What a quota says of an address; None where there are no such quotas."""
         self._open: Counter[str] = Counter()
         self._open_count = 0
         self._due_us: dict[str, int] = {}  # when an address may open a full burst again
@@ -78,10 +82,12 @@ class Admission:
             del self._open[address]
 
     def _takes_token(self, address: str, now_ms: int) -> bool:
-        if not self.caps.rate:
+        quota = None if self.rate_of is None else self.rate_of(address)
+        rate = self.caps.rate if quota is None else quota
+        if not rate:
             return True
         now_us = now_ms * 1_000
-        due_us = max(self._due_us.get(address, 0), now_us) + 1_000_000 // self.caps.rate
+        due_us = max(self._due_us.get(address, 0), now_us) + int(1_000_000 // rate)
         if due_us - now_us > limits.CONNECTION_BURST_S * 1_000_000:
             return False
         if len(self._due_us) >= limits.CONNECTIONS_MAX:

@@ -6,11 +6,12 @@ each of them.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from region_broker.security.identity import ANONYMOUS, Identity
+from region_broker.security.sasl.login import Login
 
 
 class Hop(IntEnum):
@@ -30,6 +31,21 @@ class ConnectionState:
 
     identity: Identity = ANONYMOUS
     """Whom the connection speaks for (INV-SID1): set by whoever accepted it, or by what proved it (SASL); read by whoever authorizes."""
+    must_log_in: bool = False
+    """Nothing but a login is served now (INV-LGI1): set by whoever accepted the connection, cleared by its login, and set again where
+    its session ends (SASL)."""
+    must_log_in_since_ms: int = 0
+    """Since when, by the monotonic clock (SASL; the server cuts off who takes too long)."""
+    is_encrypted: bool = False
+    """Set by whoever accepted the connection: whether others can hear what is said on it (SASL)."""
+    login: Login = field(default_factory=Login)
+    """How far it is with its login (SASL)."""
+    on_first_login: Callable[[], None] = lambda: None
+    """Called once it has logged in (the server: requests may be larger from then on)."""
+    listener: str = ""
+    """By which listener the connection came; "" where another node forwards for it."""
+    met_at: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """Where this client meets nodes that others meet elsewhere (INV-LST2): set at accept, read by what tells clients of nodes."""
     hop: Hop = Hop.CLIENT
     """Set by whoever accepted the connection, and read by the forwarder."""
     starts: asyncio.Lock | None = None

@@ -57,6 +57,11 @@ class FrameReader:
         self._frame_bytes = -1  # length of the frame being collected, -1: not known yet
         self._max_bytes = max_bytes
 
+    def allow(self, max_bytes: int) -> None:
+        """Refuse frames of more than `max_bytes` from now on."""
+        assert max_bytes < _HTTP_LENGTH_MIN, max_bytes
+        self._max_bytes = max_bytes
+
     @property
     def mid_frame(self) -> bool:
         """Return whether bytes of an incomplete frame are held (for the frame time-out)."""

@@ -9,6 +9,8 @@ INV-WS3  whatever one connection does, the others go on; only an AssertionError 
         end the process
 INV-WS4  only a waiting Fetch is given up when its peer has gone: every other handler runs to its end
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
+INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
+         sent at once, and nobody else waits
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -25,6 +27,8 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
 from region_broker.wire.connection import (
     FETCH_KEY,
     Connection,
@@ -36,6 +40,7 @@ from region_broker.wire.connection import (
 from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
+from region_broker.wire.listening import BY_TLS, PLAIN, Listening, NoIdentity
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from region_broker.wire.request_trace import Trace, trace_of
 
@@ -57,10 +62,11 @@ class CloseConnection(Exception):
     `answer`, where there is one, is sent before.
     """
 
-    def __init__(self, reason: str, *, answer: Buffer | None = None) -> None:
-        """Close for `reason`, after `answer`."""
+    def __init__(self, reason: str, *, answer: Buffer | None = None, is_told: bool = False) -> None:
+        """Close for `reason`, after `answer`; `is_told`: whoever raises this has told the log, or left it out on purpose."""
         super().__init__(reason)
         self.answer = answer
+        self.is_told = is_told
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +83,21 @@ class _Link:
     writing_since_ms: int = -1
     held_back: bool = False  # left unread for want of memory
     closing: bool = False
+    muted_until_ms: int = 0
+    mute: asyncio.TimerHandle | None = None  # while it is throttled (INV-WS9)
     unstarted: int = 0  # requests whose task has not begun
     owed: int = 0  # requests that were begun directly and are not answered
     flush_due: bool = False
     settled: asyncio.Event | None = None  # wakes who waits for the two
     group: asyncio.TaskGroup | None = None
     reader: asyncio.Task[None] | None = None
+
+    async def until_settled(self) -> None:
+        """Wait until all that was begun directly is answered and on its way."""
+        self.settled = asyncio.Event()
+        while self.owed or self.flush_due:
+            self.settled.clear()
+            await self.settled.wait()
 
     def stop_reading(self) -> None:
         """Start no more requests; a Fetch that waits is given up (INV-WS4)."""
@@ -93,6 +108,8 @@ class _Link:
             task.cancel()
         for waiting in tuple(self.core.peer.waiting):
             waiting.give_up()
+        if self.mute is not None:
+            self.mute.cancel()
 
     def shut(self) -> None:
         """Stop serving this connection: send what is queued, close."""
@@ -101,7 +118,7 @@ class _Link:
 
 
 class KafkaServer:
-    """Serves one listening address: `await start()`, then `await run()` inside a task group."""
+    """Serves its listening addresses: `await start()` for each, then `await run()` inside a task group."""
 
     def __init__(  # noqa: PLR0913 - the rest by keyword
         self,
@@ -122,15 +139,18 @@ class KafkaServer:
         self._clock = clock
         self._answer = answer
         self._begin = begin
+        self._charge: Callable[[Incoming], None] | None = None
         self._flushes: list[_Link] = []
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
         self._memory = memory or MemoryBudget()
+        self.on_certificate: Callable[[Identity, str], None] = lambda _who, _refused: None
+        """Told whom a client certificate proved, or why it proved nobody; set where there is an audit trail."""
         self._numbering = Numbering()
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._links: dict[_Link, None] = {}  # in the order they came
-        self._waiting: list[ByteStream] = []
+        self._waiting: list[tuple[Listening, ByteStream]] = []
         self._group: asyncio.TaskGroup | None = None
         self._stop = asyncio.Event()
         self._closed_one = asyncio.Event()
@@ -141,16 +161,36 @@ class KafkaServer:
         """Let no more than that in from one address, from now on; 0 for `rate`: any number. Who is in stays."""
         self._admission.caps = self._admission.caps.for_addresses(per_address, rate)
 
-    async def start(self, host: str, port: int) -> None:
-        """Bind; OSError when the port is in use. Connections wait until `run` is running."""
-        assert self._listener is None, "a server is started once"
-        self._listener = await self._network.listen(host, port, self._accept)
+    def limit_by(
+        self,
+        rate_of: Callable[[str], float | None] | None,
+        charge: Callable[[Incoming], None] | None,
+    ) -> None:
+        """Go by quotas: `rate_of` says how many connections a second an address may open, None where it has no quota.
+
+        `charge` is called as a request comes, before the next one of its connection is begun, and may throttle it. None: there are no such
+        quotas.
+        """
+        self._admission.rate_of = rate_of
+        self._charge = charge
+
+    async def start(self, host: str, port: int, listening: Listening = PLAIN) -> None:
+        """Bind one more address; OSError when the port is in use. Connections wait until `run` is running."""
+        listener = await self._network.listen(
+            host, port, partial(self._accept, listening), tls=listening.tls, on_failed=listening.on_failed,
+        )  # fmt: skip
+        self._listeners.append(listener)
 
     @property
     def port(self) -> int:
-        """Return the port bound to."""
-        assert self._listener is not None, "the server was not started"
-        return self._listener.port
+        """Return the port bound to, of the first address."""
+        return self.ports[0]
+
+    @property
+    def ports(self) -> list[int]:
+        """Return the ports bound to, in the order they were started."""
+        assert self._listeners, "the server was not started"
+        return [listener.port for listener in self._listeners]
 
     @property
     def connection_count(self) -> int:
@@ -202,20 +242,20 @@ class KafkaServer:
     def close(self) -> None:
         """Accept nothing more, read nothing more; `run` ends when what is being served is answered."""
         self._stop.set()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for link in self._links:
             link.stop_reading()
 
     async def run(self) -> None:
         """Serve until `close`; raises only for a bug of ours (INV-WS3)."""
-        assert self._listener is not None, "start() comes before run()"
+        assert self._listeners, "start() comes before run()"
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 sweeper = group.create_task(self._sweep())
-                for stream in self._waiting:
-                    group.create_task(self._serve(stream))
+                for listening, stream in self._waiting:
+                    group.create_task(self._serve(listening, stream))
                 self._waiting.clear()
                 await self._stop.wait()
                 await self.wait_connections(0)
@@ -223,15 +263,16 @@ class KafkaServer:
         finally:
             self._group = None
             self._stop.set()
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()
 
-    async def _accept(self, stream: ByteStream) -> None:
+    async def _accept(self, listening: Listening, stream: ByteStream) -> None:
         if self._stop.is_set():
             stream.close()
         elif self._group is None:
-            self._waiting.append(stream)
+            self._waiting.append((listening, stream))
         else:
-            serving = self._serve(stream)
+            serving = self._serve(listening, stream)
             try:
                 self._group.create_task(serving)
             except (
@@ -240,7 +281,7 @@ class KafkaServer:
                 serving.close()
                 stream.abort()
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def _serve(self, listening: Listening, stream: ByteStream) -> None:
         if self._stop.is_set():  # accepted before that, and served first now (INV-WS7)
             stream.abort()
             return
@@ -250,11 +291,25 @@ class KafkaServer:
             self._note_refused(stream, address, refused)
             stream.abort()
             return
-        peer = Peer(self._numbering.next(), stream.peer, self._numbering)
+        try:
+            state = listening.state_of(stream)
+        except NoIdentity as error:
+            self._admission.left(address)
+            self._metrics.connections_refused.labels("no_principal").inc()
+            logger.warning("refused %s: its certificate names nobody: %s", stream.peer, error)
+            nobody = Identity(ANONYMOUS_PRINCIPAL, address, BY_TLS)
+            self.on_certificate(nobody, "its certificate names nobody")
+            stream.abort()
+            return
+        if state.identity.mechanism == BY_TLS:
+            self.on_certificate(state.identity, "")
+        peer = Peer(self._numbering.next(), stream.peer, self._numbering, state)
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()
         )
         link.core.on_hand_back = partial(self._note_held, link)
+        if state.must_log_in:
+            self._wait_for_login(link)
         self._links[link] = None
         self._metrics.connections.set(len(self._links))
         try:
@@ -262,7 +317,7 @@ class KafkaServer:
                 link.group = group
                 link.reader = group.create_task(self._read_requests(link, group))
                 await asyncio.wait((link.reader,))
-                await self._until_settled(link)
+                await link.until_settled()
             link.writing_since_ms = self._clock.monotonic_ms()  # the sweeper watches the rest
             stream.close()
             await stream.wait_closed()
@@ -277,13 +332,12 @@ class KafkaServer:
             self._metrics.connections.set(len(self._links))
             self._closed_one.set()
 
-    @staticmethod
-    async def _until_settled(link: _Link) -> None:
-        """Wait until all that was begun directly is answered and on its way."""
-        link.settled = asyncio.Event()
-        while link.owed or link.flush_due:
-            link.settled.clear()
-            await link.settled.wait()
+    def _wait_for_login(self, link: _Link) -> None:
+        """Take small requests only, until the login (INV-LGI1)."""
+        core, state = link.core, link.core.peer.state
+        state.must_log_in_since_ms = self._clock.monotonic_ms()
+        core.allow_frames(FRAME_BYTES_MAX)
+        state.on_first_login = partial(core.allow_frames, limits.REQUEST_BYTES_MAX)
 
     def _note_refused(self, stream: ByteStream, address: str, refused: Refused) -> None:
         self._metrics.connections_refused.labels(refused.value).inc()
@@ -305,7 +359,7 @@ class KafkaServer:
         try:
             while not link.closing:
                 self._start_requests(link, group)
-                if link.core.stalled or self._is_held:
+                if link.core.stalled or self._is_held or link.mute is not None:
                     link.wake.clear()
                     await link.wake.wait()
                     continue
@@ -327,6 +381,10 @@ class KafkaServer:
     def _start_requests(self, link: _Link, group: asyncio.TaskGroup) -> None:
         while self._may_begin(link) and (slot := link.core.next_request()) is not None:
             link.frame_since_ms = -1
+            if self._charge is not None:
+                self._charge(slot.incoming)
+                if slot.incoming.throttle_ms:
+                    self._mute(link, slot.incoming.throttle_ms)
             if not link.unstarted and self._begin_directly(link, slot):
                 continue
             link.unstarted += 1
@@ -336,7 +394,24 @@ class KafkaServer:
                 task.add_done_callback(link.fetches.discard)
 
     def _may_begin(self, link: _Link) -> bool:
-        return not (link.closing or self._is_held)
+        return not (link.closing or self._is_held or link.mute is not None)
+
+    def _mute(self, link: _Link, throttle_ms: int) -> None:
+        """Leave a connection unread for that time from now on (INV-WS9)."""
+        until_ms = self._clock.monotonic_ms() + throttle_ms
+        if link.closing or until_ms <= link.muted_until_ms:
+            return
+        if link.mute is not None:
+            link.mute.cancel()
+        link.muted_until_ms = until_ms
+        loop = asyncio.get_running_loop()
+        link.mute = loop.call_later(throttle_ms / 1_000, self._unmute, link)
+
+    def _unmute(self, link: _Link) -> None:
+        link.mute = None
+        link.frame_since_ms = -1  # its time begins anew
+        link.last_activity_ms = self._clock.monotonic_ms()
+        link.wake.set()
 
     def _begin_directly(self, link: _Link, slot: Slot) -> bool:
         """Begin a request without a task; False if it needs one."""
@@ -455,6 +530,8 @@ class KafkaServer:
     def _finish(self, link: _Link, slot: Slot, answer: Buffer | None) -> None:
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
+        if slot.incoming.throttle_ms:
+            self._mute(link, slot.incoming.throttle_ms)
         if self._is_held:
             self._answered.set()
 
@@ -499,7 +576,9 @@ class KafkaServer:
     def _refuse(self, link: _Link, reason: str, error: Exception, trace: Trace) -> None:
         self._metrics.connections_refused.labels(reason).inc()
         address = link.core.peer.address
-        logger.warning("closing the connection of %s: %s", address, error, extra=trace)
+        is_told = isinstance(error, CloseConnection) and error.is_told
+        level = logging.DEBUG if is_told else logging.WARNING
+        logger.log(level, "closing the connection of %s: %s", address, error, extra=trace)
 
     async def _sweep(self) -> None:
         """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-WS2)."""
@@ -540,7 +619,10 @@ def _overdue(link: _Link, now_ms: int, *, pressed: bool) -> str | None:
     silent = unfinished and link.share.counted_bytes and not link.stream.unread_bytes
     if pressed and silent and link.last_activity_ms < now_ms - limits.PRESSED_TIMEOUT_MS:
         return f"it sent no more of a request for {limits.PRESSED_TIMEOUT_MS} ms while memory was scarce"
-    if link.held_back:
+    state = link.core.peer.state
+    if state.must_log_in and state.must_log_in_since_ms < now_ms - LOGIN_TIMEOUT_MS:
+        return f"it did not log in within {LOGIN_TIMEOUT_MS} ms"
+    if link.held_back or link.mute is not None:
         return None
     if 0 <= link.frame_since_ms < now_ms - limits.FRAME_TIMEOUT_MS:
         return f"a request was not complete after {limits.FRAME_TIMEOUT_MS} ms"

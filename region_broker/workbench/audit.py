@@ -15,6 +15,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from region_broker.workbench.credentials import kafka_login
 from region_broker.workbench.dataset import Transfer
 from region_broker.workbench.workload import (
     ACCOUNT_PARTITIONS,
@@ -85,7 +86,7 @@ def is_of_moved_leader(error: KafkaError) -> bool:
 def read_accounts(bootstrap: str) -> list[Entry]:
     """Read the accounts' topic from its beginning to its end, committed records only."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "demo-audit", "log_level": 0,
+        {"bootstrap.servers": bootstrap, **kafka_login(), "group.id": "demo-audit", "log_level": 0,
          "isolation.level": "read_committed", "enable.auto.commit": False,
          "enable.partition.eof": True, "auto.offset.reset": "earliest"}
     )  # fmt: skip

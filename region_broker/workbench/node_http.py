@@ -1,5 +1,7 @@
 """Asks one node over its HTTP API: every request ends within its time-out, and an answer is bounded in size.
 
+INV-WNH1  who asks is said as `workbench.credentials` has it, to https addresses and to this machine only (INV-LGN2)
+
 http.client rather than aiohttp: a command must start within 150 ms.
 Not here: which node to ask (`cli.region_client`), verdicts for applications (`client.verdicts`).
 """
@@ -10,13 +12,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from region_broker.security.login import LoginRefused
+from region_broker.workbench.credentials import presented
+
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 _REDIRECT: Final = 307
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class BadUrl(Exception):
-    """An address that is not http://host:port."""
+    """An address that is not http://host:port or https://host:port."""
 
 
 class ApiError(Exception):
@@ -38,15 +44,26 @@ def urls_of(text: str) -> list[str]:
     return urls
 
 
-def _split(url: str) -> tuple[str, int]:
+def _split(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port; raises `BadUrl`, which shows no user and password that stand in the address."""
     parts = urlsplit(url)
+    told = repr(url) if "@" not in url else "an address with '@'"
     try:
         port = parts.port
     except ValueError as error:
-        raise BadUrl(f"{url!r} is not http://host:port ({error})") from error
-    if parts.scheme != "http" or parts.hostname is None:
-        raise BadUrl(f"{url!r} is not http://host:port")
-    return parts.hostname, port or 80
+        raise BadUrl(f"{told} is not http://host:port or https://host:port") from error
+    if parts.scheme not in _PORTS or parts.hostname is None or "@" in url:
+        raise BadUrl(f"{told} is not http://host:port or https://host:port")
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+
+
+def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
+    scheme, host, port = _split(url)
+    if scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+    return http.client.HTTPSConnection(
+        host, port, timeout=timeout_s, context=presented().ssl_context()
+    )
 
 
 def request(
@@ -67,12 +84,15 @@ def metrics_text(url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
 def _exchange(
     url: str, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
 ) -> tuple[int, bytes]:
-    host, port = _split(url)
-    connection = http.client.HTTPConnection(host, port, timeout=min(timeout_s, CONNECT_TIMEOUT_S))
+    try:
+        said = presented().http_headers(url)
+    except LoginRefused as error:
+        raise BadUrl(str(error)) from error
+    connection = _connection(url, min(timeout_s, CONNECT_TIMEOUT_S))
     try:
         connection.connect()
         connection.sock.settimeout(timeout_s)
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **said}
         if body is not None:
             headers["Content-Type"] = "application/json"
         connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from region_broker.client.across_regions import ACROSS_REGIONS
 from region_broker.client.retirement import retire
+from region_broker.workbench.credentials import kafka_login
 from region_broker.workbench.dataset import Transfer
 
 INPUT_TOPIC: Final = "transfers"
@@ -86,7 +87,7 @@ def transactional_id_of(attempt: str) -> str:
 def produce_input(bootstrap: str, transfers: Iterable[Transfer], partition_count: int) -> int:
     """Write the rows to the input topic, idempotently; return how many. Raises KafkaException."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20,
+        {"bootstrap.servers": bootstrap, **kafka_login(), "enable.idempotence": True, "linger.ms": 20,
          "log_level": 0, "queue.buffering.max.messages": 1_000_000}
     )  # fmt: skip
     failed: list[KafkaError] = []
@@ -149,7 +150,7 @@ class Worker(threading.Thread):
 
     def _consumer(self) -> Consumer:
         consumer = Consumer(
-            {"bootstrap.servers": self._addresses, "group.id": GROUP_ID, "log_level": 0,
+            {"bootstrap.servers": self._addresses, **kafka_login(), "group.id": GROUP_ID, "log_level": 0,
              "isolation.level": "read_committed", "enable.auto.commit": False,
              "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
              **ACROSS_REGIONS, "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500,
@@ -162,7 +163,7 @@ class Worker(threading.Thread):
 
     def _producer(self) -> Producer:
         return Producer(
-            {"bootstrap.servers": self._addresses, "transactional.id": transactional_id_of(f"{self._number}"),
+            {"bootstrap.servers": self._addresses, **kafka_login(), "transactional.id": transactional_id_of(f"{self._number}"),
              **ACROSS_REGIONS, "linger.ms": 0, "log_level": 0, "reconnect.backoff.max.ms": 500,
              "transaction.timeout.ms": 20_000, "message.timeout.ms": 10_000,
              **self._config},
@@ -257,7 +258,9 @@ class Fleet:
 
 def committed_rows(bootstrap: str, partition_count: int) -> int:
     """Return how many input records the group has committed."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP_ID, "log_level": 0})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, **kafka_login(), "group.id": GROUP_ID, "log_level": 0}
+    )
     try:
         asked = [TopicPartition(INPUT_TOPIC, number) for number in range(partition_count)]
         return sum(max(found.offset, 0) for found in consumer.committed(asked, timeout=10))

@@ -29,6 +29,9 @@ from region_broker.ports.network import (
     Consume,
     Listener,
     OnConnection,
+    OnFailedHandshake,
+    TlsContexts,
+    unheard,
 )
 from region_broker.ports.served_connections import ServedConnections
 from tests.simulation.trace import Trace
@@ -56,6 +59,11 @@ class SimulatedStream:
         self._room = asyncio.Event()
         self._room.set()
         self._gone = asyncio.Event()
+
+    @property
+    def certificate(self) -> bytes | None:
+        """Return none: on simulated networks nobody speaks TLS."""
+        return None
 
     @property
     def peer(self) -> str:
@@ -390,8 +398,12 @@ class SiteNetwork:
         """Use `Fabric.site`."""
         self._fabric, self._site, self._life = fabric, site, life
 
-    async def listen(self, host: str, port: int, on_connection: OnConnection) -> Listener:
+    async def listen(
+        self, host: str, port: int, on_connection: OnConnection,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+    ) -> Listener:  # fmt: skip
         """See `Network`."""
+        assert tls is None, f"nobody speaks TLS here, so {on_failed} hears nothing"
         self._check()
         return self._fabric.listen(self._site, (host, port), on_connection)
 
@@ -405,8 +417,16 @@ class SiteNetwork:
         """Return what tells the port of a partition's leader, None where one node leads all."""
         return self._fabric.leader_of
 
-    async def connect(self, host: str, port: int) -> ByteStream:
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: TlsContexts | None = None,
+        server_name: str | None = None,
+    ) -> ByteStream:
         """See `Network`."""
+        assert tls is None, f"nobody speaks TLS here, nor has the name {server_name}"
         self._check()
         return await self._fabric.connect(self._site, (host, port))
 

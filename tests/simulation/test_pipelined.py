@@ -18,7 +18,7 @@ from tests.simulation.pipeliner import Pipeliner
 from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
-SEEDS = 20
+SEEDS = 10
 TOPIC = "stream"
 PRODUCERS = 3
 TROUBLES = 5

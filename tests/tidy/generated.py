@@ -15,11 +15,13 @@ from typing import Final, get_type_hints
 import msgspec
 
 from region_broker.config.changeable import CHANGEABLE, KAFKA_NAMES
-from region_broker.config.node_config import NodeConfig, RegionConfig, RegionNode
+from region_broker.config.node_config import ListenerConfig, NodeConfig, RegionConfig, RegionNode
 from region_broker.config.rules import choices_of, rule_of
 from region_broker.controller.topic_configs import TOPIC_CONFIGS, TopicConfig
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.authorizing import TABLE, Row
 from region_broker.handlers.dispatch.registry import Api
+from region_broker.security.access import ResourceType
 from tests.model.instances import INSTANCES, MUTANTS
 from tests.process.faults.cases import ROWS
 from tests.process.faults.disks import DISKS
@@ -48,6 +50,16 @@ _BLOCK: Final = re.compile(
 )
 _RULE_ROW: Final = re.compile(r"^\| (?P<rule>[A-Z]\d+) \| (?P<text>[^|]*?) \|(?P<tests>[^|]*)\|$")
 _KEY_ROW: Final = re.compile(r"^\| `(?P<key>[a-z_]+)` \|.*\| (?P<meaning>[^|]*?) \|$")
+
+
+_RESOURCE: Final = {
+    ResourceType.TOPIC: "the topic",
+    ResourceType.GROUP: "the group",
+    ResourceType.CLUSTER: "the cluster",
+    ResourceType.TRANSACTIONAL_ID: "the transactional id",
+    ResourceType.DELEGATION_TOKEN: "the token",
+    ResourceType.USER: "the user",
+}
 
 
 def renewed(text: str) -> str:
@@ -97,6 +109,24 @@ def _kafka_range(key: int) -> str:
 def _range(versions: Collection[int]) -> str:
     low, high = min(versions), max(versions)
     return str(low) if low == high else f"{low} to {high}"
+
+
+def _api_needs(_old: str) -> str:
+    rows = [
+        f"| {api.key} | {api.name} | {_needs_of(TABLE[api.key])} |"
+        for api in all_apis().by_key.values()
+    ]
+    return _table("| key | API | needs |", rows)
+
+
+def _needs_of(row: Row) -> str:
+    parts = (("whole", row.whole), ("each", row.each), ("left out", row.left_out))
+    told = [
+        f"{part}: {' or '.join(f'{need.operation.name} {_RESOURCE[need.resource_type]}' for need in needs)}"
+        for part, listed in parts
+        for needs in listed
+    ]
+    return "; ".join(told) or f"nothing: {row.why_open}"
 
 
 def _unserved_apis(_old: str) -> str:
@@ -207,6 +237,12 @@ def _node_keys(old: str) -> str:
     )
 
 
+def _listener_keys(old: str) -> str:
+    return _table(
+        "| key | default | may be | meaning |", _keys_of(ListenerConfig, old, lambda _key: "")
+    )
+
+
 def _keys_of(kind: type[msgspec.Struct], old: str, more: Callable[[str], str]) -> list[str]:
     """Return the keys with what they may be; what a row says of the meaning is kept."""
     meanings = {
@@ -238,6 +274,8 @@ def config_keys() -> dict[str, str]:
 def _literal(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if value == ():
+        return "[]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
@@ -288,8 +326,10 @@ MAKERS: Final[Mapping[str, Callable[[str], str]]] = {
     "config-keys": _config_keys,
     "region-keys": _region_keys,
     "node-keys": _node_keys,
+    "listener-keys": _listener_keys,
     "apis": _apis,
     "unserved-apis": _unserved_apis,
+    "api-needs": _api_needs,
     "topic-configs": _topic_configs,
     "fixed-topic-configs": _fixed_topic_configs,
     "invariants": _invariants,

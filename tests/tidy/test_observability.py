@@ -10,14 +10,20 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from region_broker.http_api.cluster_metrics import ClusterCollector
+from region_broker.http_api.doors import Doors
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.waiting import Waiting, WaitingCollector
 from region_broker.metrics import Metrics
 from region_broker.node.auditing import AuditCollector
+from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.gauges import GaugeSources, NodeCollector
+from region_broker.node.http_doors import DoorCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.ports.system.clock import SystemClock
 from region_broker.security.audit.recorder import AuditRecorder
+from region_broker.security.tls import TlsCollector, TlsState
 from tests.fixtures.cluster_views import view
+from tests.fixtures.kafka_port import node_file
 from tests.fixtures.node_logs import ManualClock, fixture
 from tests.fixtures.scrubbing import Twin, scrubber_of
 from tests.simulation.disk import SimulatedDisk
@@ -64,6 +70,7 @@ def families() -> list[Metric]:
     metrics.api("Produce").answered(duration_s=0.1, request_bytes=1, response_bytes=1)
     metrics.error("Produce", "x")
     metrics.connections_refused.labels("x").inc()
+    metrics.logins.labels("x", "refused").inc()
     node = fixture()
     sources = GaugeSources(
         partitions=node.table,
@@ -74,6 +81,7 @@ def families() -> list[Metric]:
     )
     collectors: list[Collector] = [
         NodeCollector(sources),
+        ClientQuotas(None, None, SystemClock()),  # type: ignore[arg-type]  # limits nobody
         NameCollector(fixture().table, tuple, names_max=1),
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
         WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
@@ -81,6 +89,8 @@ def families() -> list[Metric]:
         AuditCollector(
             AuditRecorder(opened(SimulatedDisk()), ManualClock(), node="eu/1", bytes_max=1)
         ),
+        DoorCollector(node_file(), Doors()),
+        TlsCollector(TlsState([]), SystemClock()),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:

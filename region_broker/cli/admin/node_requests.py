@@ -1,8 +1,8 @@
 """One node asked directly, over a connection of its own: what Kafka's client libraries for Python do not ask.
 
 They send configs of brokers only where a broker is named, and none knows the resource that stands for all of them (KIP-226); and
-of two regions they meet one, which nobody can choose. Requests and answers are written and read by kio's schemas.
-Not here: what is asked for and how it is shown (`node`).
+of two regions they meet one, which nobody can choose. Nor do they know client quotas (KIP-546). Requests and answers are written and read by kio's schemas.
+Not here: what is asked for and how it is shown (`node`, `quota`).
 """
 
 import io
@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
 
@@ -21,8 +21,14 @@ BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
 _INVALID_REQUEST: Final = 42
+_EXACT: Final = 0
+_DEFAULT: Final = 1
 _LENGTH: Final = struct.Struct(">i")
 _ANSWER_BYTES_MAX: Final = 16 << 20
+
+
+EntityName: TypeAlias = tuple[tuple[str, str | None], ...]
+"""(type, name) of a client quota's entity; None for the name: the default."""
 
 
 class NodeError(Exception):
@@ -143,6 +149,52 @@ class NodeConnection:
         )
         asked = request.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry)
         [result] = self._ask(asked, response.IncrementalAlterConfigsResponse).responses
+        if result.error_code.value:
+            raise NodeError(str(result.error_message), result.error_code.value)
+
+    def quotas(
+        self, entity: Mapping[str, str | None], *, strict: bool
+    ) -> dict[EntityName, dict[str, float]]:
+        """Return the limits of entities that name these types so, None for the default; `strict`: these types and no other."""
+        from kio.schema.describe_client_quotas.v1 import request, response
+        from kio.static.primitive import i8
+
+        components = tuple(
+            request.ComponentData(
+                entity_type=kind, match_type=i8(_DEFAULT if name is None else _EXACT), match=name
+            )
+            for kind, name in entity.items()
+        )
+        asked = request.DescribeClientQuotasRequest(components=components, strict=strict)
+        answer = self._ask(asked, response.DescribeClientQuotasResponse)
+        if answer.error_code.value:
+            raise NodeError(str(answer.error_message), answer.error_code.value)
+        return {
+            tuple((part.entity_type, part.entity_name) for part in row.entity): {
+                value.key: float(value.value) for value in row.values
+            }
+            for row in answer.entries
+        }
+
+    def alter_quota(
+        self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, dry: bool
+    ) -> None:
+        """Set limits of an entity, None removes one, or only have it checked; raises `NodeError` where that is refused."""
+        from kio.schema.alter_client_quotas.v1 import request, response
+        from kio.static.primitive import f64
+
+        entry = request.EntryData(
+            entity=tuple(
+                request.EntityData(entity_type=kind, entity_name=name)
+                for kind, name in entity.items()
+            ),
+            ops=tuple(
+                request.OpData(key=key, value=f64(float(value or 0)), remove=value is None)
+                for key, value in values.items()
+            ),
+        )
+        asked = request.AlterClientQuotasRequest(entries=(entry,), validate_only=dry)
+        [result] = self._ask(asked, response.AlterClientQuotasResponse).entries
         if result.error_code.value:
             raise NodeError(str(result.error_message), result.error_code.value)
 

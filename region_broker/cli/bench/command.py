@@ -18,6 +18,7 @@ import click
 
 from region_broker.cli.bench.figures import BenchFailed, Plan
 from region_broker.cli.bench.loads import LOADS, PAIR_LOADS, compared, measured, say
+from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_json, print_rows
 from region_broker.config.relations import NODE_COUNT_MAX
 
@@ -30,9 +31,12 @@ SIZE: Final = "size"
 """This one stops, starts and kills all nodes of its own: only when named, and its figures are no rates."""
 GROW: Final = "grow"
 """This one adds a node to a region of its own: only when named."""
+QUOTAS: Final = "quotas"
+"""This one sets a quota on a region of its own: only when named."""
 _OWN: Final = {
     SIZE: "stops and kills the nodes that it measures",
     GROW: "adds a node to the region that it measures",
+    QUOTAS: "sets quotas in the region that it measures",
 }
 _PRODUCERS_MAX: Final = 256
 _TOPICS_MAX: Final = 10_000
@@ -52,12 +56,15 @@ Examples:
   tidemark bench idle --regions 2 --seconds 20          CPU of both regions when nothing is written
   tidemark bench size --nodes 3 --partitions 1000       what so many partitions cost: idle, start, loss of the leader
   tidemark bench grow --nodes 3 --partitions 300        what clients notice while a fourth node copies all
+  tidemark bench quotas --rate 200                      what one client notices of another at full speed, with a quota and without
   tidemark bench --against 127.0.0.1:9192 --html bench.html
   tidemark bench --nodes 3                              a region of three nodes, three copies of each topic
   tidemark bench --nodes 3 --against 127.0.0.1:9192 --against-pid 4711,4712,4713
 """
 )
-@click.argument("load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, GROW, "all"]), default="all")
+@click.argument(
+    "load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, GROW, QUOTAS, "all"]), default="all"
+)
 @click.option("--bootstrap", envvar="TIDEMARK_BOOTSTRAP",
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
 @click.option("--regions", "region_count", default=1, show_default=True,
@@ -65,12 +72,13 @@ Examples:
 @click.option("--nodes", "node_count", default=1, show_default=True, type=click.IntRange(1, NODE_COUNT_MAX),
               help="Nodes of each region that is started, and copies of each topic; as many must answer at --bootstrap and"
                    " --against.")  # fmt: skip
+@credential_options
 @click.option("--against", metavar="HOST:PORT",
               help="Another broker that speaks Kafka's protocol: measured in alternation, with ratios.")  # fmt: skip
 @click.option("--against-pid", metavar="PID,...",
               help="The other broker's processes, if they run here, in the order of its node ids: CPU and memory are shown, too.")  # fmt: skip
 @click.option("--rate", "rate_per_s", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
-              help="Records per second of the loads latency and grow; each is timed from when it is due.")  # fmt: skip
+              help="Records per second of the loads latency, grow and quotas; each is timed from when it is due.")  # fmt: skip
 @click.option("--megabytes", default=500.0, show_default=True, type=click.FloatRange(1, 1e6),
               help="What the mirror of the catch-up load, or the node that is added, has to copy.")  # fmt: skip
 @click.option("--batch-bytes", default=1_000_000, show_default=True, type=click.IntRange(1, 1_000_000),
@@ -166,6 +174,8 @@ def _own(load: str, plan: Plan, region_count: int, node_count: int, output: str)
         "nodes": node_count,
         "seconds": plan.seconds,
     }
+    if load == QUOTAS:
+        settings |= {"runs": plan.run_count, "size_bytes": plan.size_bytes, "rate_per_s": plan.rate_per_s}  # fmt: skip
     if load == GROW:
         settings |= {"megabytes": plan.megabytes, "size_bytes": plan.size_bytes, "rate_per_s": plan.rate_per_s}  # fmt: skip
     try:
@@ -186,14 +196,17 @@ def _own(load: str, plan: Plan, region_count: int, node_count: int, output: str)
 
 def _figures(load: str, cluster: "LocalCluster", plan: Plan) -> Iterator["Figure"]:
     from region_broker.cli.bench.grow import GrowBench, GrowPlan
+    from region_broker.cli.bench.quotas import QuotaBench
     from region_broker.cli.bench.size import SizeBench, SizePlan
 
     count = plan.partition_count
+    growth = GrowPlan(
+        partition_count=count, megabytes=plan.megabytes, record_bytes=plan.size_bytes, rate_per_s=plan.rate_per_s,
+        seconds=plan.seconds,
+    )  # fmt: skip
+    if load == QUOTAS:
+        return QuotaBench(cluster, growth, plan.run_count, say).figures()
     if load == GROW:
-        growth = GrowPlan(
-            partition_count=count, megabytes=plan.megabytes, record_bytes=plan.size_bytes, rate_per_s=plan.rate_per_s,
-            seconds=plan.seconds,
-        )  # fmt: skip
         return GrowBench(cluster, growth, say).figures()
     asked = SizePlan(partition_count=count, seconds=plan.seconds, run_count=plan.run_count)
     return SizeBench(cluster, asked, say).figures()

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.cli.bench.figures import BenchFailed, Cost, NodeCost
+from region_broker.workbench.credentials import kafka_login
 from region_broker.workbench.local_cluster import LocalCluster
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -30,7 +31,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 def client(bootstrap: str, **more: Any) -> dict[str, Any]:
     """Return a quiet client configuration."""
-    return {"bootstrap.servers": bootstrap, "log_level": 0, **more}
+    return {"bootstrap.servers": bootstrap, **kafka_login(), "log_level": 0, **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

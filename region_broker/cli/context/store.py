@@ -27,10 +27,21 @@ class ContextError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One cluster: Kafka addresses and HTTP addresses, each with commas."""
+    """One cluster: Kafka addresses and HTTP addresses, each with commas; and who one is there.
+
+    Of what is secret the path of a file is kept, and nothing else (INV-CCR1).
+    """
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     url: str = DEFAULT_URL
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    protocol: str = ""
+    mechanism: str = ""
+    user: str = ""
+    password_file: str = ""
+    http_token_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,10 @@ class Contexts:
 
     def save(self) -> None:
         """Replace the file (INV-CTX2); raises `ContextError`."""
-        contexts = {name: asdict(context) for name, context in sorted(self.named.items())}
+        contexts = {
+            name: {key: value for key, value in asdict(context).items() if value}
+            for name, context in sorted(self.named.items())
+        }
         text = json.dumps({"current": self.current, "contexts": contexts}, indent=2) + "\n"
         fresh = self.path.with_suffix(".new")
         try:

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from region_broker.workbench.audit import is_of_moved_leader
+from region_broker.workbench.credentials import kafka_login
 
 Decode = Callable[[bytes], tuple[str, int] | None]
 """The transfer that a record is a half of, and its change; None for a record that is none."""
@@ -96,9 +97,9 @@ class MirrorAuditor(threading.Thread):
             self._failure = error
 
     def _audit_on_and_on(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._brokers, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self._brokers, **kafka_login(), "log_level": 0})
         consumer = Consumer(
-            {"bootstrap.servers": self._brokers, "group.id": "mirror-audit", "log_level": 0,
+            {"bootstrap.servers": self._brokers, **kafka_login(), "group.id": "mirror-audit", "log_level": 0,
              "isolation.level": "read_committed", "enable.auto.commit": False,
              "enable.partition.eof": True, "auto.offset.reset": "error",
              # Few, full answers: the mirror shows something new twenty times a second.

@@ -38,4 +38,20 @@ def _error(ctx: RequestContext, name: str, index: int) -> ErrorCode:
     return ErrorCode.none if partition.failed is None else ErrorCode.kafka_storage_error
 
 
-API: Final = Api(34, "AlterReplicaLogDirs", range(1, 3), handle_alter_replica_log_dirs)
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    rows = [
+        {
+            "topic_name": topic.name,
+            "partitions": [
+                {"partition_index": index, "error_code": error_code} for index in topic.partitions
+            ],
+        }
+        for folder in request.dirs
+        for topic in folder.topics
+    ]
+    return {"results": rows}
+
+
+API: Final = Api(
+    34, "AlterReplicaLogDirs", range(1, 3), handle_alter_replica_log_dirs, on_error=_on_error
+)

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from region_broker.handlers.dispatch.authorizing import cluster_operations
+from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 
@@ -37,10 +38,10 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
         "endpoint_type": _BROKERS,
         "controller_id": nodes.leader_id,
         "brokers": [
-            {**node.row("broker_id"), "is_fenced": node.fenced}
+            {**ctx.met(node).row("broker_id"), "is_fenced": node.fenced}
             for node in (nodes.registered if with_fenced else nodes.told)
         ],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx) if of_cluster else NOT_ASKED,
     }
 
 

@@ -61,4 +61,8 @@ async def _topics(partitions: list[Partition], yielding: CooperativeYield) -> li
     return [{"name": name, "partitions": found} for name, found in rows.items()]
 
 
-API: Final = Api(35, "DescribeLogDirs", range(1, 5), handle_describe_log_dirs)
+def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
+    return {"error_code": error_code, "results": []}
+
+
+API: Final = Api(35, "DescribeLogDirs", range(1, 5), handle_describe_log_dirs, on_error=_on_error)

@@ -121,13 +121,17 @@ def _nodes(ctx: RequestContext, facts: GroupFacts) -> list[Fields]:
     """Return the voters, and where clients meet each of them."""
     known = {node.node_id: node for node in ctx.services.nodes.registered}
     ids = dict.fromkeys(each.node_id for each in facts.membership.voters)
-    return [{"node_id": node_id, "listeners": _listeners(known.get(node_id))} for node_id in ids]
+    return [
+        {"node_id": node_id, "listeners": _listeners(ctx, known.get(node_id))} for node_id in ids
+    ]
 
 
-def _listeners(node: KnownNode | None) -> list[Fields]:
+def _listeners(ctx: RequestContext, node: KnownNode | None) -> list[Fields]:
     if node is None:
         return []
-    return [{"name": "PLAINTEXT", "host": node.kafka_host, "port": node.kafka_port}]
+    met = ctx.met(node)
+    name = ctx.connection_state.listener or "PLAINTEXT"
+    return [{"name": name, "host": met.kafka_host, "port": met.kafka_port}]
 
 
 API: Final = Api(55, "DescribeQuorum", range(3), handle_describe_quorum)

@@ -78,7 +78,7 @@ def _elected(ctx: RequestContext, name: str, index: int, kind: int) -> Fields:
     return _row(index, ErrorCode.election_not_needed, text)
 
 
-def _row(index: int, error: ErrorCode, text: str) -> Fields:
+def _row(index: int, error: ErrorCode, text: str | None) -> Fields:
     return {"partition_id": index, "error_code": error, "error_message": text}
 
 
@@ -87,14 +87,23 @@ def _result(name: str, rows: Sequence[Fields]) -> Fields:
 
 
 def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return _error_for_all(request, error_code, _ELSEWHERE)
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return _error_for_all(request, error_code, None)
+
+
+def _error_for_all(request: Any, error_code: int, text: str | None) -> Fields:
     rows = [
         _result(
-            topic.topic,
-            [_row(index, ErrorCode(error_code), _ELSEWHERE) for index in topic.partitions],
+            topic.topic, [_row(index, ErrorCode(error_code), text) for index in topic.partitions]
         )
         for topic in request.topic_partitions or ()
     ]
     return {"error_code": error_code, "replica_election_results": rows}
 
 
-API: Final = Api(43, "ElectLeaders", range(3), handle_elect_leaders, not_here=_not_here)
+API: Final = Api(
+    43, "ElectLeaders", range(3), handle_elect_leaders, on_error=_on_error, not_here=_not_here
+)

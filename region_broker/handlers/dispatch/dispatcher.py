@@ -9,6 +9,8 @@ INV-HD7  what comes to a node that was elected and loads what it needs before it
          order of its connection: a client that is refused, or whose connection is closed, backs off for longer than that lasts
 INV-HD8  a node that gave up a leadership for which its metadata still name it (INV-GUP3) answers Metadata, and ends that connection: a client with no
          other one would ask it again and again, and never hear of the next leader
+INV-HD9  where there are quotas each request is charged when it is answered, and a Produce when it comes; the answer says for how long
+         its connection is left unread. Without quotas nothing is measured
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -30,6 +32,7 @@ from region_broker.handlers.dispatch import audited_requests
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
+from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.error_log import ErrorLog
 from region_broker.handlers.dispatch.not_led_here import (
     OF_PARTITIONS,
@@ -44,7 +47,9 @@ from region_broker.handlers.dispatch.services import (
     RequestContext,
     Services,
 )
+from region_broker.handlers.dispatch.throttling import metered, settled
 from region_broker.ports.network import Buffer
+from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.wire.codec.answers import (
     AnswerTooLarge,
     encode_response,
@@ -60,6 +65,7 @@ from region_broker.wire.connection import Incoming
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.cooperative_yield import run_yielding
 from region_broker.wire.headers import HeaderError, RequestHeader, read_header
+from region_broker.wire.loop_time import by_steps
 from region_broker.wire.request_trace import trace_of
 from region_broker.wire.server import CloseConnection
 from region_broker.wire.server import Finish as FinishSlot
@@ -106,6 +112,8 @@ class Dispatcher:
 
         Raises `CloseConnection` when the protocol has no other answer.
         """
+        if incoming.peer.state.must_log_in and incoming.api_key not in BEFORE_LOGIN:
+            raise _not_logged_in(incoming)
         api = self._table.by_key.get(incoming.api_key)
         if api is None:
             raise CloseConnection(
@@ -118,7 +126,10 @@ class Dispatcher:
         request_bytes = len(incoming.frame)
         finished = False
         try:
-            answer = await self._serve(api, incoming)
+            if self._services.quotas is None:
+                answer = await self._serve(api, incoming)
+            else:
+                answer = await self._serve_metered(api, incoming)
             finished = True
         finally:
             if not finished:
@@ -126,13 +137,28 @@ class Dispatcher:
         metrics.answered(clock() - started_s, request_bytes, 0 if answer is None else len(answer))
         return answer
 
+    async def _serve_metered(self, api: Api, incoming: Incoming) -> Buffer | None:
+        """Serve a request that is charged for the time that the loop works for it (INV-HD9)."""
+        clock = asyncio.get_running_loop().time
+
+        def begin() -> None:
+            if incoming.meter is not None:
+                incoming.meter.start(clock())
+
+        def end() -> None:
+            if incoming.meter is not None:
+                incoming.meter.stop(clock())
+
+        answer = await by_steps(self._serve(api, incoming), begin, end)
+        return settled(api, incoming, answer, clock())
+
     def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
         """Serve a request without a task; `finish` gets the answer, perhaps before this returns.
 
         False: it is of another kind, nothing was done, use `answer`. Raises `CloseConnection`.
         """
         api = self._without_task.get(incoming.api_key)
-        if api is None or incoming.version not in api.versions:
+        if api is None or incoming.version not in api.versions or incoming.peer.state.must_log_in:
             return False
         is_of_leader = not self._services.leads and RULES[api.key].what is not Elsewhere.HERE
         if is_of_leader and self._is_led_apart(api):
@@ -150,6 +176,9 @@ class Dispatcher:
         except BaseException:
             self._services.metrics.api(api.name).failed()
             raise
+        finally:
+            if incoming.meter is not None:
+                incoming.meter.stop(asyncio.get_running_loop().time())
 
     def _begin(
         self, api: Api, begin: Begin, incoming: Incoming, finish: Finish, *, is_of_leader: bool
@@ -164,6 +193,8 @@ class Dispatcher:
             raise _malformed(api, incoming, error) from error
         if is_of_leader and not self._serves_as_follower(api, request):
             return False
+        if refusal(ctx, request, tells=False) is not None:
+            return False  # INV-HAZ3: `answer` says so
         if api.key != _PRODUCE_KEY:
             return begin(ctx, request, finish)
         return _begin_in_order(begin, ctx, request, finish)
@@ -180,6 +211,8 @@ class Dispatcher:
         def done(written: Written | Exception | None) -> None:
             if written is None:
                 metrics.answered(clock() - started_s, request_bytes, 0)
+                if incoming.meter is not None:
+                    settled(api, incoming, None, clock())
                 finish(None)
                 return
             if isinstance(written, Exception):
@@ -188,8 +221,12 @@ class Dispatcher:
                 return
             if written.errors:
                 self._note_errors(api, incoming, written.errors)
-            metrics.answered(clock() - started_s, request_bytes, len(written.answer))
-            finish(written.answer)
+            answer = written.answer
+            metrics.answered(clock() - started_s, request_bytes, len(answer))
+            if incoming.meter is not None:
+                finish(settled(api, incoming, answer, clock()))
+                return
+            finish(answer)
 
         return done
 
@@ -247,6 +284,9 @@ class Dispatcher:
         self, api: Api, ctx: RequestContext, request: Any
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
+        denied = refusal(ctx, request)
+        if denied is not None:
+            return _refused(api, ctx, request, denied)
         try:
             if self._services.audit.is_on and api.key not in _RECORDS:
                 return await audited_requests.handled(api, ctx, request)
@@ -356,6 +396,9 @@ class Dispatcher:
 
     def _context(self, incoming: Incoming, client_id: str | None) -> RequestContext:
         peer = incoming.peer
+        quotas = self._services.quotas
+        if quotas is not None and incoming.meter is None:
+            metered(quotas, incoming, client_id, asyncio.get_running_loop().time())
         return RequestContext(
             services=self._services,
             connection_id=peer.connection_id,
@@ -369,6 +412,7 @@ class Dispatcher:
             connection_state=peer.state,
             waiting=peer.waiting,
             frame=incoming.frame,
+            meter=incoming.meter,
         )
 
     async def _forward(
@@ -420,6 +464,17 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _not_logged_in(incoming: Incoming) -> CloseConnection:
+    """Return what ends a connection that asks for something before it has logged in (INV-LGI1)."""
+    before = incoming.peer.state.login.identity
+    why = (
+        "has not logged in" if before is None else f"was {before.principal}, and its session ended"
+    )
+    return CloseConnection(
+        f"API {incoming.api_key} came from who {why}: set security.protocol and sasl.mechanism in the client"
+    )
 
 
 async def _in_turn(state: ConnectionState) -> asyncio.Lock | None:
@@ -562,6 +617,15 @@ def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> 
     if ctx.services.nodes.is_alone or rule.what is not Elsewhere.FORWARDED:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if failure.may_have_happened else rule.error
+
+
+def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:
+    """Return the answer to who may not ask that."""
+    if api.on_error is not None:
+        return api.on_error(ctx, request, error)
+    fields = top_level_error(api.key, ctx.version, error)
+    assert fields is not None, f"INV-HAZ3: {api.name} has no answer for who may not ask"
+    return fields
 
 
 def _answer_elsewhere(

@@ -66,6 +66,7 @@ RULES: Final[Mapping[int, Rule]] = {
     14: _OF_A_COORDINATOR,  # SyncGroup
     15: _OF_A_COORDINATOR,  # DescribeGroups
     16: _LISTS,  # ListGroups
+    17: _HERE,  # SaslHandshake
     18: _HERE,  # ApiVersions
     19: _CHANGES,  # CreateTopics
     20: _CHANGES,  # DeleteTopics
@@ -77,13 +78,14 @@ RULES: Final[Mapping[int, Rule]] = {
     26: _OF_A_COORDINATOR,  # EndTxn
     27: _OF_A_PARTITION,  # WriteTxnMarkers
     28: _OF_A_COORDINATOR,  # TxnOffsetCommit
-    29: _HERE,  # DescribeAcls: nobody has any
-    30: _HERE,  # CreateAcls
-    31: _HERE,  # DeleteAcls
+    29: _HERE,  # DescribeAcls: all nodes know them
+    30: _CHANGES,  # CreateAcls
+    31: _CHANGES,  # DeleteAcls
     32: _HERE,  # DescribeConfigs: a node's own, and what all nodes know
     33: _CHANGES,  # AlterConfigs; a node's own: `Api.is_own`
     34: _HERE,  # AlterReplicaLogDirs: of this very node
     35: _HERE,  # DescribeLogDirs: of this very node
+    36: _HERE,  # SaslAuthenticate: of this very connection
     37: _CHANGES,  # CreatePartitions
     41: _HERE,  # DescribeDelegationToken
     42: _OF_A_COORDINATOR,  # DeleteGroups
@@ -93,7 +95,9 @@ RULES: Final[Mapping[int, Rule]] = {
     46: _HERE,  # ListPartitionReassignments: all nodes know that nothing moves
     47: _OF_A_COORDINATOR,  # OffsetDelete
     48: _HERE,  # DescribeClientQuotas
-    50: _HERE,  # DescribeUserScramCredentials
+    49: _CHANGES,  # AlterClientQuotas
+    50: _HERE,  # DescribeUserScramCredentials: all nodes know
+    51: _CHANGES,  # AlterUserScramCredentials
     55: _HERE,  # DescribeQuorum: as this node sees it
     57: _CHANGES,  # UpdateFeatures
     60: _HERE,  # DescribeCluster

@@ -1,25 +1,30 @@
-"""What a client may do with a resource, as a bit field (KIP-430): everything, as there is no security yet.
+"""What can be done with a resource, as a bit field (KIP-430).
 
 Bits are the codes of Kafka's AclOperation; which a resource has stands in Kafka's AclEntry.supportedOperations.
-Not here: checking anything.
+Not here: what of it somebody may do (`authorizing`).
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+from region_broker.security.access import Operation, ResourceType
+
 NOT_ASKED: Final = -(1 << 31)
 
 
-def _bits(*codes: int) -> int:
-    return sum(1 << code for code in codes)
+def bits(*operations: Operation) -> int:
+    """Return operations as a bit field."""
+    return sum(1 << operation for operation in operations)
 
 
-TOPIC_OPERATIONS: Final = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-CLUSTER_OPERATIONS: Final = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)  # fmt: skip
-GROUP_OPERATIONS: Final = _bits(_READ, _DELETE, _DESCRIBE)
+OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE),
+    ResourceType.CLUSTER: (
+        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+    ),
+}  # fmt: skip

@@ -7,7 +7,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from region_broker.handlers.dispatch.led_apart import (
     TransactionsElsewhere,
 )
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
-from region_broker.handlers.dispatch.nodes import NodeFacts, NodesView, alone
+from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, NodesView, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.limits import LEADER_WAIT_MS
@@ -36,10 +36,12 @@ from region_broker.metrics import Metrics
 from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
-from region_broker.security.access import AccessChange
-from region_broker.security.audit.events import Actor
+from region_broker.security.access import AccessChange, Operation, ResourceType
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
+from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
+from region_broker.security.quotas.throttles import Meter, Throttles
+from region_broker.security.sasl.desk import LoginDesk
 from region_broker.wire.connection import Waiting
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.memory_budget import MemoryBudget
@@ -330,6 +332,12 @@ def never_short(_partition: Partition) -> bool:
     return False
 
 
+def nobody_hears(
+    _ctx: "RequestContext", _operation: Operation, _resource_type: ResourceType, _name: str
+) -> None:
+    """Nobody asks what is refused."""
+
+
 @dataclass(slots=True)
 class Services:
     """Everything that handlers may use; composed once by `node`."""
@@ -375,6 +383,14 @@ class Services:
     """The coordinator as the leader of a data group asks it; there is one where `apart` is."""
     gave_up: Callable[[], bool] = lambda: False
     """Tells whether this node gave up a leadership that the metadata, as they are known here, still name it for (INV-HD8)."""
+    authorizer: Authorizer = field(default_factory=AllowAll)
+    """Who may do what (`authorizing` asks it, and nobody else)."""
+    on_denied: Callable[["RequestContext", Operation, ResourceType, str], None] = nobody_hears
+    """Told of what somebody asked for and may not do; not of what an answer leaves out. Called before the refusal is answered."""
+    quotas: Throttles | None = None
+    """By what clients are limited; None while nobody is."""
+    logins: LoginDesk | None = None
+    """Where connections log in; None where no listener asks for that."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 
@@ -448,24 +464,30 @@ class RequestContext(msgspec.Struct):
     """The greatest connection id of that origin when the request came."""
     frame: memoryview = msgspec.field(default_factory=lambda: memoryview(b""))
     """The whole request, header included, as it came."""
+    meter: Meter | None = None
+    """What it is charged by; None where there are no quotas."""
 
     @property
     def identity(self) -> Identity:
         """Return who asks."""
         return self.connection_state.identity
 
+    def met(self, node: KnownNode) -> KnownNode:
+        """Return a node as whoever asks meets it (INV-LST2)."""
+        place = self.connection_state.met_at.get(node.node_id)
+        if place is None:
+            return node
+        return replace(node, kafka_host=place[0], kafka_port=place[1])
+
+    @property
+    def host(self) -> str:
+        """Return the address that the request came from, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
     @property
     def request_id(self) -> str:
         """Return by what the request is found in logs, here and at the client: its address and correlation id (INV-WT1)."""
         return f"{self.peer}#{self.correlation_id}"
-
-    def actor(self) -> Actor:
-        """Return who asks, for the audit trail (`Acting`)."""
-        identity = self.identity
-        host = identity.host or self.peer.rpartition(":")[0]
-        return Actor(
-            identity.principal, host, identity.mechanism, identity.token_id, self.request_id
-        )
 
     @property
     def is_forwarded(self) -> bool:

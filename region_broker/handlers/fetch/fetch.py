@@ -4,6 +4,7 @@ v16: who leads now, beside FENCED_LEADER_EPOCH and NOT_LEADER_OR_FOLLOWER (KIP-9
 INV-H10 in a session an answer is given only while no later request of it came: else its epoch is wrong (KIP-227)
 INV-FCH1 an error that sends a reader to the leader names that one, never this node while it follows (KIP-951)
 INV-H11 a client that calls itself a replica gets nothing (CVE-2018-1288): links have their own port
+What a quota leaves bounds what is read; beyond it the answer tells offsets only, at once, and for how long to wait.
 While the memory budget is full nothing is read: the request waits for room, then is answered empty; else an answer
 takes half of what is left at most.
 A request that need not wait for memory, and names no more than a turn's partitions, has no task (`begin_fetch`).
@@ -21,6 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch
 from idempotency.pieces import Pieces, drained
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_topic, sees_topic
 from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.partitions import find_partition, isolation_of, nodes_of
 from region_broker.handlers.dispatch.registry import Api, Finish, Written
@@ -45,6 +47,7 @@ from region_broker.partitions.fetch_sessions import (
 )
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.security.access import Operation
 from region_broker.wire.codec.fast_paths.fetch import (
     KEY,
     NO_REPLICA,
@@ -128,10 +131,16 @@ class Fetching:
         self._session = session
         self._finish: Finish | None = None
         wait_ms_max = min(request.wait_ms_max, FETCH_WAIT_MS_MAX)
+        bytes_max, meter = request.bytes_max, ctx.meter
+        if meter is not None:
+            bytes_max = meter.fetch_room(bytes_max)
         self.reading = Reading(
             ctx.services, session or asked.wanted, asked.isolation,
-            bytes_min=request.bytes_min, bytes_max=request.bytes_max, wait_ms_max=wait_ms_max, rack=request.rack,
+            bytes_min=request.bytes_min, bytes_max=bytes_max, wait_ms_max=wait_ms_max,
+            identity=ctx.identity, rack=request.rack,
         )  # fmt: skip
+        if meter is not None and meter.is_over:
+            self.reading.tell_only()
 
     def begin(self, finish: Finish) -> None:
         """Wait without a task, then answer."""
@@ -142,12 +151,17 @@ class Fetching:
     def _over(self) -> None:
         if self._finish is None:
             return  # given up while something was read in
+        meter = self._ctx.meter
+        if meter is not None:
+            meter.start(asyncio.get_running_loop().time())
         written: Written | Exception
         try:
             written = drained(self._written())
         except Exception as error:  # noqa: BLE001 - whoever sent it is told, and closes its connection
             written = error
         if isinstance(written, ColdRange):
+            if meter is not None:
+                meter.stop(asyncio.get_running_loop().time())
             self._ctx.services.partitions.cold_reads.begin(written, self._over)
         else:
             self._answer(written)
@@ -181,6 +195,8 @@ class Fetching:
         ctx = self._ctx
         answer = _answer_of(ctx, session_id, told)
         names = [ErrorCode(row.error_code).name for _, row in told if row.error_code]
+        if TOPIC_DENIED.name in names:
+            _tell_denied(ctx, told)
         raw = yield from pieces_of_answer(ctx.version, ctx.correlation_id, answer)
         return self._refused_late() if self._is_late() else Written(raw, names)
 
@@ -296,10 +312,12 @@ def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Wr
     endpoints: dict[int, Endpoint] = {}
 
     def row(key: TopicKey, index: int) -> FetchedRow:
-        nodes = nodes_of(ctx.services, key, index)
+        nodes = nodes_of(
+            ctx.services, key if sees_topic(ctx, Operation.DESCRIBE, key) else None, index
+        )
         if ctx.version < _NAMES_LEADERS or nodes.leader is None or nodes.leader_epoch is None:
             return FetchedRow(index, error_code)
-        leader = _endpoint(nodes.leader)
+        leader = _endpoint(ctx.met(nodes.leader))
         endpoints[leader.node_id] = leader
         return FetchedRow(index, error_code, leader=(leader.node_id, nodes.leader_epoch))
 
@@ -335,6 +353,13 @@ def _answer_of(ctx: RequestContext, session_id: int, found: Sequence[Read]) -> F
     return FetchAnswer(0, session_id, topics, tuple(endpoints.values()))
 
 
+def _tell_denied(ctx: RequestContext, told: Sequence[Read]) -> None:
+    """Tell whoever hears of refusals, once for each topic of the answer."""
+    denied = (item.topic for item, row in told if row.error_code == TOPIC_DENIED)
+    for topic in dict.fromkeys(denied):
+        may_topic(ctx, Operation.READ, topic)
+
+
 def _endpoint(node: KnownNode) -> Endpoint:
     return Endpoint(node.node_id, node.kafka_host, node.kafka_port)
 
@@ -349,7 +374,7 @@ def _with_leader(
     if nodes.leader is None:
         return row, None
     leader_epoch = nodes.epoch_to_tell(_leader_epoch(ctx, item))
-    named = _endpoint(nodes.leader)
+    named = _endpoint(ctx.met(nodes.leader))
     return row._replace(leader=(named.node_id, leader_epoch)), named
 
 

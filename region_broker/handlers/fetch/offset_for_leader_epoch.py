@@ -1,14 +1,17 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-320)."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees_cluster
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
@@ -17,8 +20,11 @@ async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> F
     check_count("OffsetForLeaderEpoch", sum(len(topic.partitions) for topic in request.topics))
     yielding = CooperativeYield()
     topics: list[Fields] = []
+    is_node = sees_cluster(ctx, Operation.CLUSTER_ACTION)
     for topic in request.topics:
-        answer = partial(_partition, ctx, topic.topic)
+        answer: Callable[[Any], Fields] = partial(_partition, ctx, topic.topic)
+        if not is_node and not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic):
+            answer = _denied
         rows = await each_yielding(topic.partitions, answer, yielding)
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
@@ -38,6 +44,10 @@ def _partition(ctx: RequestContext, topic: str, item: Any) -> Fields:
         "leader_epoch": leader_epoch,
         "end_offset": end_offset,
     }
+
+
+def _denied(item: Any) -> Fields:
+    return {"error_code": TOPIC_DENIED, "partition": item.partition}
 
 
 def _not_here(_ctx: RequestContext, request: Any, error_code: int) -> Fields:

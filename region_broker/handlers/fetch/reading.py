@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from idempotency.pieces import Pieces
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_read_topic
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
@@ -23,6 +24,7 @@ from region_broker.partitions.fetch_sessions import FetchSession, Wanted
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
+from region_broker.security.identity import Identity
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
 
 
@@ -37,8 +39,8 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_isolation", "_named", "_nearer", "_on_over", "_rack", "_services", "_session", "_tries", "_wait",
-        "wait_ms_max",
+        "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_named", "_nearer", "_on_over", "_rack", "_services",
+        "_session", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the rest by keyword
@@ -50,9 +52,12 @@ class Reading:
         bytes_min: int,
         bytes_max: int,
         wait_ms_max: int,
+        identity: Identity,
         rack: str = "",
     ) -> None:
-        """Call `begin` next, then `read`."""
+        """Call `begin` next, then `read`; `identity`: who reads."""
+        self._identity = identity
+        self._judges = True
         self._services = services
         self._session = wanted if isinstance(wanted, FetchSession) else None
         self._named = () if isinstance(wanted, FetchSession) else wanted
@@ -64,7 +69,13 @@ class Reading:
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
         self._rack = rack
+        self._gives_records = True
         self._nearer: Sequence[int] = ()
+
+    def tell_only(self) -> None:
+        """Read no records, and wait for none: tell offsets at once, as to a reader that is beyond its quota."""
+        self._gives_records = False
+        self._bytes_max = 0
 
     def _wanted(self) -> Sequence[Wanted]:
         if self._session is None:
@@ -73,6 +84,7 @@ class Reading:
 
     def begin(self, on_over: Callable[[], None]) -> Pieces[None]:
         """Call `on_over` once there is enough, something is to be told, or the time is over; perhaps at once."""
+        self._judges = self._services.authorizer.in_force
         enough_bytes = min(self._bytes_min, self._left_bytes())
         if enough_bytes <= 0 or self.wait_ms_max <= 0:
             on_over()
@@ -99,7 +111,7 @@ class Reading:
     def _look_at(self, item: Wanted) -> bool:
         """Look at one partition; return whether there is still reason to wait."""
         assert self._wait is not None
-        partition = find(self._services, item)
+        partition = self._found(item)
         if isinstance(partition, ErrorCode) or self._nearer_node(partition, item) != NO_REPLICA:
             return False
         self._wait.look_at(partition, item.offset, self._isolation)
@@ -146,7 +158,8 @@ class Reading:
         wait = self._services.partitions.cold_reads.may_wait(self._tries)
         self._nearer = self._services.nearer_nodes(self._rack)
         left_bytes = self._left_bytes()
-        first = not self._services.memory.full
+        self._judges = self._services.authorizer.in_force  # it may be since it waits
+        first = self._gives_records and not self._services.memory.full
         found: list[Read] = []
         lacking: list[ColdRange] = []
         for item in self._wanted():
@@ -174,7 +187,7 @@ class Reading:
         item, row = read
         if row.records or row.error_code or row.preferred != NO_REPLICA:
             return None
-        partition = find(self._services, item)
+        partition = self._found(item)
         if isinstance(partition, ErrorCode):
             return None
         told = (row.high_watermark, row.last_stable_offset, row.log_start_offset)
@@ -187,9 +200,15 @@ class Reading:
             return None
         return partition
 
+    def _found(self, item: Wanted) -> Partition | ErrorCode:
+        """Return the partition that is wanted, if who reads may: what was allowed when a session began need not be now (INV-HAZ2)."""
+        if self._judges and not may_read_topic(self._services, self._identity, item.topic):
+            return TOPIC_DENIED
+        return find(self._services, item)
+
     def _row(self, item: Wanted, left_bytes: int, *, first: bool, wait: bool) -> FetchedRow:
         """Read one partition; `first`: nothing was found yet."""
-        partition = find(self._services, item)
+        partition = self._found(item)
         if isinstance(partition, ErrorCode):
             return FetchedRow(item.index, int(partition))
         if not partition.sight.is_known:

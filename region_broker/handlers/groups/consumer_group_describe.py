@@ -13,25 +13,41 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
+from region_broker.handlers.dispatch.authorizing import (
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    may,
+    sees,
+)
+from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, group_operations
 from region_broker.handlers.groups.names import topic_names
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _CLASSIC, _CONSUMER = 0, 1
+_HIDDEN_TOPICS: Final = (
+    "The group has described topic(s) that the client is not authorized to describe."
+)
 
 
 async def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups asked for; one of the classic protocol is GROUP_ID_NOT_FOUND."""
-    operations = group_operations(asked=bool(request.include_authorized_operations))
+    asked = bool(request.include_authorized_operations)
     names = topic_names(ctx)
     check_count("ConsumerGroupDescribe", len(request.group_ids))
 
     async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
+        if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            return _refused(group_id, GROUP_DENIED)
         group = ctx.services.groups.describe_modern(group_id)
+        if not await _sees_topics(ctx, group, names, yielding):
+            return _refused(group_id, TOPIC_DENIED, _HIDDEN_TOPICS)
         members = await each_yielding(group.members, lambda each: _member(each, names), yielding)
-        return _group(group, members, operations)
+        good = asked and group.verdict is GroupVerdict.OK
+        return _group(group, members, group_operations(ctx, group_id, asked=good))
 
     return {"groups": await described(ctx, request.group_ids, describe, _too_large)}
 
@@ -48,6 +64,24 @@ def _group(group: ModernDescription, members: list[dict[str, Any]], operations: 
         "members": members,
         "authorized_operations": operations,
     }
+
+
+async def _sees_topics(
+    ctx: RequestContext,
+    group: ModernDescription,
+    names: Mapping[UUID, str],
+    yielding: CooperativeYield,
+) -> bool:
+    """Return whether who asks may see all topics that members read or subscribe to."""
+    if not ctx.services.authorizer.in_force:
+        return True
+    for member in group.members:
+        await yielding.row()
+        ids = {*member.assigned, *member.target}
+        topics = {*member.topic_names, *(names[each] for each in ids if each in names)}
+        if not all(sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, each) for each in topics):
+            return False
+    return True
 
 
 def _member(member: ModernMemberDescription, names: Mapping[UUID, str]) -> dict[str, Any]:
@@ -85,7 +119,7 @@ def _too_large(group_id: str) -> Fields:
 
 def _refused(group_id: str, error_code: int, text: str | None = None) -> Fields:
     none = ModernDescription(verdict=GroupVerdict.OK, group_id=group_id, message=text)
-    return {**_group(none, [], group_operations(asked=False)), "error_code": error_code}
+    return {**_group(none, [], NOT_ASKED), "error_code": error_code}
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:

@@ -8,15 +8,20 @@ from typing import Any, Final
 
 from region_broker.groups.modern.assignors.assignment import Partitions, frozen, merged
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees_topic
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, duration_ms
 from region_broker.handlers.groups.names import client_host, client_id
+from region_broker.security.access import Operation, ResourceType
 
 
 async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> Fields:
     """Let a member join, go on or leave; answered when what it is told is durable."""
     names = request.subscribed_topic_names
+    seen = [may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, each) for each in set(names or ())]
+    if not all(seen):
+        return _on_error(ctx, request, TOPIC_DENIED)
     outcome = await ctx.services.groups.consumer_heartbeat(
         HeartbeatRequest(
             group_id=request.group_id,
@@ -34,7 +39,7 @@ async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> 
             must_know_member_id=ctx.version >= 1,
         )
     )
-    return _fields(outcome)
+    return _fields(ctx, outcome)
 
 
 def _owned(topics: Any) -> Partitions | None:
@@ -44,8 +49,15 @@ def _owned(topics: Any) -> Partitions | None:
     return frozen(merged(named))
 
 
-def _fields(outcome: HeartbeatOutcome) -> Fields:
+def _fields(ctx: RequestContext, outcome: HeartbeatOutcome) -> Fields:
     assignment = outcome.assignment
+    if assignment is not None:
+        # A pattern stands for all topics that it matches, whoever may see them (INV-HAZ4).
+        assignment = {
+            topic_id: numbers
+            for topic_id, numbers in assignment.items()
+            if sees_topic(ctx, Operation.DESCRIBE, topic_id)
+        }
     return {
         "error_code": ERROR_OF[outcome.verdict],
         "error_message": outcome.message,

@@ -4,10 +4,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch.authorizing import GROUP_DENIED, may
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 
@@ -21,7 +23,10 @@ async def handle_delete_groups(ctx: RequestContext, request: Any) -> Fields:
     yielding = CooperativeYield.of_a_write()
     for name in names:
         await yielding.row()
-        rows.append({"group_id": name, "error_code": ERROR_OF[await groups.delete_group(name)]})
+        error_code = int(GROUP_DENIED)
+        if may(ctx, Operation.DELETE, ResourceType.GROUP, name):
+            error_code = ERROR_OF[await groups.delete_group(name)]
+        rows.append({"group_id": name, "error_code": error_code})
     return {"results": rows}
 
 

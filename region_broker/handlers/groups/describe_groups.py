@@ -14,23 +14,28 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
+from region_broker.handlers.dispatch.authorizing import GROUP_DENIED, may
+from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, NONE, group_operations
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
 async def handle_describe_groups(ctx: RequestContext, request: Any) -> Fields:
     """Return the groups asked for."""
     asked = bool(getattr(request, "include_authorized_operations", False))
-    operations = group_operations(asked=asked)
     check_count("DescribeGroups", len(request.groups))
 
     async def describe(group_id: str, yielding: CooperativeYield) -> Fields:
+        if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            return _refused(group_id, GROUP_DENIED)
         group = ctx.services.groups.describe(group_id)
         members = await each_yielding(group.members, _member, yielding)
         missing = group.verdict is GroupVerdict.GROUP_NOT_FOUND
         error_code = NONE if missing and ctx.version < 6 else ERROR_OF[group.verdict]
+        operations = group_operations(ctx, group_id, asked=asked and error_code == NONE)
         return _row(group, error_code, members, operations)
 
     return {"groups": await described(ctx, request.groups, describe, _too_large)}
@@ -68,7 +73,7 @@ def _too_large(group_id: str) -> Fields:
 
 def _refused(group_id: str, error_code: int, text: str | None = None) -> Fields:
     none = GroupDescription(GroupVerdict.OK, group_id, message=text)
-    return _row(none, error_code, [], group_operations(asked=False))
+    return _row(none, error_code, [], NOT_ASKED)
 
 
 def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:

@@ -4,7 +4,7 @@ Every `GroupVerdict` has exactly one number (checked at import).
 Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,8 +12,10 @@ from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.operations import GROUP_OPERATIONS, NOT_ASKED
+from region_broker.handlers.dispatch.authorizing import may, operations_of, sees
+from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 NONE: Final = 0
@@ -58,9 +60,9 @@ ERROR_OF: Final = {
 assert set(ERROR_OF) == set(GroupVerdict), "a group verdict has no Kafka error"
 
 
-def group_operations(*, asked: bool) -> int:
-    """Return what everyone may do with a group, or that nobody asked."""
-    return GROUP_OPERATIONS if asked else NOT_ASKED
+def group_operations(ctx: RequestContext, group_id: str, *, asked: bool) -> int:
+    """Return what who asks may do with a group, or that nobody asked."""
+    return operations_of(ctx, ResourceType.GROUP, group_id) if asked else NOT_ASKED
 
 
 def duration_ms(duration: timedelta) -> int:
@@ -74,16 +76,31 @@ def topic_of(ctx: RequestContext, tp: TopicPartition) -> TopicImage | None:
     return topic if topic is not None and 0 <= tp.partition < topic.partition_count else None
 
 
+def unreadable(
+    ctx: RequestContext, names: Iterable[TopicName | None]
+) -> Collection[TopicName | None]:
+    """Return which of the topics who asks may not read, and so not commit to; that is told."""
+    if not ctx.services.authorizer.in_force:
+        return ()
+    return {
+        name
+        for name in dict.fromkeys(names)
+        if name is not None and not may(ctx, Operation.READ, ResourceType.TOPIC, name)
+    }
+
+
 async def offsets_of(
     ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], yielding: CooperativeYield
 ) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
     """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.
 
-    Those were not committed, even where they exist by the time of the answer.
+    Those were not committed, even where they exist by the time of the answer. Topics that who asks may not read are left out.
     """
     offsets: list[OffsetToCommit] = []
     unknown: set[TopicPartition] = set()
     for name, topic in topics:
+        if name is not None and not sees(ctx, Operation.READ, ResourceType.TOPIC, name):
+            continue
         for part in topic.partitions if name is not None else ():
             assert name is not None
             await yielding.row()

@@ -10,11 +10,13 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.authorizing import ERROR_OF, may
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
-_KEY_TYPES: Final = (0, 1)
+_KEY_TYPES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 
 
 async def handle_find_coordinator(ctx: RequestContext, request: Any) -> Fields:
@@ -35,6 +37,12 @@ def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
             "error_code": ErrorCode.invalid_request,
             "error_message": f"key type {key_type} is not served, only 0 (group) and 1 (transaction)",
         }  # fmt: skip
+    resource_type = _KEY_TYPES[key_type]
+    if not may(ctx, Operation.DESCRIBE, resource_type, key):
+        return {
+            "key": key, "node_id": -1, "host": "", "port": -1,
+            "error_code": ERROR_OF[resource_type], "error_message": None,
+        }  # fmt: skip
     nodes = ctx.services.nodes
     loads = (
         not nodes.is_alone and nodes.leads and nodes.is_primary and not ctx.services.region.acting
@@ -45,7 +53,7 @@ def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
             "error_code": ErrorCode.coordinator_not_available,
             "error_message": "no node of this region coordinates now; ask again",
         }  # fmt: skip
-    leader = nodes.leader
+    leader = ctx.met(nodes.leader)
     return {
         "key": key, "node_id": leader.node_id, "host": leader.kafka_host,
         "port": leader.kafka_port, "error_code": ErrorCode.none, "error_message": None,

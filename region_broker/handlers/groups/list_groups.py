@@ -2,9 +2,11 @@
 
 from typing import Any, Final
 
+from region_broker.handlers.dispatch.authorizing import sees, sees_cluster
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
+from region_broker.security.access import Operation, ResourceType
 
 
 async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
@@ -12,6 +14,7 @@ async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
     states = {name.lower() for name in getattr(request, "states_filter", ())}
     types = {name.lower() for name in getattr(request, "types_filter", ())}
     verdict, listings = ctx.services.groups.list()
+    every = sees_cluster(ctx, Operation.DESCRIBE)
     return {
         "error_code": ERROR_OF[verdict],
         "groups": [
@@ -22,7 +25,9 @@ async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
                 "group_type": group.kind,
             }
             for group in listings
-            if (not states or group.state.lower() in states) and (not types or group.kind in types)
+            if (not states or group.state.lower() in states)
+            and (not types or group.kind in types)
+            and (every or sees(ctx, Operation.DESCRIBE, ResourceType.GROUP, group.group_id))
         ],
     }
 

@@ -15,6 +15,7 @@ from region_broker.groups.messages import (
     CommitRequest,
     MemberIdentity,
 )
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -22,6 +23,7 @@ from region_broker.handlers.groups.errors import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     offsets_of,
+    unreadable,
 )
 from region_broker.handlers.groups.names import topic_name, topic_names
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
@@ -34,6 +36,9 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Commit offsets of one group."""
     by_id = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else {}
     names = [topic_name(topic, by_id) for topic in request.topics]
+    denied = unreadable(ctx, names)
+    if denied and all(name in denied for name in names):
+        return _on_error(ctx, request, TOPIC_DENIED)
     named = zip(names, request.topics, strict=True)
     offsets, unknown = await offsets_of(ctx, named, CooperativeYield.of_a_write())
     outcome = await ctx.services.groups.commit_offsets(
@@ -49,6 +54,8 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     topics: list[Fields] = []
     for topic, name in zip(request.topics, names, strict=True):
         error_of = partial(_error, outcome, unknown, name)
+        if name in denied:
+            error_of = partial(_denied, name)
         topics.append(_answered(topic, await each_yielding(topic.partitions, error_of, yielding)))
     return {"topics": topics}
 
@@ -60,6 +67,10 @@ def _error(
         return UNKNOWN_TOPIC_ID
     tp = TopicPartition(name, part.partition_index)
     return UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else ERROR_OF[outcome.of(tp)]
+
+
+def _denied(_name: TopicName | None, _part: Any) -> int:
+    return TOPIC_DENIED
 
 
 def _answered(topic: Any, error_codes: list[int]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -13,6 +14,7 @@ from region_broker.handlers.groups.errors import (
     topic_of,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 
@@ -27,15 +29,22 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
         return {"error_code": ErrorCode.invalid_request, "topics": []}
     yielding = CooperativeYield.of_a_write()
     known: list[TopicPartition] = []
+    denied = {
+        name
+        for name in dict.fromkeys(tp.topic for tp in asked)
+        if not may(ctx, Operation.READ, ResourceType.TOPIC, name)
+    }
     for tp in asked:
         await yielding.row()
-        if topic_of(ctx, tp) is not None:
+        if tp.topic not in denied and topic_of(ctx, tp) is not None:
             known.append(tp)
     verdict, verdicts = await ctx.services.groups.delete_offsets(request.group_id, known)
     topics: dict[str, list[Fields]] = {}
     for tp in asked if not ERROR_OF[verdict] else ():
         await yielding.row()
         error = ERROR_OF[verdicts[tp]] if tp in verdicts else UNKNOWN_TOPIC_OR_PARTITION
+        if tp.topic in denied:
+            error = int(TOPIC_DENIED)
         row = {"partition_index": tp.partition, "error_code": error}
         topics.setdefault(tp.topic, []).append(row)
     return {

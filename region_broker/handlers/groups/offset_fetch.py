@@ -5,19 +5,26 @@ v8: several groups.  v9: member id and epoch, for groups of the new protocol.  v
 `require_stable` counts for every shape: one group or several, listed or all partitions (B4).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from idempotency.identity import TopicPartition
+from idempotency.identity import TopicName, TopicPartition
 from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
+from region_broker.handlers.dispatch.authorizing import (
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    may,
+    sees,
+)
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, UNKNOWN_TOPIC_ID
 from region_broker.handlers.groups.names import topic_name, topic_names
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _TOPIC_IDS_FROM: Final = 10
@@ -30,7 +37,10 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     if ctx.version >= 8:
         return {"groups": await _groups(ctx, request.groups, require_stable=require_stable)}
     check_count("OffsetFetch", _count(request.topics))
-    asked = await _asked(request.topics)
+    if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
+        return _on_error(ctx, request, GROUP_DENIED)
+    denied = _denied(ctx, request.topics, NO_NAMES)
+    asked = await _asked(request.topics, NO_NAMES, denied)
     outcome = await ctx.services.groups.fetch_offsets(
         request.group_id, asked, require_stable=require_stable
     )
@@ -40,7 +50,13 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
             outcome.verdict, tuple(FetchedOffset(tp, outcome.verdict) for tp in asked or [])
         )
     by_topic = await _by_topic(outcome, CooperativeYield())
-    topics = [{"name": name, "partitions": parts} for name, parts in by_topic.items()]
+    topics: list[dict[str, Any]] = [
+        {"name": name, "partitions": parts}
+        for name, parts in by_topic.items()
+        if _shows(ctx, request.topics, name)
+    ]
+    if ctx.version < 2 or outcome.verdict is GroupVerdict.OK:
+        topics += [_refused_topic(topic) for topic in request.topics or () if topic.name in denied]
     return {"topics": topics, "error_code": ERROR_OF[outcome.verdict]}
 
 
@@ -66,10 +82,13 @@ async def _group(
 ) -> dict[str, Any]:
     by_id = ctx.version >= _TOPIC_IDS_FROM
     names = topic_names(ctx) if by_id else NO_NAMES
+    if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
+        return {"group_id": wanted.group_id, "topics": [], "error_code": GROUP_DENIED}
+    denied = _denied(ctx, wanted.topics, names)
     asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
     outcome = await ctx.services.groups.fetch_offsets(
         wanted.group_id,
-        await _asked(wanted.topics, names),
+        await _asked(wanted.topics, names, denied),
         require_stable=require_stable,
         asker=asker,
     )
@@ -78,7 +97,14 @@ async def _group(
         {"name": name, "topic_id": ids.get(name), "partitions": parts}
         for name, parts in (await _by_topic(outcome, yielding)).items()
         if not by_id or name in ids  # deleted since: nobody could tell which topic it was
+        if _shows(ctx, wanted.topics, name)
     ]
+    if outcome.verdict is GroupVerdict.OK:
+        topics += [
+            _refused_topic(topic)
+            for topic in wanted.topics or ()
+            if topic_name(topic, names) in denied
+        ]
     if outcome.verdict is GroupVerdict.OK and by_id:
         topics += [_unknown(topic) for topic in wanted.topics or () if topic.topic_id not in names]
     return {
@@ -93,15 +119,43 @@ def _unknown(topic: Any) -> dict[str, Any]:
     return {"name": "", "topic_id": topic.topic_id, "partitions": parts}
 
 
-async def _asked(topics: Any, names: Mapping[UUID, str] = NO_NAMES) -> list[TopicPartition] | None:
+def _denied(
+    ctx: RequestContext, topics: Any, names: Mapping[UUID, str]
+) -> Container[TopicName | None]:
+    """Return the topics asked for that who asks may not see."""
+    if topics is None or not ctx.services.authorizer.in_force:
+        return ()
+    found = dict.fromkeys(topic_name(topic, names) for topic in topics)
+    return {
+        name
+        for name in found
+        if name is not None and not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    }
+
+
+def _shows(ctx: RequestContext, asked: Any, name: str) -> bool:
+    """Return whether a topic is told that nobody named: all of a group are asked for then."""
+    return asked is not None or sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def _refused_topic(topic: Any) -> dict[str, Any]:
+    parts = [_part(index, TOPIC_DENIED) for index in topic.partition_indexes]
+    name, topic_id = getattr(topic, "name", ""), getattr(topic, "topic_id", None)
+    return {"name": name, "topic_id": topic_id, "partitions": parts}
+
+
+async def _asked(
+    topics: Any, names: Mapping[UUID, str], denied: Container[TopicName | None]
+) -> list[TopicPartition] | None:
     if topics is None:
         return None
     yielding = CooperativeYield()
     asked: list[TopicPartition] = []
     for topic in topics:
         name = topic_name(topic, names)
-        for partition in topic.partition_indexes if name is not None else ():
-            assert name is not None
+        if name is None or name in denied:
+            continue
+        for partition in topic.partition_indexes:
             await yielding.row()
             asked.append(TopicPartition(name, partition))
     return asked

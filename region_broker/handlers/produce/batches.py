@@ -36,6 +36,7 @@ from region_broker.handlers.produce.asking import (
     note_led,
 )
 from region_broker.handlers.produce.errors import ERROR_OF_VERDICT, verification_error
+from region_broker.handlers.produce.permission import ATTRIBUTES_AT, NOTHING, Denied
 from region_broker.handlers.produce.wait import Item
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
@@ -48,7 +49,6 @@ _ZSTD: Final = 4
 _ACKS: Final = (-1, 0, 1)
 
 _PRODUCER: Final = struct.Struct(">qh")
-_ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
 _PRODUCER_AT: Final = 43
 
 
@@ -58,19 +58,24 @@ def items_of(request: ProduceRequest) -> Iterator[Item]:
         for index, data in topic.batches:
             item = Item(topic.key, index, b"" if data is None else data)
             if len(item.data) >= HEADER_BYTES:
-                item.attributes = item.data[_ATTRIBUTES_AT]
+                item.attributes = item.data[ATTRIBUTES_AT]
             yield item
 
 
-def checked(ctx: RequestContext, request: ProduceRequest, items: Sequence[Item]) -> list[Item]:
-    """Refuse what needs no log and no coordinator to be refused; return the transactional ones left."""
+def checked(
+    ctx: RequestContext, request: ProduceRequest, items: Sequence[Item], denied: Denied = NOTHING
+) -> list[Item]:
+    """Refuse what is `denied`, and what needs no log and no coordinator to be refused; return the transactional ones left."""
     transactional: list[Item] = []
     full = ctx.services.partitions.room.refusal
     for item in items:
         if item.transactional:
             item.producer_id, item.producer_epoch = _PRODUCER.unpack_from(item.data, _PRODUCER_AT)
             transactional.append(item)
-        if request.acks not in _ACKS:
+        error = None if denied is NOTHING else denied.error(item.topic)
+        if error is not None:
+            item.refuse(error)
+        elif request.acks not in _ACKS:
             item.refuse(ErrorCode.invalid_required_acks, "acks must be -1, 0 or 1")
         elif item.transactional and request.acks != -1:
             item.refuse(ErrorCode.invalid_required_acks, "transactional batches need acks=-1 (all)")

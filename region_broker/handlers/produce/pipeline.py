@@ -28,6 +28,7 @@ from region_broker.handlers.produce.batches import (
     prepare,
     refuse_mixed,
 )
+from region_broker.handlers.produce.permission import NOTHING, Denied
 from region_broker.handlers.produce.wait import Item, OnEnd, ProduceWait
 from region_broker.limits import YIELD_ROWS
 from region_broker.wire.codec.fast_paths.produce import ProduceRequest
@@ -39,14 +40,16 @@ def is_many(request: ProduceRequest) -> bool:
     return sum(len(topic.batches) for topic in request.topics) > YIELD_ROWS
 
 
-def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
+def whole(
+    ctx: RequestContext, request: ProduceRequest, on_end: OnEnd, denied: Denied = NOTHING
+) -> bool:
     """Append all in this very step; False where anything must be waited for, or many: nothing is appended then."""
     items = list(islice(items_of(request), YIELD_ROWS + 1))
     if len(items) > YIELD_ROWS:
         return False
     state = ctx.connection_state
     was_broken = state.produce_broken
-    transactional = refuse_mixed(items, checked(ctx, request, items))
+    transactional = refuse_mixed(items, checked(ctx, request, items, denied))
     if (
         state.appending
         or heavy_of(items)
@@ -61,7 +64,9 @@ def whole(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> bool:
     return True
 
 
-async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd) -> None:
+async def in_pieces(
+    ctx: RequestContext, request: ProduceRequest, on_end: OnEnd, denied: Denied = NOTHING
+) -> None:
     """Append all in the order of the connection; others are served while it waits, and after each piece."""
     yielding = CooperativeYield(YIELD_ROWS)
     items: list[Item] = []
@@ -71,7 +76,7 @@ async def in_pieces(ctx: RequestContext, request: ProduceRequest, on_end: OnEnd)
         coming = items_of(request)
         while piece := list(islice(coming, YIELD_ROWS)):
             items += piece
-            transactional += checked(ctx, request, piece)
+            transactional += checked(ctx, request, piece, denied)
             heavy += heavy_of(piece)
             await yielding.row(len(piece))
         transactional = refuse_mixed(items, transactional)

@@ -12,11 +12,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from region_broker.handlers.dispatch.authorizing import sees_topic
 from region_broker.handlers.dispatch.partitions import nodes_of
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.produce.permission import denied_of, is_allowed_whole
 from region_broker.handlers.produce.pipeline import in_pieces, is_many, whole
 from region_broker.handlers.produce.wait import Item, written, written_pieces
+from region_broker.security.access import Operation
 from region_broker.wire.codec.fast_paths.produce import KEY, VERSIONS, ProduceRequest
 from region_broker.wire.cooperative_yield import run_yielding
 
@@ -27,13 +30,14 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
     """Append each batch, wait until all are durable, return the answer; None with acks=0."""
     ended: asyncio.Future[Sequence[Item]] = asyncio.get_running_loop().create_future()
     many = is_many(request)
+    denied = denied_of(ctx, request)
 
     def end(items: Sequence[Item]) -> None:
         if not ended.done():  # or the connection broke, and its requests were cancelled (INV-H15)
             ended.set_result(items)
 
-    if many or not whole(ctx, request, end):
-        await in_pieces(ctx, request, end)
+    if many or not whole(ctx, request, end, denied):
+        await in_pieces(ctx, request, end, denied)
     if request.acks == 0:
         return None
     items = await ended
@@ -44,6 +48,8 @@ async def handle_produce(ctx: RequestContext, request: ProduceRequest) -> Writte
 
 def begin_produce(ctx: RequestContext, request: ProduceRequest, finish: Finish) -> bool:
     """Append each batch, and let the answer be made when all are durable; False if that needs a task."""
+    if not is_allowed_whole(ctx, request):
+        return False
     if not whole(ctx, request, lambda items: finish(written(ctx, request, items))):
         return False
     if request.acks == 0:
@@ -70,10 +76,12 @@ def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> F
     endpoints: dict[int, Fields] = {}
     for topic in answer["responses"]:
         key = topic["topic_id"] if "topic_id" in topic else topic["name"]
+        told = key if sees_topic(ctx, Operation.DESCRIBE, key) else None  # INV-HAZ4
         for row in topic["partition_responses"]:
-            nodes = nodes_of(ctx.services, key, row["index"])
+            nodes = nodes_of(ctx.services, told, row["index"])
             row["current_leader"] = nodes.current_leader
-            endpoints.update({each["node_id"]: each for each in nodes.endpoints})
+            if nodes.endpoints and nodes.leader is not None:
+                endpoints[nodes.leader.node_id] = ctx.met(nodes.leader).row()
     return {**answer, "node_endpoints": list(endpoints.values())}
 
 

@@ -286,7 +286,7 @@ def _name_leaders(ctx: RequestContext, items: Sequence[Item]) -> Sequence[Endpoi
             and nodes.leader is not None
             and nodes.leader_epoch is not None
         ):
-            leader = nodes.leader
+            leader = ctx.met(nodes.leader)
             item.leader = leader.node_id, nodes.leader_epoch
             endpoints[leader.node_id] = Endpoint(
                 leader.node_id, leader.kafka_host, leader.kafka_port

@@ -28,8 +28,8 @@ class ResourceType(IntEnum):
 class Refused(Exception):
     """A resource that stays as it is: Kafka's error and the text."""
 
-    def __init__(self, error: ErrorCode, text: str) -> None:
-        """Keep both."""
-        super().__init__(text)
+    def __init__(self, error: ErrorCode, text: str | None) -> None:
+        """Keep both; without a text the error says enough."""
+        super().__init__(text or error.name)
         self.error = error
         self.text = text

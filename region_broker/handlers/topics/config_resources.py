@@ -8,7 +8,7 @@ configs of nodes (`broker_configs`).
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -23,6 +23,7 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem
 from region_broker.controller.topic_names import name_problem
+from region_broker.handlers.dispatch.authorizing import ERROR_OF, may
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.topics.broker_configs import change_broker
@@ -33,7 +34,13 @@ from region_broker.handlers.topics.config_orders import (
     ResourceType,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.security import access
+from region_broker.security.access import Operation
 
+_JUDGED_AS: Final[Mapping[int, access.ResourceType]] = {
+    ResourceType.TOPIC: access.ResourceType.TOPIC,
+    ResourceType.GROUP: access.ResourceType.GROUP,
+}
 Plan: TypeAlias = Callable[[Sequence[ConfigChange]], NewConfigs]
 """Makes of what is asked for one resource how its configs change; the shape was checked."""
 
@@ -101,6 +108,7 @@ def row_of(resource: Any, error: int, text: str | None) -> Fields:
 
 
 async def _change(ctx: RequestContext, resource: Any, plan: Plan, *, dry: bool) -> None:
+    check_may(ctx, Operation.ALTER_CONFIGS, *_identity(resource))
     changes = [
         ConfigChange(item.name, int(getattr(item, "config_operation", ConfigOp.SET)), item.value)
         for item in resource.configs
@@ -122,6 +130,15 @@ async def _change(ctx: RequestContext, resource: Any, plan: Plan, *, dry: bool) 
                 ErrorCode.invalid_request,
                 f"resource type {kind} has no configs here, only 2 (topic) and 4 (broker) have ones that can change",
             )
+
+
+def check_may(ctx: RequestContext, operation: Operation, kind: int, name: str) -> None:
+    """Raise `Refused` for who may not do that with configs: a topic's and a group's belong to it, all others to the cluster."""
+    resource_type = _JUDGED_AS.get(kind, access.ResourceType.CLUSTER)
+    if resource_type is access.ResourceType.CLUSTER:
+        name = access.CLUSTER_NAME
+    if not may(ctx, operation, resource_type, name):
+        raise Refused(ERROR_OF[resource_type], None)
 
 
 async def _change_topic(

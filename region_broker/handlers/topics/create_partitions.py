@@ -1,4 +1,4 @@
-"""CreatePartitions (37), versions 0-3: topics grow.  v2: compact.  v3: THROTTLING_QUOTA_EXCEEDED may come (never here).
+"""CreatePartitions (37), versions 0-3: topics grow.  v2: compact.  v3: THROTTLING_QUOTA_EXCEEDED (KIP-599).
 
 Mirrors grow at a tidemark that names the new partitions (T15). A topic never shrinks.
 Source: Kafka ReplicationControlManager.createPartitions.
@@ -11,14 +11,18 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import Refused
+from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
+_STRICT_SINCE: Final = 3
 _ERRORS: Final = {
     "unknown-topic": ErrorCode.unknown_topic_or_partition,
     NOT_ACTING: ErrorCode.not_controller,
@@ -40,6 +44,8 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Fields:
             if times[name] > 1:
                 text = f"topic {name} is in the request twice"
                 raise Refused(ErrorCode.invalid_request, text)  # noqa: TRY301
+            if not may(ctx, Operation.ALTER, ResourceType.TOPIC, name):
+                raise Refused(TOPIC_DENIED, None)  # noqa: TRY301
             await _grow(ctx, by_name[name], dry=bool(request.validate_only))
             rows.append(_row(name, ErrorCode.none, None))
         except Refused as refused:
@@ -73,6 +79,8 @@ async def _grow(ctx: RequestContext, asked: Any, *, dry: bool) -> None:
     _check_assignments(ctx, asked, count - present)
     if dry:
         return
+    if not may_change(ctx, count - present, _STRICT_SINCE):
+        raise Refused(*THROTTLED)
     try:
         await ctx.services.metadata.grow_topic(name, count, present)
     except (

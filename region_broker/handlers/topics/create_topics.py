@@ -1,4 +1,4 @@
-"""CreateTopics (19), versions 2-7.  v4: -1 takes the default count.  v5: configs in the answer.  v7: ids.
+"""CreateTopics (19), versions 2-7.  v4: -1 takes the default count.  v5: configs in the answer.  v6: THROTTLING_QUOTA_EXCEEDED (KIP-599).  v7: ids.
 
 What is refused says what would be right; nothing of a refused topic is created. A topic named twice in one request is
 refused both times (Kafka does so).
@@ -14,18 +14,27 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees, sees_cluster
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_resources import configs_refusal
+from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import CREATE_TOPICS_MAX, PARTITION_COUNT_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _ERRORS: Final = {
     "topic-exists": ErrorCode.topic_already_exists,
     NOT_ACTING: ErrorCode.not_controller,
 }
+_NO_CONFIGS: Final = {
+    "num_partitions": -1, "replication_factor": -1, "configs": None,
+    "topic_config_error_code": TOPIC_DENIED,
+}  # fmt: skip
+"""What is told of a new topic to who may not see configs (KIP-525)."""
+_STRICT_SINCE: Final = 6
 _ROWS_OF_A_TOPIC: Final = 20  # each lists its configs in the answer
 
 
@@ -68,6 +77,11 @@ def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
     """Return the partition count of a topic that may be created; raises `_Refused`."""
     if twice:
         raise _Refused(ErrorCode.invalid_request, f"topic {topic.name} is in the request twice")
+    if not (
+        sees_cluster(ctx, Operation.CREATE)
+        or may(ctx, Operation.CREATE, ResourceType.TOPIC, topic.name)
+    ):
+        raise _Refused(TOPIC_DENIED, "Authorization failed.")
     image = ctx.services.metadata.image
     problem = name_problem(topic.name)
     if problem is not None:
@@ -143,6 +157,8 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
     configs = {config.name: str(config.value) for config in topic.configs}
     created: TopicImage | None = None
     if not dry:
+        if not may_change(ctx, partition_count, _STRICT_SINCE):
+            raise _Refused(*THROTTLED)
         try:
             created = await ctx.services.metadata.create_topic(
                 topic.name, partition_count, configs, ctx.services.chance.uuid()
@@ -152,11 +168,15 @@ async def _create(ctx: RequestContext, topic: Any, partition_count: int, *, dry:
             raise _Refused(error, refused.reason) from refused
         except MetadataUnwritable as failed:
             raise _Refused(*unwritten(failed)) from failed
-    return {
+    row = {
         "name": topic.name,
         "topic_id": None if created is None else created.topic_id,
         "error_code": ErrorCode.none,
         "error_message": None,
+    }
+    if not sees(ctx, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+        return row | _NO_CONFIGS
+    return row | {
         "num_partitions": partition_count,
         "replication_factor": len(ctx.services.nodes.replicas),
         "configs": [

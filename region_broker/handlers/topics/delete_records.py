@@ -20,12 +20,14 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.failures import NotLeader, OffsetOutOfRange, PartitionFailed
 from region_broker.partitions.partition import Partition
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _HIGH_WATERMARK: Final = -1
@@ -65,8 +67,12 @@ async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
     topics: list[tuple[str, list[_Order]]] = []
     for topic in request.topics:
         orders: list[_Order] = []
+        allowed = may(ctx, Operation.DELETE, ResourceType.TOPIC, topic.name)
         for item in topic.partitions:
             await yielding.row()
+            if not allowed:
+                orders.append(_Order(item.partition_index, TOPIC_DENIED))
+                continue
             orders.append(await _begin(ctx, topic.name, item.partition_index, int(item.offset)))
         topics.append((topic.name, orders))
     begun = [order for _, orders in topics for order in orders if order.partition is not None]

@@ -1,4 +1,4 @@
-"""DeleteTopics (20), versions 1-6.  v5: error text.  v6: by id too.
+"""DeleteTopics (20), versions 1-6.  v5: error text, THROTTLING_QUOTA_EXCEEDED (KIP-599).  v6: by id too.
 
 Ledgers cannot be deleted: a region without them could not take over.
 """
@@ -10,10 +10,15 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees, sees_cluster
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.mutations import THROTTLED, may_change
 from region_broker.handlers.topics.unwritten import unwritten
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
+
+_STRICT_SINCE: Final = 5
 
 
 async def handle_delete_topics(ctx: RequestContext, request: Any) -> Fields:
@@ -43,6 +48,19 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
             return _row(None, topic_id, ErrorCode.unknown_topic_id, f"no topic has id {topic_id}")
         name = found.name
     assert name is not None
+    if not _may_delete(ctx, name):
+        return _denied(ctx, name, topic_id)
+    return await _delete_named(ctx, name, topic_id)
+
+
+def _denied(ctx: RequestContext, name: str, topic_id: UUID | None) -> Fields:
+    """Refuse; an id is no secret, the name that it stands for may be (INV-HAZ4)."""
+    shown = topic_id is None or sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    return _row(name if shown else None, topic_id, TOPIC_DENIED, None)
+
+
+async def _delete_named(ctx: RequestContext, name: str, topic_id: UUID | None) -> Fields:
+    image = ctx.services.metadata.image
     topic = image.topics.get(name)
     if topic is None:
         text = f"there is no topic {name!r}"
@@ -50,6 +68,8 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
     if topic.internal:
         text = f"topic {name} is a ledger of Tidemark and cannot be deleted"
         return _row(name, topic_id, ErrorCode.invalid_topic_exception, text)
+    if not may_change(ctx, topic.partition_count, _STRICT_SINCE):
+        return _row(name, topic_id, *THROTTLED)
     try:
         await ctx.services.metadata.delete_topic(name)
     except CommandRefused as refused:
@@ -60,6 +80,12 @@ async def _delete(ctx: RequestContext, name: str | None, topic_id: UUID | None) 
     except MetadataUnwritable as failed:
         return _row(name, topic_id, *unwritten(failed))
     return _row(name, topic.topic_id, ErrorCode.none, None)
+
+
+def _may_delete(ctx: RequestContext, name: str) -> bool:
+    return sees_cluster(ctx, Operation.DELETE) or may(
+        ctx, Operation.DELETE, ResourceType.TOPIC, name
+    )
 
 
 def _row(name: str | None, topic_id: UUID | None, error: int, text: str | None) -> Fields:

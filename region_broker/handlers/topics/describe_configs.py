@@ -21,7 +21,9 @@ from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.broker_configs import broker_rows, config_row
 from region_broker.handlers.topics.config_orders import Refused, ResourceType
+from region_broker.handlers.topics.config_resources import check_may
 from region_broker.limits import DESCRIBED_RESOURCES_MAX, YIELD_ROWS
+from region_broker.security.access import Operation
 from region_broker.wire.codec.answers import RowPath, encode_response, encode_row
 from region_broker.wire.codec.struct_writers import EncodedRow
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
@@ -111,6 +113,10 @@ def _resource(ctx: RequestContext, resource: Any, shape: _Shape, brokers: _Broke
     asked = resource.configuration_keys
     # Null asks for all keys; so do older clients' empty lists (Kafka treats them alike).
     wanted = set(asked) if asked else None
+    try:
+        check_may(ctx, Operation.DESCRIBE_CONFIGS, kind, name)
+    except Refused as refused:
+        return _refused(kind, name, refused.error, refused.text)
     match kind:
         case ResourceType.TOPIC:
             topic = ctx.services.metadata.image.topics.get(name)
@@ -143,7 +149,7 @@ def _resource(ctx: RequestContext, resource: Any, shape: _Shape, brokers: _Broke
     }
 
 
-def _refused(kind: int, name: str, error: ErrorCode, text: str) -> Fields:
+def _refused(kind: int, name: str, error: ErrorCode, text: str | None) -> Fields:
     return {
         "error_code": error, "error_message": text, "resource_type": kind, "resource_name": name,
         "configs": [],

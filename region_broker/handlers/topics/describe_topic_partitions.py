@@ -13,11 +13,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.topic_names import name_problem
-from region_broker.handlers.dispatch.operations import TOPIC_OPERATIONS
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, operations_of, sees
 from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.limits import DESCRIBED_PARTITIONS_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 
@@ -26,7 +27,7 @@ async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) ->
     names = sorted({str(topic.name) for topic in request.topics})
     every = not names
     if every:
-        names = sorted(ctx.services.metadata.image.topics)
+        names = await _seen(ctx)
     cursor = request.cursor
     if cursor is not None:
         if cursor.partition_index < 0 or not (every or cursor.topic_name in names):
@@ -47,6 +48,10 @@ async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: in
         await yielding.row()
         if left == 0:
             return _answer(topics, (name, first))
+        if not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            topics.append(_refused(name, TOPIC_DENIED))
+            first = 0
+            continue
         topic = ctx.services.metadata.image.topics.get(name)
         if topic is None:
             known = name_problem(name) is None
@@ -72,7 +77,7 @@ async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: in
                 "topic_id": topic.topic_id,
                 "is_internal": topic.internal,
                 "partitions": rows,
-                "topic_authorized_operations": TOPIC_OPERATIONS,
+                "topic_authorized_operations": operations_of(ctx, ResourceType.TOPIC, name),
             }
         )
         if stop < topic.partition_count:
@@ -80,6 +85,20 @@ async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: in
         left -= len(rows)
         first = 0
     return _answer(topics, None)
+
+
+async def _seen(ctx: RequestContext) -> list[str]:
+    """Return the names of all topics that who asks may see, in order."""
+    names = sorted(ctx.services.metadata.image.topics)
+    if not ctx.services.authorizer.in_force:
+        return names
+    yielding = CooperativeYield()
+    found = []
+    for name in names:
+        await yielding.row()
+        if sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            found.append(name)
+    return found
 
 
 def _answer(topics: list[Fields], next_cursor: tuple[str, int] | None) -> Fields:

@@ -8,6 +8,7 @@ unknown, asks until they are here.
 """
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -17,14 +18,19 @@ from kio.schema.errors import ErrorCode
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_names import collision, name_problem
-from region_broker.handlers.dispatch.operations import (
-    CLUSTER_OPERATIONS,
-    NOT_ASKED,
-    TOPIC_OPERATIONS,
+from region_broker.handlers.dispatch.authorizing import (
+    TOPIC_DENIED,
+    cluster_operations,
+    may,
+    operations_of,
+    sees,
+    sees_cluster,
 )
+from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.codec.answers import encode_body
 from region_broker.wire.codec.struct_writers import EncodedRow
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -40,10 +46,10 @@ async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
     fields = {
         # Those that are not heard, too, unlike Kafka: librdkafka takes who is not named any more for decommissioned, and then waits
         # for that one as a coordinator until any of its connections changes (its issues 5511, 5456).
-        "brokers": [node.row() for node in nodes.registered],
+        "brokers": [ctx.met(node).row() for node in nodes.registered],
         "cluster_id": region.cluster_id,
         "controller_id": nodes.leader_id,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if of_cluster else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx) if of_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
     operations = bool(getattr(request, "include_topic_authorized_operations", False))
@@ -58,6 +64,8 @@ async def _written(
 ) -> list[EncodedRow] | None:
     """Return the rows as they were written before, where they were; None if there are errors among them."""
     services, yielding = ctx.services, CooperativeYield()
+    if operations and services.authorizer.in_force:
+        return None  # they are not the same for everybody
     nodes = services.nodes
     written = services.topic_rows.of(
         ctx.version, operations=operations, topic_count=len(services.metadata.image.topics)
@@ -87,7 +95,7 @@ async def _rows(
             rows.append(_row(ctx, topic, operations=operations))
         else:
             await yielding.row()
-            rows.append(_with_operations(topic) if operations else topic)
+            rows.append(_with_operations(ctx, topic) if operations else topic)
     return rows
 
 
@@ -97,7 +105,7 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
     image = ctx.services.metadata.image
     # v0: an empty list asks for all topics; later: null does, and an empty list asks for none.
     if asked is None or (ctx.version == 0 and not asked):
-        return list(image.topics.values())
+        return await _seen(ctx, image.topics.values())
     may_create = ctx.services.config.auto_create_topics and bool(
         getattr(request, "allow_auto_topic_creation", True)
     )
@@ -122,6 +130,19 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
     return found
 
 
+async def _seen(ctx: RequestContext, topics: Iterable[TopicImage]) -> list[TopicImage | Fields]:
+    """Return those of all topics that who asks may see."""
+    if not ctx.services.authorizer.in_force:
+        return list(topics)
+    yielding = CooperativeYield()
+    found: list[TopicImage | Fields] = []
+    for topic in topics:
+        await yielding.row()
+        if sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            found.append(topic)
+    return found
+
+
 async def _let_create(ctx: RequestContext) -> None:
     """Have who leads, or the primary region, answer this request, which creates the topics that it names."""
     try:
@@ -138,15 +159,27 @@ async def _one(
         topic = image.topic_by_id(topic_id)
         if topic is None:
             return _refused(None, topic_id, ErrorCode.unknown_topic_id)
+        if not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            return _refused(None, topic_id, TOPIC_DENIED)
         return topic
     if name is None or name_problem(name) is not None:
         return _refused(name or "", None, ErrorCode.invalid_topic_exception)
+    if not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name):
+        return _refused(name, None, TOPIC_DENIED)
     topic = image.topics.get(name)
     if topic is None and may_create:
+        if not _may_create(ctx, name):
+            return _refused(name, None, TOPIC_DENIED)
         topic = await _create(ctx, name)
     if topic is None:
         return _refused(name, None, ErrorCode.unknown_topic_or_partition)
     return topic
+
+
+def _may_create(ctx: RequestContext, name: str) -> bool:
+    return sees_cluster(ctx, Operation.CREATE) or may(
+        ctx, Operation.CREATE, ResourceType.TOPIC, name
+    )
 
 
 async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
@@ -178,11 +211,15 @@ def _row(ctx: RequestContext, topic: TopicImage, *, operations: bool) -> Fields:
             leader_row(ctx.services, topic, index) for index in range(topic.partition_count)
         ],
     }
-    return _with_operations(row) if operations else row
+    return _with_operations(ctx, row) if operations else row
 
 
-def _with_operations(row: Fields) -> Fields:
-    return {**row, "topic_authorized_operations": TOPIC_OPERATIONS}
+def _with_operations(ctx: RequestContext, row: Fields) -> Fields:
+    """Return a row with what who asks may do; as in Kafka, without that where the topic has no name, or is not to be seen."""
+    if not row["name"] or row["error_code"] is TOPIC_DENIED:
+        return row
+    operations = operations_of(ctx, ResourceType.TOPIC, row["name"])
+    return {**row, "topic_authorized_operations": operations}
 
 
 API: Final = Api(3, "Metadata", range(14), handle_metadata)

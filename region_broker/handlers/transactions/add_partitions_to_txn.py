@@ -7,7 +7,7 @@ Source: KafkaApis.scala `handleAddPartitionsToTxnRequest`, TransactionCoordinato
 `handleVerifyPartitionsInTransaction`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
+from region_broker.handlers.dispatch.authorizing import may, sees
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import (
@@ -25,6 +26,7 @@ from region_broker.handlers.transactions.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorVersions,
 )
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.codec.fast_paths.transactions import ADD_KEY, AddRequest, add_answer
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
@@ -51,7 +53,7 @@ def begin_add_partitions_to_txn(ctx: RequestContext, request: Any, finish: Finis
         return False
     partitions = request.partitions
     for tp in partitions:
-        if _refusal(ctx, tp):
+        if _refusal(ctx, tp) or not sees(ctx, Operation.WRITE, ResourceType.TOPIC, tp.topic):
             return False
 
     def done(verdict: TxnVerdict) -> None:
@@ -87,9 +89,12 @@ async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fie
 async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield) -> list[Fields]:
     partitions = asked.partitions
     refused: dict[TopicPartition, int] = {}
+    denied = _denied(ctx, partitions)
     for tp in partitions:
         await yielding.row()
-        if (error := _refusal(ctx, tp)) != 0:
+        if tp.topic in denied:
+            refused[tp] = TOPIC_AUTHORIZATION_FAILED
+        elif (error := _refusal(ctx, tp)) != 0:
             refused[tp] = error
     if refused:
         return _by_topic((tp, refused.get(tp, OPERATION_NOT_ATTEMPTED)) for tp in partitions)
@@ -105,6 +110,14 @@ async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield
     )
     error_code = ERRORS.error_of(verdict, ctx.version)
     return _by_topic((tp, error_code) for tp in partitions)
+
+
+def _denied(ctx: RequestContext, partitions: Sequence[TopicPartition]) -> Container[str]:
+    """Return the topics that a client may not write to; what comes for several transactions was judged as a whole."""
+    if ctx.version >= _BATCHED_SINCE or not ctx.services.authorizer.in_force:
+        return ()
+    names = dict.fromkeys(tp.topic for tp in partitions)
+    return {name for name in names if not may(ctx, Operation.WRITE, ResourceType.TOPIC, name)}
 
 
 def _verified(ctx: RequestContext, asked: _Asked, tp: TopicPartition) -> int:

@@ -7,13 +7,16 @@ from typing import Any, Final
 
 from idempotency.ledger_records import TransactionRecord
 from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count, described
+from region_broker.handlers.dispatch.authorizing import may, sees
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import (
     STATE_NAMES,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_NOT_FOUND,
     error_number,
 )
+from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
@@ -30,6 +33,8 @@ async def handle_describe_transactions(ctx: RequestContext, request: Any) -> Fie
 
 
 def _state(ctx: RequestContext, name: str) -> Fields:
+    if not may(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+        return _refused(name, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     found = ctx.services.txn_admin.describe(name)
     if found is None:
         return _refused(name, TRANSACTIONAL_ID_NOT_FOUND)
@@ -43,15 +48,19 @@ def _state(ctx: RequestContext, name: str) -> Fields:
         "transaction_start_time": found.start_ms,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
-        "topics": _topics(found),
+        "topics": _topics(ctx, found),
     }
 
 
-def _topics(record: TransactionRecord) -> list[Fields]:
+def _topics(ctx: RequestContext, record: TransactionRecord) -> list[Fields]:
     topics: dict[str, list[int]] = {}
     for tp in record.partitions:
         topics.setdefault(tp.topic, []).append(tp.partition)
-    return [{"topic": name, "partitions": numbers} for name, numbers in topics.items()]
+    return [
+        {"topic": name, "partitions": numbers}
+        for name, numbers in topics.items()
+        if sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    ]
 
 
 def _too_large(name: str) -> Fields:

@@ -12,9 +12,11 @@ from kio.schema.errors import ErrorCode
 from idempotency.ledger_records import TransactionRecord
 from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
+from region_broker.handlers.dispatch.authorizing import sees
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import STATE_NAMES, error_number
+from region_broker.security.access import Operation, ResourceType
 from txn_coordinator.verdicts import TxnVerdict
 
 _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
@@ -46,6 +48,7 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
                 "transaction_state": STATE_NAMES[record.status],
             }
             for record in chosen
+            if sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, record.transactional_id)
         ],
     )
 

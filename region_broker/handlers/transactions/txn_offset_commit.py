@@ -15,6 +15,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -24,6 +25,7 @@ from region_broker.handlers.groups.errors import (
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
     offsets_of,
+    unreadable,
 )
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.connection_order import Arrival
@@ -67,7 +69,20 @@ class _NotInTransaction(Exception):
 
 
 async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
-    """Stage offsets in the producer's transaction."""
+    """Stage offsets in the producer's transaction; those of topics that who asks may not read, not."""
+    names = [TopicName(topic.name) for topic in request.topics]
+    denied = unreadable(ctx, names)
+    if not denied:
+        return await _guarded(ctx, request)
+    if all(name in denied for name in names):
+        return _on_error(ctx, request, TOPIC_DENIED)
+    answer = await _guarded(ctx, request)
+    refused = _on_error(ctx, request, TOPIC_DENIED)
+    pairs = zip(answer["topics"], refused["topics"], strict=True)
+    return {"topics": [no if yes["name"] in denied else yes for yes, no in pairs]}
+
+
+async def _guarded(ctx: RequestContext, request: Any) -> Fields:
     groups = ctx.services.groups
     ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
     log = ctx.services.partitions.get(ledger.topic, ledger.partition)

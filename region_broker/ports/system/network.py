@@ -6,6 +6,7 @@ Not here: what is promised (`ports.network`), simulated networks (tests).
 import asyncio
 import errno
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,13 @@ from typing import Final, cast
 
 from typing_extensions import override
 
+from region_broker.ports.handshakes import (
+    CLOSE_TIMEOUT_S,
+    DEFAULT_HANDSHAKES,
+    TIMEOUT_S,
+    HandshakeLimits,
+    text_of,
+)
 from region_broker.ports.network import (
     READ_AHEAD_BYTES,
     WRITE_HIGH_WATER_BYTES,
@@ -21,10 +29,16 @@ from region_broker.ports.network import (
     Consume,
     Listener,
     OnConnection,
+    OnFailedHandshake,
+    TlsContexts,
+    unheard,
 )
 from region_broker.ports.served_connections import ServedConnections
+from region_broker.ports.system.tls_accept import TlsServer
 
 LISTEN_BACKLOG: Final = 1024
+JOINED_BYTES_MAX: Final = 64 * 1024
+"""What is written in pieces is joined up to so much where it goes through TLS: each piece is a record, or several, of it."""
 
 
 class AsyncioStream(asyncio.Protocol):
@@ -46,11 +60,17 @@ class AsyncioStream(asyncio.Protocol):
         self._writable.set()
         self._gone = asyncio.Event()
         self._peer = "unknown"
+        self._tls: ssl.SSLObject | None = None
 
     @property
     def peer(self) -> str:
         """Return ``host:port`` of the other side, for logs."""
         return self._peer
+
+    @property
+    def certificate(self) -> bytes | None:
+        """See `ByteStream`."""
+        return None if self._tls is None else self._tls.getpeercert(binary_form=True)
 
     @property
     def unread_bytes(self) -> int:
@@ -68,6 +88,7 @@ class AsyncioStream(asyncio.Protocol):
         # uvloop's transports are no asyncio.Transport by inheritance, only by interface.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._tls = transport.get_extra_info("ssl_object")
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             self._peer = f"{name[0]}:{name[1]}"
@@ -93,7 +114,7 @@ class AsyncioStream(asyncio.Protocol):
         """Note that the peer sends no more; our side stays open for the answers still owed."""
         self._eof = True
         self._wake_reader()
-        return True
+        return self._tls is None
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -192,6 +213,8 @@ class AsyncioStream(asyncio.Protocol):
             return
         if len(buffers) == 1:
             transport.write(buffers[0])
+        elif self._tls is not None and sum(map(len, buffers)) <= JOINED_BYTES_MAX:
+            transport.write(b"".join(buffers))
         else:
             transport.writelines(buffers)
 
@@ -230,16 +253,31 @@ class AsyncioListener:
     def __init__(self, on_connection: OnConnection) -> None:
         """Create a listener not yet bound."""
         self._served = ServedConnections(on_connection, self._stop_accepting)
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._address = ("", 0)
 
     async def bind(self, host: str, port: int, backlog: int) -> None:
         """Bind and start accepting; OSError when the port cannot be had."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: AsyncioStream(self._served.serve), host, port, backlog=backlog
+            self._stream, host, port, backlog=backlog
         )
-        name = self._server.sockets[0].getsockname()
+        self._note_address(self._server.sockets[0])
+
+    async def bind_secured(
+        self, host: str, port: int, tls: TlsContexts, on_failed: OnFailedHandshake, bounds: HandshakeLimits,
+    ) -> None:  # fmt: skip
+        """The same, speaking TLS."""
+        server = TlsServer(tls, self._stream, on_failed, bounds)
+        await server.bind(host, port, LISTEN_BACKLOG)
+        self._server = server
+        self._note_address(server.sockets[0])
+
+    def _note_address(self, bound: socket.socket) -> None:
+        name = bound.getsockname()
         self._address = (str(name[0]), int(name[1]))
+
+    def _stream(self) -> AsyncioStream:
+        return AsyncioStream(self._served.serve)
 
     def _stop_accepting(self) -> None:
         if self._server is not None:
@@ -268,17 +306,44 @@ class AsyncioListener:
 class AsyncioNetwork:
     """`Network` on the running asyncio (or uvloop) event loop."""
 
-    async def listen(self, host: str, port: int, on_connection: OnConnection) -> Listener:
-        """Bind `host`:`port` (0: any free port); OSError when that fails (port in use, no right)."""
+    def __init__(self, handshakes: HandshakeLimits = DEFAULT_HANDSHAKES) -> None:
+        """Bound the `handshakes` of each port that speaks TLS."""
+        self._handshakes = handshakes
+
+    async def listen(
+        self, host: str, port: int, on_connection: OnConnection,
+        *, tls: TlsContexts | None = None, on_failed: OnFailedHandshake = unheard,
+    ) -> Listener:  # fmt: skip
+        """See `Network`."""
         listener = AsyncioListener(on_connection)
-        await listener.bind(host, port, LISTEN_BACKLOG)
+        if tls is None:
+            await listener.bind(host, port, LISTEN_BACKLOG)
+        else:
+            await listener.bind_secured(host, port, tls, on_failed, self._handshakes)
         return listener
 
-    async def connect(self, host: str, port: int) -> ByteStream:
-        """Open a connection; OSError when the peer cannot be reached."""
-        transport, stream = await asyncio.get_running_loop().create_connection(
-            AsyncioStream, host, port
-        )
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: TlsContexts | None = None,
+        server_name: str | None = None,
+    ) -> ByteStream:
+        """See `Network`."""
+        loop = asyncio.get_running_loop()
+        if tls is not None:
+            try:
+                _, secured = await loop.create_connection(
+                    AsyncioStream, host, port, ssl=tls.context(), server_hostname=server_name or host,
+                    ssl_handshake_timeout=TIMEOUT_S,
+                    ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+                )  # fmt: skip
+            except ssl.SSLError as error:
+                reason = f"no TLS with {host}:{port}: {text_of(error)}"
+                raise ConnectionAbortedError(errno.ECONNABORTED, reason) from error
+            return secured
+        transport, stream = await loop.create_connection(AsyncioStream, host, port)
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
             _reset(transport)
             raise ConnectionRefusedError(

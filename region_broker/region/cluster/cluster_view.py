@@ -44,6 +44,8 @@ class ViewParts:
     waiting: Callable[[], Mapping[str, str]] = dict
     spread_waits: Callable[[], str] = str
     """Why leaders are not spread though they are to be (`spread_keeper`)."""
+    http_scheme: str = "http"
+    """What HTTP addresses of the cluster begin with."""
 
 
 class ClusterView:
@@ -147,13 +149,16 @@ class ClusterView:
         return {
             "region": parts.region,
             "node_id": parts.me.node_id,
-            "nodes": [_node_row(node, leadership, followers, serving) for node in self._nodes()],
+            "nodes": [
+                _node_row(node, leadership, followers, serving, parts.http_scheme)
+                for node in self._nodes()
+            ],
             "awaited": [
                 {
                     "node_id": each.node_id,
                     "kafka": each.kafka,
                     "peer": each.peer,
-                    "http": f"http://{each.http}",
+                    "http": f"{parts.http_scheme}://{each.http}",
                     "rack": each.rack,
                 }
                 for key, each in sorted(parts.metadata.image.added_nodes.items())
@@ -235,7 +240,11 @@ class ClusterView:
     def http_of(self, node_id: int | None) -> str | None:
         """Return the HTTP base URL of a node, None for one that is not registered."""
         node = None if node_id is None else self.parts.metadata.image.nodes.get(node_id)
-        return None if node is None else f"http://{node.http_host}:{node.http_port}"
+        return (
+            None
+            if node is None
+            else f"{self.parts.http_scheme}://{node.http_host}:{node.http_port}"
+        )
 
     def partitions(self, topic: str | None) -> list[dict[str, Any]]:
         """Return the logs of this node, of `topic` alone where one is given, with who leads them and who is in sync."""
@@ -263,6 +272,7 @@ class ClusterView:
 
 def _node_row(
     node: NodeImage, leadership: Leadership | None, followers: Mapping[Member, Mapping[str, Any]], serving: frozenset[Member],
+    scheme: str,
 ) -> dict[str, Any]:  # fmt: skip
     known = followers.get(node.member, {})
     return {
@@ -271,7 +281,7 @@ def _node_row(
         "life": str(node.life),
         "kafka": f"{node.kafka_host}:{node.kafka_port}",
         "peer": f"{node.peer_host}:{node.peer_port}",
-        "http": f"http://{node.http_host}:{node.http_port}",
+        "http": f"{scheme}://{node.http_host}:{node.http_port}",
         "rack": node.rack,
         "feature_level": node.feature_level,
         "fenced": node.fenced,

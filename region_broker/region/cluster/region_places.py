@@ -45,8 +45,10 @@ class RegionPlaces:
     def __init__(
         self, own: str, image: Callable[[], MetadataImage],
         nodes: Mapping[str, Sequence[PlacedNode]] | None = None, addresses: RegionAddresses | None = None,
+        *, scheme: str = "http",
     ) -> None:  # fmt: skip
-        """Speak as region `own`; a region that is not in `nodes` has the one that the image names."""
+        """Speak as region `own`; a region that is not in `nodes` has the one that the image names. `scheme`: of all HTTP ports."""
+        self._scheme = scheme
         self._own: Final = own
         self._image = image
         self._nodes = nodes or {}
@@ -75,14 +77,18 @@ class RegionPlaces:
         """Return the HTTP base URL of the node that leads this region, None where none does but node `but`."""
         own = self._image().regions.get(self._own)
         leading = None if own is None else self._leading(own)
-        return None if leading is None or leading.node_id == but else f"http://{leading.http}"
+        return (
+            None
+            if leading is None or leading.node_id == but
+            else f"{self._scheme}://{leading.http}"
+        )
 
     def http_of(self, region: str) -> str | None:
         """Return the HTTP base URL of who leads `region`, of its first node where that is not known; None: no such region."""
         known = self._image().regions.get(region)
         if known is None:
             return None
-        return f"http://{(self._leading(known) or self._of(known)[0]).http}"
+        return f"{self._scheme}://{(self._leading(known) or self._of(known)[0]).http}"
 
     def rows(self, acting_region: str) -> list[dict[str, Any]]:
         """Return each region with the address of who leads it, else of its first node, and all of its nodes."""
@@ -91,9 +97,9 @@ class RegionPlaces:
                 "region": region.name,
                 "ordinal": region.ordinal,
                 "kafka": met.kafka,
-                "http": f"http://{met.http}",
+                "http": f"{self._scheme}://{met.http}",
                 "acts": region.name == acting_region,
-                "nodes": [_row(node, leading) for node in self._of(region)],
+                "nodes": [_row(node, leading, self._scheme) for node in self._of(region)],
             }
             for region in self._image().regions.values()
             for leading in (self._leading(region),)
@@ -101,11 +107,11 @@ class RegionPlaces:
         ]
 
 
-def _row(node: PlacedNode, leading: PlacedNode | None) -> dict[str, Any]:
+def _row(node: PlacedNode, leading: PlacedNode | None, scheme: str) -> dict[str, Any]:
     return {
         "node_id": node.node_id,
         "kafka": node.kafka,
-        "http": f"http://{node.http}",
+        "http": f"{scheme}://{node.http}",
         "rack": node.rack,
         "leads": None if leading is None else node == leading,
     }

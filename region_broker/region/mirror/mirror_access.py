@@ -5,8 +5,9 @@ and lands on after a failover, is under the access of that tidemark or a newer o
 Not here: what they mean (`security`), topics (`mirror_topics`).
 """
 
+import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from geo_replicator.ports import LinkFailed
 from region_broker.controller.access_commands import FollowAccess
@@ -16,6 +17,7 @@ from region_broker.controller.unbroken import to_its_end
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import Access
 
+_log: Final = logging.getLogger("tidemark.access")
 TakeAccess: TypeAlias = Callable[[Access], Awaitable[None]]
 
 
@@ -32,13 +34,32 @@ class MirrorAccess:
 
     async def take(self, access: Access) -> None:
         """Be as the primary is; nothing is written where this region is so already."""
-        if access != self._metadata.image.access:
-            await to_its_end(self._take(access))
+        ours = self._metadata.image.access
+        if access == ours:
+            return
+        await to_its_end(self._take(access))
+        _log.info(
+            "users, ACLs, quotas and tokens are as at the primary now: %s", _told(ours, access)
+        )
 
     async def _take(self, access: Access) -> None:
         try:
             await self._metadata.apply(FollowAccess(access))
         except (CommandRefused, MetadataUnwritable) as error:
+            is_of_disk = isinstance(error, MetadataUnwritable)
+            if is_of_disk and self._metadata.image.leadership is None:
+                raise  # of the only node: a start shows what became of it
             raise LinkFailed(
                 f"the primary's users and ACLs cannot be kept here, so nothing is shown that is under them: {error}"
             ) from error
+
+
+def _told(ours: Access, theirs: Access) -> str:
+    """Return how many rows came and went: a region that returns loses what it had changed, and nobody else had heard of."""
+    kinds = (
+        ("ACLs", {*ours.acls}, {*theirs.acls}),
+        ("keys", {*ours.keys}, {*theirs.keys}),
+        ("quotas", {row.entity for row in ours.quotas}, {row.entity for row in theirs.quotas}),
+        ("tokens", {*ours.tokens}, {*theirs.tokens}),
+    )
+    return ", ".join(f"{kind} +{len(new - old)} -{len(old - new)}" for kind, old, new in kinds)

@@ -31,7 +31,7 @@ from geo_replicator.topology import MirrorTopic
 from idempotency.identity import RegionEpoch
 from region_broker.ports.network import Network
 from region_broker.region.mirror.donor import DonorPrimary
-from region_broker.region.mirror.mirror_access import TakeAccess, no_access_taken
+from region_broker.region.mirror.mirror_access import MirrorAccess, TakeAccess, no_access_taken
 from region_broker.region.peers.addresses import RegionAddresses, opened_region
 from region_broker.region.peers.client import PeerClient
 from region_broker.region.peers.history_messages import (
@@ -59,7 +59,7 @@ from region_broker.region.peers.protocol import (
     SyncTopics,
     TopicRegistry,
 )
-from region_broker.region.ports import Term
+from region_broker.region.ports import MetadataSide, Term
 
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS: Final = 1_000
@@ -151,12 +151,12 @@ def primary_of(
     term: Term,
     identity: PeerIdentity,
     logs: MirrorLogs,
-    take_access: TakeAccess,
+    metadata: MetadataSide,
 ) -> Primary:
-    """Return whom the link of `term` follows, which copies into `logs`."""
+    """Return whom the link of `term` follows, which copies into `logs`; users and ACLs go to `metadata`."""
     region, region_epoch = term.primary_region, term.region_epoch
     primary = PeerPrimary(
-        network, addresses, region, identity, region_epoch, take_access=take_access
+        network, addresses, region, identity, region_epoch, take_access=MirrorAccess(metadata).take
     )
     return DonorPrimary(primary, logs) if term.from_donor else primary
 

@@ -28,6 +28,7 @@ from region_broker.region.peers.protocol import (
     decode_message,
     encode_frame,
 )
+from region_broker.region.peers.speakers import Says, check_speaker
 
 READ_BYTES: Final = 256 * 1024
 Awaited = TypeVar("Awaited")
@@ -137,6 +138,15 @@ class PeerCalls:
                 answered.set_exception(PeerUnreachable(reason, sent=True))
                 # Retrieved here: one whose caller never awaits it must not warn at collection.
                 answered.exception()
+
+    def _check_speaker(self, hello: Says) -> None:
+        """Go on only with who its certificate says it is; else end the connection, and raise `PeerUnreachable`."""
+        try:
+            check_speaker(self._stream, hello)
+        except PeerRefused as refused:
+            reason = f"{self._stream.peer} is not who it says: {refused.reason}"
+            self._end(reason)
+            raise PeerUnreachable(reason, sent=False) from refused
 
     def close(self) -> None:
         """Close the connection; all waiting requests end with `PeerUnreachable`."""

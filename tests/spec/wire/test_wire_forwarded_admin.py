@@ -29,7 +29,7 @@ CHANGES: list[tuple[int, int, dict[str, Any], str]] = [
                      "timeout": 1000}, "topics") for version in range(3)],
     *[(42, version, {"groups_names": ["g", "h"]}, "results") for version in range(3)],
 ]  # fmt: skip
-READS = {1, 2, 3, 10, 18, 23, 32, 35, 55, 60, 71, 72, 74, 75}
+READS = {1, 2, 3, 10, 17, 18, 23, 32, 35, 36, 55, 60, 71, 72, 74, 75}
 # The same in every region: there is nothing to change, or it is the node's own quorum.
 REFUSALS = {29, 30, 31, 34, 41, 43, 45, 46, 48, 50, 57, 64, 80, 81}
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from region_broker.cli.broker import broker
 from region_broker.cli.init import init
+from region_broker.config.exposure import exposure_problems, open_ports, warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.node import Node, NodeRefused, Ports, start_checks
@@ -106,6 +107,52 @@ async def test_INV_STC2_a_folder_that_contradicts_is_found_as_by_a_start(
     assert await start_refuses(config)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example"])
+async def test_INV_EXP1_a_node_that_others_reach_starts_only_where_its_file_says_so(
+    tmp_path: Path, free: list[int], host: str
+) -> None:
+    config = config_of(tmp_path / "data", free, listen_host=host)
+    problems = await found(config)
+    assert [problem.key.rpartition(":")[0] for problem in problems] == [
+        f"{key} = '{host}" for key in ("kafka", "peer", "http")
+    ]
+    lacks = [
+        "TLS and callers that must say who they are",
+        "TLS",
+        "TLS and callers that must say who they are",
+    ]
+    assert [problem.wrong.partition("lacks ")[2] for problem in problems] == lacks
+    assert all("insecure = true" in problem.right for problem in problems)
+    assert names(tmp_path) == []
+    path = tmp_path / "node.json"
+    path.write_bytes(msgspec.json.encode(msgspec.to_builtins(config)))
+    ended = await asyncio.to_thread(CliRunner().invoke, broker, ["--config", str(path), "--check"])
+    assert ended.exit_code == 1
+    assert "would be open to others" in ended.stderr
+    said = msgspec.structs.replace(config, insecure=True)
+    assert warning_of(said).startswith(f"insecure = true: kafka ({host}:")
+    assert exposure_problems(said) == []
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1", "127.0.0.77", "localhost", "::1"])
+async def test_a_node_that_nobody_else_reaches_needs_no_word(
+    tmp_path: Path, free: list[int], host: str
+) -> None:
+    config = config_of(tmp_path, free, listen_host=host, insecure=True)
+    assert (open_ports(config), warning_of(config)) == ([], "")
+
+
+async def test_a_file_of_tokens_that_cannot_be_used_refuses_a_start(
+    tmp_path: Path, free: list[int]
+) -> None:
+    config = config_of(tmp_path / "data", free, http_tokens_file=str(tmp_path / "none.json"))
+    (problem,) = await found(config)
+    assert problem.wrong == "cannot be used (No such file or directory)"
+    (tmp_path / "none.json").write_text("{}")
+    (problem,) = await found(config)
+    assert "token create" in problem.wrong
+
+
 @pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])
 async def test_INV_STC2_a_folder_that_cannot_be_is_found_as_by_a_start(
     tmp_path: Path, free: list[int], place: str
@@ -147,7 +194,8 @@ async def test_INV_STC2_ports_are_found_as_by_a_start(tmp_path: Path, free: list
         assert problem.key == f"http = '127.0.0.1:{free[2]}' of region eu"
         assert problem.wrong == "cannot be bound (Address already in use)"
         assert await start_refuses(config)
-    elsewhere = config_of(tmp_path, free, listen_host="203.0.113.7")  # a documentation address
+    # a documentation address
+    elsewhere = config_of(tmp_path, free, listen_host="203.0.113.7", insecure=True)
     assert [problem.key.split()[0] for problem in await found(elsewhere)] == [
         "kafka",
         "peer",

@@ -251,7 +251,7 @@ def answer(
     """Return header and body of the answer; `endpoints`: of the leaders that its rows name."""
     if version >= _FLEXIBLE_SINCE and len(topics) == 1 and len(topics[0][1]) == 1:
         row = topics[0][1][0]
-        if row.text is None and not row.bad_records and row.leader is None:
+        if row.text is None and not (row.bad_records or row.leader or endpoints):
             front = _front_of_one(version, topics[0][0])
             return _I32.pack(correlation_id) + front + _ROW.pack(*row[:5]) + _BACK_OF_ONE
     return drained(answer_pieces(version, correlation_id, topics, endpoints))

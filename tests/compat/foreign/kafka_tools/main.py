@@ -121,6 +121,32 @@ def configs(tools: Tools) -> None:
     tools.ask("configs", "--alter", *of_nodes, "--delete-config", "max.connections.per.ip")
 
 
+def quotas(tools: Tools) -> None:
+    """Set, describe and remove quotas of a client id, a user, both, their defaults, and an address; a producer is throttled."""
+    client, user = f"{tools.prefix}-perf", f"{tools.prefix}-user"
+    for entity, limit in (
+        (("--entity-type", "clients", "--entity-name", client), "producer_byte_rate=100000"),
+        (("--entity-type", "users", "--entity-name", user), "request_percentage=50.5"),
+        (("--entity-type", "users", "--entity-name", user, "--entity-type", "clients", "--entity-default"), "consumer_byte_rate=2000000"),
+        (("--entity-type", "ips", "--entity-name", "10.99.99.99"), "connection_creation_rate=5"),
+    ):  # fmt: skip
+        tools.ask("configs", "--alter", *entity, "--add-config", limit)
+        key, _, value = limit.partition("=")
+        has(tools.ask("configs", "--describe", *entity), f"{key}={float(value)}")
+        if "clients" not in entity[1]:
+            tools.ask("configs", "--alter", *entity, "--delete-config", key)
+            assert key not in tools.ask("configs", "--describe", *entity)
+    topic = tools.topic("quotas")
+    perf = ("--topic", topic, "--num-records", "500", "--record-size", "1000", "--throughput", "-1",
+            "--producer-props", f"bootstrap.servers={tools.bootstrap}", f"client.id={client}", "--print-metrics")  # fmt: skip
+    told = tools.run("producer-perf-test", *perf)
+    waits = [line for line in told.splitlines() if "produce-throttle-time-max" in line]
+    assert waits, told[-400:]
+    assert any(float(line.rsplit(":", 1)[1]) > 100 for line in waits), waits
+    of_client = ("--entity-type", "clients", "--entity-name", client)
+    tools.ask("configs", "--alter", *of_client, "--delete-config", "producer_byte_rate")
+
+
 def console(tools: Tools) -> None:
     """Write lines, and read them from the beginning, with both isolation levels."""
     topic = tools.filled("console")
@@ -248,6 +274,7 @@ def verifiable(tools: Tools) -> None:
 CHECKS: Final[dict[str, Callable[[Tools], None]]] = {
     "topics: create, list, describe, alter, delete": topics,
     "configs of topics and of all nodes": configs,
+    "quotas": quotas,
     "console producer and consumer": console,
     "consumer-groups, group.protocol=classic": classic_groups,
     "consumer-groups, group.protocol=consumer": new_groups,

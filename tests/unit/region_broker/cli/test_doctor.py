@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from region_broker.cli.doctor import doctor
+from region_broker.security.certificates import key_pem, new_key
+from region_broker.security.tls_files import TlsFiles
+from tests.fixtures.certificates import LONG_AGO, NOW, crl_of, node_certificate, put
 
 
 class Usage(NamedTuple):
@@ -136,3 +140,56 @@ def test_a_disk_that_takes_no_writes_is_an_error() -> None:
     assert rows["disk sync"]["state"] == "MISSING"
     assert "cannot be written to" in rows["disk sync"]["found"]
     assert "mount it for writing" in rows["disk sync"]["mend"]
+
+
+# --- files of TLS --------------------------------------------------------------------------------
+
+
+def of_tls(folder: Path, files: TlsFiles) -> tuple[Result, Mapping[str, Any]]:
+    """Return what doctor says of a node with these files."""
+    path = folder / "node.toml"
+    path.write_text(
+        f'region = "eu"\ncluster_id = "c1"\ndata_dir = "{folder}"\ninitial_primary_region = "eu"\n'
+        f'tls_certificate = "{files.certificate}"\ntls_key = "{files.key}"\ntls_ca = "{files.ca}"\ntls_crl = "{files.crl}"\n'
+        '[[regions]]\nname = "eu"\nordinal = 0\nnode_id = 1\nkafka = "h:1"\npeer = "h:2"\nhttp = "h:3"\n'
+    )
+    result = CliRunner().invoke(doctor, ["--config", str(path), "-o", "json"])
+    rows = {row["check"]: row for row in json.loads(result.stdout)}
+    return result, {name: row for name, row in rows.items() if name.startswith("TLS")}
+
+
+def test_files_of_tls_that_are_in_order_and_none(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate(), crl=crl_of())
+    Path(files.key).chmod(0o600)
+    _, rows = of_tls(tmp_path, files)
+    assert {name: row["state"] for name, row in rows.items()} == dict.fromkeys(
+        ["TLS files", "TLS certificate", "TLS ca", "TLS crl", "TLS key"], "ok"
+    )
+    assert of_tls(tmp_path, TlsFiles())[1] == {}
+
+
+def test_a_certificate_that_ends_soon_or_has_ended(tmp_path: Path) -> None:
+    """INV-CTE1"""
+    soon = node_certificate(now=NOW - timedelta(days=365 - 20))
+    _, rows = of_tls(tmp_path, put(tmp_path / "soon", soon))
+    assert rows["TLS certificate"]["state"] == "optional"
+    assert "ends in " in rows["TLS certificate"]["found"]
+    assert "tidemark cert renew" in rows["TLS certificate"]["mend"]
+    result, rows = of_tls(tmp_path, put(tmp_path / "over", node_certificate(now=LONG_AGO)))
+    assert result.exit_code == 1
+    assert rows["TLS certificate"]["state"] == "MISSING"
+    assert "is refused by everyone" in rows["TLS certificate"]["found"]
+
+
+def test_files_of_tls_that_do_not_fit_and_a_key_for_all_to_read(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    Path(files.key).chmod(0o644)
+    _, rows = of_tls(tmp_path, files)
+    assert (rows["TLS key"]["state"], rows["TLS key"]["mend"]) == (
+        "optional", "everyone on this machine can read it: chmod 600",
+    )  # fmt: skip
+    Path(files.key).write_bytes(key_pem(new_key()))
+    result, rows = of_tls(tmp_path, files)
+    assert result.exit_code == 1
+    assert list(rows) == ["TLS files"]
+    assert "is not that of the first certificate" in rows["TLS files"]["found"]

@@ -30,6 +30,7 @@ from region_broker.handlers.groups import (
     sync_group,
 )
 from region_broker.handlers.transactions import txn_offset_commit
+from region_broker.security.authorizer import AllowAll
 from region_broker.wire.codec.answers import encode_response
 from region_broker.wire.codec.requests import decode_request
 from region_broker.wire.memory_budget import MemoryBudget
@@ -87,6 +88,7 @@ class Client:
             groups=fixture.groups,
             txn=self.txn,
             metadata=SimpleNamespace(image=image),
+            authorizer=AllowAll(),
             memory=MemoryBudget(),
             partitions=SimpleNamespace(get=lambda _name, _number: self.ledger),
         )

@@ -81,15 +81,23 @@ LISTED: dict[int, tuple[str, dict[str, Any]]] = {
     16: ("groups", {"states_filter": (), "types_filter": ()}),
     66: ("transaction_states", {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}),
 }  # fmt: skip
+ACL = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:a", "host": "*", "operation": 3,
+       "permission_type": 3}  # fmt: skip
+ACL_FILTER = {"resource_type_filter": 2, "resource_name_filter": "t", "pattern_type_filter": 3, "principal_filter": None,
+              "host_filter": None, "operation": 1, "permission_type": 1}  # fmt: skip
 FORWARDED: dict[int, dict[str, Any]] = {
     19: {"timeout": 1, "validate_only": False, "topics": [
         {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}]},
     20: {"timeout": 1, "topic_names": ("t",), "topics": [{"name": "t", "topic_id": None}]},
+    30: {"creations": [ACL]},
+    31: {"filters": [ACL_FILTER]},
     33: {"validate_only": False, "resources": [CONFIG]},
     37: {"timeout": 1, "validate_only": False, "topics": [{"name": "t", "count": 3, "assignments": None}]},
     43: {"timeout": 1, "election_type": 0, "topic_partitions": [{"topic": "t", "partitions": (3,)}]},
     44: {"validate_only": False, "resources": [CONFIG]},
     45: {"timeout": 1, "topics": [{"name": "t", "partitions": [{"partition_index": 3, "replicas": (1,)}]}]},
+    49: {"validate_only": False, "entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}],
+        "ops": [{"key": "request_percentage", "value": 1.0, "remove": False}]}]},
     57: {"timeout": 1, "validate_only": False, "feature_updates": [
         {"feature": "metadata.version", "max_version_level": 1, "allow_downgrade": False, "upgrade_type": 1}]},
     64: {"broker_id": 3},

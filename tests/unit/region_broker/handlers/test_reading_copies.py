@@ -9,6 +9,7 @@ from idempotency.identity import LeaderEpoch
 from region_broker.handlers.fetch.reading import Reading
 from region_broker.partitions.fetch_sessions import Wanted
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.security.identity import ANONYMOUS
 
 START, HIGH_WATERMARK = 5, 9
 
@@ -32,7 +33,8 @@ class Copy:
 def told(offset: int) -> int:
     item = Wanted(cast("Any", "orders"), 0, LeaderEpoch(-1), offset, 100)
     reading = Reading(
-        cast("Any", None), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0
+        cast("Any", None), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0,
+        identity=ANONYMOUS,
     )  # fmt: skip
     return reading._row_of_copy(cast("Any", Copy()), item, 100, first=True, wait=True).error_code
 

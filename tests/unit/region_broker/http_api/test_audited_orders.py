@@ -9,7 +9,8 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
-from region_broker.http_api.audited_orders import IDENTITY, audited, told
+from region_broker.http_api.audited_orders import told
+from region_broker.http_api.doors import IDENTITY
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import answer, problem
 from region_broker.security.audit.events import Outcome, present_actor
@@ -42,10 +43,11 @@ async def _fail(_request: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def serving(trail: ToldTrail) -> AsyncIterator[tuple[ClientSession, str]]:
-    app = bounded(DEFAULT_LIMITS, _as_admin, audited(trail))
+    app = bounded(DEFAULT_LIMITS, audit=trail)
+    app.middlewares.insert(-1, _as_admin)
     app.router.add_post("/v1/region/switch", _switch)
-    app.router.add_post("/v1/refused", _refuse)
-    app.router.add_delete("/v1/failing", _fail)
+    app.router.add_post("/v1/cluster/drain", _refuse)
+    app.router.add_post("/v1/cluster/elect", _fail)
     app.router.add_get("/v1/region", _refuse)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
@@ -75,7 +77,7 @@ async def test_an_order_is_recorded_with_who_asks_and_what_came_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "outcome", "reason"),
-    [("POST", "/v1/refused", "refused", "409 not-now"), ("DELETE", "/v1/failing", "unknown", "it ended without an answer")],
+    [("POST", "/v1/cluster/drain", "refused", "409 not-now"), ("POST", "/v1/cluster/elect", "unknown", "it ended without an answer")],
 )  # fmt: skip
 async def test_refused_and_failed_orders_say_so(
     method: str, path: str, outcome: str, reason: str

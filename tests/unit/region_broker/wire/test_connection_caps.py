@@ -61,3 +61,13 @@ def test_caps_come_before_the_rate_and_are_freed_again() -> None:
     assert admission.admit("c", 0) is Refused.TOO_MANY
     admission.left("a")
     assert admission.admit("c", 0) is None
+
+
+def test_INV_CN3_a_quota_of_an_address_counts_in_place_of_the_nodes_rate() -> None:
+    admission = Admission(ConnectionCaps(rate=100))
+    admission.rate_of = {"a": 3.0, "b": 500.0}.get
+    assert admitted(admission, "a", 0) == 3 * CONNECTION_BURST_S
+    assert admitted(admission, "b", 0) == 500 * CONNECTION_BURST_S
+    assert admitted(admission, "c", 0) == 100 * CONNECTION_BURST_S
+    admission.rate_of = None
+    assert admitted(admission, "a", 60_000) == 100 * CONNECTION_BURST_S

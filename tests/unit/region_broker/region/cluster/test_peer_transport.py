@@ -27,7 +27,7 @@ from region_broker.limits import (
     NODE_PROBE_TIMEOUT_MS,
     NODE_SILENCE_MS,
 )
-from region_broker.ports.network import ByteStream, Network
+from region_broker.ports.network import ByteStream, Network, TlsContexts
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.cluster import transport as transport_module
 from region_broker.region.cluster.member_line import PAUSE_MS_MAX, PAUSE_MS_MIN
@@ -306,7 +306,15 @@ class Counting:
         self._tries = tries
         self.listen = network.listen
 
-    async def connect(self, host: str, port: int) -> ByteStream:
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: TlsContexts | None = None,
+        server_name: str | None = None,
+    ) -> ByteStream:
+        assert tls is None, server_name
         self._tries.append(asyncio.get_running_loop().time())
         return await self._network.connect(host, port)
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec import structs
 
 from idempotency.identity import RegionEpoch
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
@@ -18,6 +19,7 @@ from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.protocol import ASK_AGAIN, Forward, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession
+from region_broker.security.identity import ANONYMOUS, Identity
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.server import CloseConnection
@@ -363,6 +365,17 @@ async def test_what_could_not_be_sent_has_not_happened() -> None:
         with pytest.raises(ForwardingFailed) as failed:
             await made.forwarder.forward(context(1, ConnectionState()), request(1))
         assert not failed.value.may_have_happened
+
+
+async def test_INV_SID1_whom_a_request_is_from_goes_with_it_wherever_it_is_executed() -> None:
+    proved = Identity("User:alice", "192.0.2.7", "SCRAM-SHA-256", token_id="t1")
+    async with fixture() as made:
+        for identity in (ANONYMOUS, proved):
+            ctx = context(1, ConnectionState(identity=identity))
+            ctx.peer = "192.0.2.7:4711"
+            await made.forwarder.forward(ctx, request(1))
+            found = made.answers.peers[-1].state.identity
+            assert found == structs.replace(identity, host="192.0.2.7")
 
 
 def message(origin: int, region_epoch: int = 8) -> Forward:

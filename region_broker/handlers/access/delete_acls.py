@@ -1,0 +1,112 @@
+"""DeleteAcls (31), versions 1-3.  v1: pattern types (KIP-290).  v2: compact.  v3: user resources (KIP-373).
+
+What goes is what was seen: where other access came between, it is looked at again (INV-ACC1). All filters of a request take effect together,
+or none does. An ACL that two filters mean is told by both.
+Source: AclApis.scala `handleDeleteAcls`, AclControlManager.java `deleteAcls`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.access.acl_filters import (
+    NO_AUTHORIZER,
+    SECURITY_DISABLED,
+    AclFilter,
+    Malformed,
+    change_acls,
+    matching,
+    told,
+)
+from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.config_orders import ATTEMPTS
+from region_broker.security.access import AccessChange, Acl
+from region_broker.wire.cooperative_yield import CooperativeYield
+
+OPEN_FILTERS_MAX: Final = 100
+"""How many filters of a request may mean several ACLs: each of those looks at all there are."""
+_CHANGED: Final = ErrorCode.request_timed_out
+
+
+async def handle_delete_acls(ctx: RequestContext, request: Any) -> Fields:
+    """Remove what each filter means, and say what it was."""
+    check_count("DeleteAcls", len(request.filters))
+    if not ctx.services.authorizer.in_force:
+        return {"filter_results": [_row(SECURITY_DISABLED, NO_AUTHORIZER)] * len(request.filters)}
+    filters = [_read(each) for each in request.filters]
+    wide = sum(isinstance(each, AclFilter) and each.only is None for each in filters)
+    if wide > OPEN_FILTERS_MAX:
+        why = (
+            f"{wide} filters may each mean several ACLs: at most {OPEN_FILTERS_MAX} in one request"
+        )
+        row = _row(ErrorCode.invalid_request, why)
+        return {"filter_results": [row] * len(filters)}
+    found, (error, text) = await _remove(ctx, filters)
+    return {
+        "filter_results": [
+            _row(ErrorCode.invalid_request, each)
+            if isinstance(each, str)
+            else _row(error, text, () if error else acls)
+            for each, acls in zip(filters, found, strict=True)
+        ]
+    }
+
+
+def _read(asked: Any) -> AclFilter | str:
+    try:
+        return AclFilter.of(asked)
+    except Malformed as malformed:
+        return str(malformed)
+
+
+async def _remove(
+    ctx: RequestContext, filters: Sequence[AclFilter | str]
+) -> tuple[list[list[Acl]], tuple[ErrorCode, str | None]]:
+    """Return what each filter means, and whether all of it went."""
+    yielding = CooperativeYield()
+    outcome: tuple[ErrorCode, str | None] = (_CHANGED, None)
+    found: list[list[Acl]] = []
+    for _ in range(ATTEMPTS):
+        access = ctx.services.metadata.image.access
+        found = [
+            [] if isinstance(each, str) else await matching(access.acls, each, yielding)
+            for each in filters
+        ]
+        gone = dict.fromkeys(acl for acls in found for acl in acls)
+        if not gone:
+            return found, (ErrorCode.none, None)
+        change = AccessChange(acls_removed=tuple(gone))
+        outcome = await change_acls(ctx, change, access.number)
+        if outcome[0] is not _CHANGED or ctx.services.metadata.image.access is access:
+            break
+    return found, outcome
+
+
+def _row(error: int, text: str | None, acls: Sequence[Acl] = ()) -> Fields:
+    return {
+        "error_code": error,
+        "error_message": text,
+        "matching_acls": [
+            {
+                "error_code": ErrorCode.none,
+                "error_message": None,
+                "resource_type": int(acl.resource_type),
+                "resource_name": acl.name,
+                "pattern_type": int(acl.pattern_type),
+                **told(acl),
+            }
+            for acl in acls
+        ],
+    }
+
+
+def _on_error(_ctx: RequestContext, request: Any, error_code: int) -> Fields:
+    return {"filter_results": [_row(error_code, None)] * len(request.filters)}
+
+
+API: Final = Api(
+    31, "DeleteAcls", range(1, 4), handle_delete_acls, forward=True, on_error=_on_error
+)

@@ -1,0 +1,127 @@
+"""AlterClientQuotas (49), versions 0-1: sets and removes limits of entities (KIP-546).  v1: flexible.
+
+Each entity answers for itself, and changes whole or not at all; those that are sound take effect in one step. An entity that is in the
+request twice is refused both times. What Kafka refuses is INVALID_REQUEST, in its words; so are here NaN and infinity, which it takes,
+and names of more than NAME_LENGTH_MAX characters. Host names are not resolved: an address is one of numbers.
+Source: ClientQuotaControlManager.java.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.controller.access_commands import ACCESS_CHANGED, ChangeAccess
+from region_broker.controller.feature_levels import NOT_SUPPORTED, allows, refused_as_unknown
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.config_orders import ATTEMPTS, Refused
+from region_broker.handlers.topics.unwritten import unwritten
+from region_broker.security.access import AccessChange, Quota, QuotaEntity
+from region_broker.security.quotas.entities import QuotaRefused, altered, checked_entity, told
+from region_broker.wire.cooperative_yield import CooperativeYield
+
+_ERRORS: Final = {
+    NOT_ACTING: ErrorCode.not_controller,
+    NOT_SUPPORTED: ErrorCode.unsupported_version,
+}
+
+
+async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Fields:
+    """Change the limits of each entity, or say why not; with `validate_only` only say whether it could be."""
+    entries = request.entries
+    check_count("AlterClientQuotas", sum(1 + len(entry.ops) for entry in entries))
+    try:
+        refusals = await _change(ctx, entries, dry=bool(request.validate_only))
+    except Refused as refused:
+        return _on_error(ctx, request, refused.error, refused.text)
+    return {"entries": [_row(entry, refusals.get(at)) for at, entry in enumerate(entries)]}
+
+
+async def _change(ctx: RequestContext, entries: Sequence[Any], *, dry: bool) -> Mapping[int, str]:
+    """Make the changes that are sound; return why the others are not, by their places. Raises `Refused`."""
+    for _ in range(ATTEMPTS):
+        access = ctx.services.metadata.image.access
+        refusals, quotas = await _planned(access.quotas_by_entity, entries)
+        change = AccessChange(quotas_put=quotas)
+        level = ctx.services.metadata.image.feature_level
+        if quotas and not allows(level, ChangeAccess(change)):
+            reason = refused_as_unknown(level, ChangeAccess(change)).reason
+            raise Refused(ErrorCode.unsupported_version, reason)
+        if dry or not quotas:
+            return refusals
+        try:
+            await ctx.services.metadata.change_access(change, access.number)
+        except CommandRefused as refused:
+            if refused.code == ACCESS_CHANGED:
+                continue
+            error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
+            raise Refused(error, refused.reason) from refused
+        except MetadataUnwritable as failed:
+            raise Refused(*unwritten(failed)) from failed
+        return refusals
+    text = f"quotas, users or ACLs were changed by others {ATTEMPTS} times meanwhile: try again"
+    raise Refused(ErrorCode.request_timed_out, text)
+
+
+async def _planned(
+    present: Mapping[QuotaEntity, Mapping[str, float]], entries: Sequence[Any]
+) -> tuple[dict[int, str], tuple[Quota, ...]]:
+    """Return why entries are refused, by their places, and what the others come to."""
+    refusals: dict[int, str] = {}
+    entities: dict[int, QuotaEntity] = {}
+    yielding = CooperativeYield()
+    for at, entry in enumerate(entries):
+        await yielding.row()
+        try:
+            entities[at] = checked_entity(
+                (row.entity_type, row.entity_name) for row in entry.entity
+            )
+        except QuotaRefused as refused:
+            refusals[at] = str(refused)
+    times = Counter(entities.values())
+    quotas: list[Quota] = []
+    for at, entity in entities.items():
+        await yielding.row()
+        before = present.get(entity, {})
+        try:
+            if times[entity] > 1:
+                raise QuotaRefused(f"Ignoring duplicate entity {told(entity)}")  # noqa: TRY301 -- one place answers
+            after = altered(
+                before,
+                entity,
+                [(op.key, None if op.remove else op.value) for op in entries[at].ops],
+            )
+        except QuotaRefused as refused:
+            refusals[at] = str(refused)
+            continue
+        if after != before:
+            quotas.append(Quota(entity, after))
+    return refusals, tuple(quotas)
+
+
+def _row(entry: Any, refusal: str | None) -> Fields:
+    error = ErrorCode.none if refusal is None else ErrorCode.invalid_request
+    return _answered(entry, error, refusal)
+
+
+def _answered(entry: Any, error: int, text: str | None) -> Fields:
+    named = [
+        {"entity_type": row.entity_type, "entity_name": row.entity_name} for row in entry.entity
+    ]
+    return {"error_code": error, "error_message": text, "entity": named}
+
+
+def _on_error(
+    _ctx: RequestContext, request: Any, error_code: int, text: str | None = None
+) -> Fields:
+    return {"entries": [_answered(entry, error_code, text) for entry in request.entries]}
+
+
+API: Final = Api(
+    49, "AlterClientQuotas", range(2), handle_alter_client_quotas, forward=True, on_error=_on_error
+)

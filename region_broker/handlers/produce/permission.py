@@ -1,0 +1,78 @@
+"""Who may write what a Produce brings: judged by what its batches say, before any of them is looked at further.
+
+INV-HPP1 a request with a transactional batch is refused as a whole unless who asks may use its transactional id; one that has such a batch and
+         names none, too. What the batches say counts, not what the request says of them (CVE-2018-17196)
+INV-HPP2 a batch with a producer id needs no more than its topic: whoever may write there may have such an id (INV-AUZ5, KIP-679)
+Source: KafkaApis.scala `handleProduceRequest`. Not here: whether the producer is in that transaction (`batches`).
+"""
+
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from idempotency.record_batch import HEADER_BYTES
+from region_broker.handlers.dispatch.authorizing import (
+    ERROR_OF,
+    TOPIC_DENIED,
+    may,
+    may_topic,
+    sees,
+    sees_topic,
+)
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.access import Operation, ResourceType
+from region_broker.wire.codec.fast_paths.produce import ProduceRequest, TopicKey
+
+ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
+_TRANSACTIONAL: Final = 0x10
+
+
+class Denied(NamedTuple):
+    """What of a request is refused: all of it, or what is for some topics."""
+
+    everything: bool = False
+    topics: frozenset[TopicKey] = frozenset()
+
+    def error(self, topic: TopicKey) -> ErrorCode | None:
+        """Return why a batch for `topic` is refused, None if it is not."""
+        if self.everything:
+            return ERROR_OF[ResourceType.TRANSACTIONAL_ID]
+        return TOPIC_DENIED if topic in self.topics else None
+
+
+NOTHING: Final = Denied()
+
+
+def denied_of(ctx: RequestContext, request: ProduceRequest) -> Denied:
+    """Return what of a request is refused, and tell of it."""
+    if not ctx.services.authorizer.in_force:
+        return NOTHING
+    name = request.transactional_id
+    if _has_transactional(request) and not (
+        name is not None and may(ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+    ):
+        return Denied(everything=True)
+    topics = dict.fromkeys(topic.key for topic in request.topics)
+    return Denied(
+        topics=frozenset(key for key in topics if not may_topic(ctx, Operation.WRITE, key))
+    )
+
+
+def is_allowed_whole(ctx: RequestContext, request: ProduceRequest) -> bool:
+    """Return whether surely nothing of a request is refused; nobody is told."""
+    if not ctx.services.authorizer.in_force:
+        return True
+    if _has_transactional(request):
+        name = request.transactional_id
+        kind = ResourceType.TRANSACTIONAL_ID
+        if name is None or not sees(ctx, Operation.WRITE, kind, name):
+            return False
+    return all(sees_topic(ctx, Operation.WRITE, topic.key) for topic in request.topics)
+
+
+def _has_transactional(request: ProduceRequest) -> bool:
+    return any(
+        data is not None and len(data) >= HEADER_BYTES and data[ATTRIBUTES_AT] & _TRANSACTIONAL
+        for topic in request.topics
+        for _, data in topic.batches
+    )

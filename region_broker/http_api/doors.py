@@ -1,0 +1,278 @@
+"""The door of the HTTP port: who asks, and whether that one may.
+
+INV-HDO1  where anything is configured that says who somebody is, an unknown caller gets `/livez`, and whether the node is ready;
+          every other path, also one that is not there, is answered 401
+INV-HDO2  a wrong password, an unknown user, a wrong, ended or unknown token, and a header that is none are one answer, the same and slow
+INV-HDO3  a password is taken over TLS, or from this machine; else anybody on the way could read it
+INV-HDO4  no cookie is ever set or read. A browser that sends credentials by itself is no danger: orders are application/json, which no
+          form sends, and one whose `Origin` is another host is refused
+INV-HDO5  what a caller sends reaches logs without control characters, cut to `SHOWN_MAX`; and of refusals `TOLD_MAX` lines in
+          `TOLD_WITHIN_MS`, the others as a number: a flood fills no disk
+Not here: what a route needs (`needs`), how passwords are checked (`password_checks`), TLS itself.
+"""
+
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from idempotency.ports import Clock
+from region_broker.http_api.needs import NO_ROUTE, Need, need_of
+from region_broker.http_api.password_checks import PasswordChecks, SlowRefusals, TooManyLogins
+from region_broker.http_api.problems import problem
+from region_broker.security.access import Operation, ResourceType
+from region_broker.security.http_tokens import TOKEN_TYPE, HttpTokens, Role
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, user
+from region_broker.security.login import is_this_machine
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+SHOWN_MAX: Final = 200
+TOLD_MAX: Final = 20
+TOLD_WITHIN_MS: Final = 10_000
+_HEADER_MAX: Final = 4096
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+IN_BRIEF: Final = web.RequestKey("in_brief", bool)
+IDENTITY: Final = web.RequestKey("identity", Identity)
+
+_log: Final = logging.getLogger("tidemark.http")
+
+
+class Authorizer(Protocol):
+    """Knows who may do what; as `security.authorizer` offers it."""
+
+    def allows(
+        self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return whether `identity` may."""
+        ...
+
+
+class EverybodyMay:
+    """No ACLs."""
+
+    def allows(
+        self, _identity: Identity, _operation: Operation, _resource_type: ResourceType, _name: str
+    ) -> bool:
+        """Return True."""
+        return True
+
+
+class Passed(NamedTuple):
+    """What became of a request at the door, for the audit trail. `refused`: "" where it was let in."""
+
+    identity: Identity
+    method: str
+    path: str
+    refused: str
+
+
+class _Caller(NamedTuple):
+    identity: Identity
+    role: Role | None = None
+
+
+class _NotProved(Exception):
+    """Credentials that prove nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Doors:
+    """What the door of a node goes by; the default lets everybody do everything.
+
+    `is_closed`: something is configured that says who somebody is (INV-HDO1). `principal_of`: whom a client certificate (DER) names.
+    """
+
+    clock: Clock | None = None
+    is_closed: bool = False
+    tokens: HttpTokens | None = None
+    passwords: PasswordChecks | None = None
+    principal_of: Callable[[bytes], str] | None = None
+    authorizer: Authorizer = field(default_factory=EverybodyMay)
+    on_passed: Callable[[Passed], None] = lambda _passed: None
+    on_refused: Callable[[str], None] = lambda _reason: None
+    """Told of `unknown` callers, of a `forbidden` route, and of `cross-site` orders: for a counter."""
+
+
+class _RefusalLog:
+    """Tells refusals, and no more of them than somebody reads (INV-HDO5)."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+        self._since_ms = self._told = self._untold = 0
+
+    def tell(self, passed: Passed) -> None:
+        now_ms = 0 if self._clock is None else self._clock.monotonic_ms()
+        if now_ms - self._since_ms > TOLD_WITHIN_MS:
+            if self._untold:
+                _log.warning("%d more requests were refused", self._untold)
+            self._since_ms, self._told, self._untold = now_ms, 0, 0
+        if self._told >= TOLD_MAX:
+            self._untold += 1
+            return
+        self._told += 1
+        identity = passed.identity
+        _log.warning(
+            "%s %s of %s at %s was refused: %s",
+            passed.method, passed.path, shown(identity.principal), identity.host, passed.refused,
+        )  # fmt: skip
+
+
+def guarded(doors: Doors) -> Any:
+    """Return the middleware that lets nobody by whom `doors` do not."""
+    refusals = None if doors.clock is None else SlowRefusals(doors.clock)
+    log = _RefusalLog(doors.clock)
+
+    def refuse(request: web.Request, identity: Identity, reason: str) -> None:
+        doors.on_refused(reason)
+        passed = _passed(request, identity, reason)
+        doors.on_passed(passed)
+        log.tell(passed)
+
+    def unknown(request: web.Request, identity: Identity) -> web.Response:
+        refuse(request, identity, "unknown")
+        return _unknown(offers_basic=doors.passwords is not None)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            caller = await _caller_of(request, doors, refusals)
+        except TooManyLogins:
+            response = problem(
+                503, "too-many-logins", "too many logins are being checked: wait, and try again"
+            )
+            response.headers[hdrs.RETRY_AFTER] = "1"
+            return response
+        except _NotProved:
+            return unknown(request, Identity(ANONYMOUS_PRINCIPAL, request.remote or ""))
+        need = _need(request)
+        may = _may(caller, need, request, doors)
+        if not may and not _may_in_brief(caller, need, doors):
+            if caller.identity.is_anonymous:
+                return unknown(request, caller.identity)
+            refuse(request, caller.identity, "forbidden")
+            return problem(
+                403, "forbidden", "you may not: whoever administers this cluster can say who may"
+            )
+        if request.method not in _SAFE_METHODS and _is_cross_site(request):
+            refuse(request, caller.identity, "cross-site")
+            return problem(403, "cross-site", "orders from pages of other hosts are refused")
+        request[IN_BRIEF] = not may
+        request[IDENTITY] = caller.identity
+        if need.role is not None:
+            doors.on_passed(_passed(request, caller.identity, ""))
+        return await handler(request)
+
+    return guard
+
+
+def _need(request: web.Request) -> Need:
+    resource = request.match_info.route.resource
+    return need_of(request.method, NO_ROUTE if resource is None else resource.canonical)
+
+
+def _may(caller: _Caller, need: Need, request: web.Request, doors: Doors) -> bool:
+    """Return whether the caller may have all of a route (INV-HND2)."""
+    if need.role is None:
+        return True
+    if caller.role is not None:
+        return caller.role.covers(need.role)
+    if caller.identity.is_anonymous and doors.is_closed:
+        return False
+    return doors.authorizer.allows(caller.identity, need.operation, *need.resource(request.query))
+
+
+def _may_in_brief(caller: _Caller, need: Need, doors: Doors) -> bool:
+    known = not caller.identity.is_anonymous or not doors.is_closed
+    return need.in_brief and (known or not need.known_only)
+
+
+async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals | None) -> _Caller:
+    """Return who asks; raises `_NotProved` once that may be told, and `TooManyLogins`."""
+    host = request.remote or ""
+    header = request.headers.get(hdrs.AUTHORIZATION)
+    if header is None:
+        return _certified(request, doors, host)
+    if refusals is not None:
+        refusals.check(host)
+    try:
+        return await _proved(header, request, doors, host)
+    except _NotProved:
+        if refusals is not None:
+            await refusals.note(host)
+        raise
+
+
+def _certified(request: web.Request, doors: Doors, host: str) -> _Caller:
+    ssl_object = (
+        None if request.transport is None else request.transport.get_extra_info("ssl_object")
+    )
+    der = None if ssl_object is None else ssl_object.getpeercert(binary_form=True)
+    if der is None or doors.principal_of is None:
+        return _Caller(Identity(ANONYMOUS_PRINCIPAL, host))
+    return _Caller(Identity(doors.principal_of(der), host, "TLS"))
+
+
+async def _proved(header: str, request: web.Request, doors: Doors, host: str) -> _Caller:
+    scheme, _, said = header[:_HEADER_MAX].partition(" ")
+    if scheme.lower() == "bearer" and doors.tokens is not None and doors.clock is not None:
+        doors.tokens.look()
+        row = doors.tokens.row_of(said.strip(), doors.clock.wall_ms())
+        if row is not None:
+            return _Caller(Identity(f"{TOKEN_TYPE}:{row.name}", host, "TOKEN"), row.role)
+    if scheme.lower() == "basic" and doors.passwords is not None and _is_private(request, host):
+        name, password = _name_and_password(said.strip())
+        if await doors.passwords.proves(name, password):
+            return _Caller(Identity(user(name), host, "BASIC"))
+    raise _NotProved
+
+
+def _is_private(request: web.Request, host: str) -> bool:
+    """Return whether nobody on the way reads what is said (INV-HDO3)."""
+    return request.secure or is_this_machine(host)
+
+
+def _name_and_password(said: str) -> tuple[str, str]:
+    """Return both parts of RFC 7617's credentials; raises `_NotProved`."""
+    try:
+        name, colon, password = base64.b64decode(said, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError) as error:
+        raise _NotProved from error
+    if not colon:
+        raise _NotProved
+    return name, password
+
+
+def _unknown(*, offers_basic: bool) -> web.Response:
+    response = problem(
+        401,
+        "unknown-caller",
+        "say who you are: by a token, a password or a certificate that counts here",
+    )
+    response.headers.add(hdrs.WWW_AUTHENTICATE, 'Bearer realm="tidemark"')
+    if offers_basic:
+        response.headers.add(hdrs.WWW_AUTHENTICATE, 'Basic realm="tidemark", charset="UTF-8"')
+    return response
+
+
+def _passed(request: web.Request, identity: Identity, refused: str) -> Passed:
+    return Passed(identity, shown(request.method), shown(request.path), refused)
+
+
+def _is_cross_site(request: web.Request) -> bool:
+    """Return whether a browser says that a page of another host sends this (INV-HDO4)."""
+    if request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
+        return True
+    origin = request.headers.get(hdrs.ORIGIN)
+    return origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()
+
+
+def shown(text: str) -> str:
+    """Return a caller's text as logs may show it (INV-HDO5)."""
+    cut = text[:SHOWN_MAX]
+    return "".join(letter if letter.isprintable() else "?" for letter in cut)

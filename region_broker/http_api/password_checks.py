@@ -1,0 +1,122 @@
+"""Passwords that come over HTTP: checked off the loop, a few at a time, and ever slower for whoever fails.
+
+INV-HPC1  a check takes a thread, never the loop; `AT_ONCE` of them at once, `WAITING_MAX` more wait, others are refused at once
+INV-HPC2  a refusal comes later the more often its address has failed, and says the same for an unknown user as for a wrong password;
+          whoever waits for one blocks no other address, and of one address `DELAYED_MAX` wait
+INV-HPC3  what was proved a moment ago is known again without the work, while the user's keys are the same; the password is not kept
+What is remembered is bounded: `ADDRESSES_MAX` addresses, `PROVED_MAX` proofs.
+Not here: what a password is judged by (`security.password_proofs`), what a caller may do (`doors`).
+"""
+
+import asyncio
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from idempotency.ports import Chance, Clock
+from region_broker.ports.offload import Offload
+from region_broker.security.access import Access, ScramKeys
+from region_broker.security.password_proofs import is_proved
+
+AT_ONCE: Final = 2
+WAITING_MAX: Final = 64
+DELAYED_MAX: Final = 16
+ADDRESSES_MAX: Final = 10_000
+PROVED_MAX: Final = 1_000
+DELAY_MS_MIN: Final = 100
+DELAY_MS_MAX: Final = 3_000
+FORGIVEN_MS: Final = 60_000
+
+
+class TooManyLogins(Exception):
+    """More logins than are checked at once: nothing was checked."""
+
+
+class _Failures:
+    """How often an address has failed lately, and how many of its refusals are waiting."""
+
+    __slots__ = ("count", "delayed", "last_ms")
+
+    def __init__(self) -> None:
+        self.count = self.delayed = self.last_ms = 0
+
+
+class SlowRefusals:
+    """Makes refusals slow, by address (INV-HPC2)."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Nobody has failed yet."""
+        self._clock = clock
+        self._by_address: OrderedDict[str, _Failures] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raise `TooManyLogins` where too many refusals of this address are waiting."""
+        known = self._by_address.get(address)
+        if known is not None and known.delayed >= DELAYED_MAX:
+            raise TooManyLogins
+
+    async def note(self, address: str) -> None:
+        """Take note of a failure, and return when it may be told."""
+        now_ms = self._clock.monotonic_ms()
+        known = self._by_address.setdefault(address, _Failures())
+        self._by_address.move_to_end(address)
+        if now_ms - known.last_ms > FORGIVEN_MS:
+            known.count = 0
+        known.count, known.last_ms = known.count + 1, now_ms
+        while len(self._by_address) > ADDRESSES_MAX:
+            self._by_address.popitem(last=False)
+        known.delayed += 1
+        try:
+            await self._clock.sleep_ms(min(DELAY_MS_MIN << min(known.count - 1, 10), DELAY_MS_MAX))
+        finally:
+            known.delayed -= 1
+
+
+class PasswordChecks:
+    """Knows whether a password is a user's, by the users that the metadata have now."""
+
+    def __init__(
+        self, access: Callable[[], Access], chance: Chance, offload: Offload = asyncio.to_thread
+    ) -> None:
+        """`access` is asked anew each time."""
+        self._access = access
+        self._offload = offload
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
+        self._own_key = chance.randbits(256).to_bytes(32, "big")
+        self._proved: OrderedDict[bytes, None] = OrderedDict()
+
+    async def proves(self, user: str, password: str) -> bool:
+        """Return whether it does; raises `TooManyLogins` (INV-HPC1)."""
+        access = self._access()
+        found = access.keys_by_user
+        keys = found.get((user, "SCRAM-SHA-256")) or found.get((user, "SCRAM-SHA-512"))
+        mark = self._mark(keys, password)
+        if keys is not None and mark in self._proved:
+            self._proved.move_to_end(mark)
+            return True
+        if self._waiting >= WAITING_MAX:
+            raise TooManyLogins
+        judged: list[bool] = []
+        like = access.keys[0] if access.keys else None
+        self._waiting += 1
+        try:
+            async with self._room:
+                await self._offload(lambda: judged.append(is_proved(keys, password, like)))
+        finally:
+            self._waiting -= 1
+        if judged[0]:
+            self._proved[mark] = None
+            if len(self._proved) > PROVED_MAX:
+                self._proved.popitem(last=False)
+        return judged[0]
+
+    def _mark(self, keys: ScramKeys | None, password: str) -> bytes:
+        """Return what tells a proof from all others (INV-HPC3): a hash under a key that nothing but this process knows."""
+        name = b"" if keys is None else keys.user.encode()
+        stored = b"" if keys is None else keys.stored_key
+        secret = password.encode("utf-8", "surrogatepass")
+        parts = b"".join(len(part).to_bytes(8, "big") + part for part in (name, stored, secret))
+        return hmac.new(self._own_key, parts, hashlib.sha256).digest()

@@ -1,0 +1,73 @@
+"""Where connections log in, made of what the configuration of a node says; nothing is made where no listener asks for logins.
+
+Not here: what a login is (`security.sasl`).
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from region_broker.config.login_relations import SASL_PROTOCOLS
+from region_broker.config.node_config import NodeConfig
+from region_broker.config.rules import Problem, listed
+from region_broker.node.node_ports import NodeRefused, Ports
+from region_broker.ports.disk import Disk
+from region_broker.security.access import Access
+from region_broker.security.sasl.desk import LoginDesk, LoginSettings
+from region_broker.security.sasl.users_file import UnfitFile, Users, users_in
+
+SECRET_BYTES_MAX: Final = 1 << 20
+
+
+def logs_in(config: NodeConfig) -> bool:
+    """Return whether who connects to some listener of the Kafka port must log in."""
+    protocols = {config.security_protocol, *(each.security_protocol for each in config.listeners)}
+    return bool(protocols & SASL_PROTOCOLS)
+
+
+def login_problems(config: NodeConfig, disk: Disk) -> Iterator[Problem]:
+    """Yield what a start would refuse of the files of logins."""
+    if logs_in(config):
+        try:
+            _file_users(config, disk)
+        except NodeRefused as refused:
+            yield Problem(f"sasl_users_file = {config.sasl_users_file!r}", "cannot be used", str(refused))  # fmt: skip
+
+
+def compose_logins(
+    config: NodeConfig, ports: Ports, access: Callable[[], Access]
+) -> LoginDesk | None:
+    """Return the desk; raises `NodeRefused` where a file that it needs cannot be used."""
+    if not logs_in(config):
+        return None
+    settings = LoginSettings(
+        mechanisms=listed(config.sasl_mechanisms),
+        max_reauth_ms=config.sasl_max_reauth_ms,
+        failed_delay_ms=config.sasl_failed_delay_ms,
+        file_users=_file_users(config, ports.disk),
+    )
+    return LoginDesk(settings, access, ports.clock, ports.chance)
+
+
+def _file_users(config: NodeConfig, disk: Disk) -> Users:
+    """Return who is in the file of users (INV-SUF2)."""
+    name = config.sasl_users_file
+    if not name:
+        return {}
+    try:
+        return users_in(read_secret(disk, name, "sasl_users_file"), name)
+    except UnfitFile as error:
+        raise NodeRefused(f"sasl_users_file = {name!r}: {error}") from error
+
+
+def read_secret(disk: Disk, name: str, key: str) -> bytes:
+    """Return what a file holds that a key names; raises `NodeRefused`."""
+    path = Path(name)
+    try:
+        if disk.file_size(path) > SECRET_BYTES_MAX:
+            raise NodeRefused(f"{key} = {name!r} has over {SECRET_BYTES_MAX} bytes: is it the right file?")  # fmt: skip
+        return disk.read_file(path)
+    except OSError as error:
+        raise NodeRefused(
+            f"{key} = {name!r} cannot be read ({error.strerror}): see that it is there, and that the user of this node may read it"
+        ) from error

@@ -1,0 +1,221 @@
+"""The desk where connections log in: runs the mechanisms, looks users up, holds failures back.
+
+INV-SDK1  PLAIN and OAUTHBEARER are offered on encrypted connections alone: what they send can be used again by whoever hears it
+INV-SDK2  what takes long runs beside the event loop, PROVING_MAX at once, and of one address one at a time: addresses take turns, so no
+          flood of logins keeps those of others waiting for more than one each
+INV-SDK3  the same is computed for a user or token that is not there as for one that is: nothing ends early
+Not here: the requests (`handlers.sasl`), what the mechanisms say to each other (their modules).
+"""
+
+import asyncio
+import base64
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from idempotency.ports import Chance, Clock
+from region_broker.security.access import Access, ScramKeys
+from region_broker.security.identity import Identity, user
+from region_broker.security.sasl import plain
+from region_broker.security.sasl.attempts import FailedAttempts
+from region_broker.security.sasl.login import Exchange, Login, Outcome, Proved
+from region_broker.security.sasl.plain import read_plain
+from region_broker.security.sasl.refusals import LoginRefused
+from region_broker.security.sasl.scram import HASHES, ClientFirst, ScramServer
+from region_broker.security.sasl.scram_keys import Kind, fits, played_keys, usual
+from region_broker.security.sasl.users_file import Users
+
+PROVING_MAX: Final = 2
+_ENCRYPTED_ONLY: Final = frozenset({plain.NAME})
+_SAY_EVERY_MS: Final = 1_000
+_NONCE_BITS: Final = 144
+_SECRET_BITS: Final = 256
+logger: Final = logging.getLogger("tidemark.logins")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginSettings:
+    """What an operator says of logins. `max_reauth_ms`: the longest session, 0: as long as what proved it."""
+
+    mechanisms: tuple[str, ...]
+    max_reauth_ms: int = 0
+    failed_delay_ms: int = 100
+    file_users: Users = field(default_factory=dict)
+
+
+class LoginDesk:
+    """One of each node."""
+
+    def __init__(
+        self, settings: LoginSettings, access: Callable[[], Access], clock: Clock, chance: Chance
+    ) -> None:
+        """Judge by `access`, as it is when a login comes."""
+        self.settings: Final = settings
+        self._access = access
+        self._clock = clock
+        self._chance = chance
+        self._secret = chance.randbits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        self._attempts = FailedAttempts(settings.failed_delay_ms)
+        self._proving = Proving()
+        self._usual: tuple[int, Mapping[str, Kind]] = (-1, {})
+        self._said_ms = -_SAY_EVERY_MS
+        self._unsaid = 0
+
+    def mechanisms(self, *, is_encrypted: bool) -> tuple[str, ...]:
+        """Return what a connection may log in by (INV-SDK1)."""
+        return tuple(
+            name for name in self.settings.mechanisms if is_encrypted or name not in _ENCRYPTED_ONLY
+        )
+
+    def begin(self, mechanism: str, host: str) -> Exchange:
+        """Return an exchange of one of `mechanisms`, with a client at `host`."""
+        if mechanism == plain.NAME:
+            return _PlainExchange(self, host)
+        nonce = self._chance.randbits(_NONCE_BITS).to_bytes(_NONCE_BITS // 8, "big")
+        return _ScramExchange(self, ScramServer(mechanism, base64.b64encode(nonce).decode()))
+
+    async def step(self, login: Login, host: str, message: bytes) -> Outcome:
+        """Take a message of the exchange that is under way; raises `LoginRefused`."""
+        exchange = login.exchange
+        assert exchange is not None, "INV-LGI1: the handshake comes first"
+        if self._attempts.is_full(host):
+            said = "Too many failed logins come from this address: try again later"
+            raise LoginRefused(login.mechanism, "too many failed logins of its address wait", said)
+        login.is_busy = True
+        try:
+            return await exchange.step(message)
+        finally:
+            login.is_busy = False
+
+    def identity_of(self, login: Login, proved: Proved, host: str) -> tuple[Identity, int]:
+        """Return whom a login has proved, and for how many ms that counts, 0: for ever; raises `LoginRefused`."""
+        identity = Identity(
+            user(proved.user), host=host, mechanism=login.mechanism,
+            until_wall_ms=proved.until_wall_ms, token_id=proved.token_id,
+        )  # fmt: skip
+        before = login.identity
+        if before is not None and before.principal != identity.principal:  # INV-LGI2
+            why = f"{before.principal} may not log in again as {identity.principal}"
+            raise LoginRefused(login.mechanism, why, "Cannot change principals during re-authentication")  # fmt: skip
+        bounds = [self.settings.max_reauth_ms] if self.settings.max_reauth_ms else []
+        if proved.until_wall_ms:
+            left_ms = proved.until_wall_ms - self._clock.wall_ms()
+            if left_ms <= 0:
+                raise LoginRefused(login.mechanism, f"what proves {identity.principal} has ended")
+            bounds.append(left_ms)
+        return identity, min(bounds, default=0)
+
+    async def hold_back(self, host: str) -> None:
+        """Count a failure, and return when its answer may be sent (INV-SAT1)."""
+        held = self._attempts.failed(host, self._clock.monotonic_ms())
+        try:
+            if held.delay_ms:
+                await self._clock.sleep_ms(held.delay_ms)
+        finally:
+            held.left()
+
+    def tell(self, peer: str, refused: LoginRefused) -> None:
+        """Log a failure; a storm of them makes a line a second, which says how many it stands for."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._said_ms + _SAY_EVERY_MS:
+            self._unsaid += 1
+            return
+        self._said_ms, unsaid, self._unsaid = now_ms, self._unsaid, 0
+        logger.warning("login of %s refused: %s (%d more since the last line)", peer, refused, unsaid)  # fmt: skip
+
+    def keys_for(self, mechanism: str, name: str) -> tuple[ScramKeys, bool]:
+        """Return a user's keys, and True; or those of nobody, and False (INV-SKY1)."""
+        found = self._found(mechanism, name)
+        played = played_keys(self._secret, name, self._usual_kinds()[mechanism])
+        return (played, False) if found is None else (found, True)
+
+    def keys_for_password(self, name: str) -> tuple[ScramKeys, bool]:
+        """Return the keys to check a password by: the strongest that the user has, or those of nobody."""
+        order = sorted(HASHES, reverse=True)
+        found = [keys for keys in (self._found(mechanism, name) for mechanism in order) if keys]
+        played = played_keys(self._secret, name, self._usual_kinds()[plain.NAME])
+        return (found[0], True) if found else (played, False)
+
+    async def password_fits(self, host: str, keys: ScramKeys, password: bytes) -> bool:
+        """Return whether a password has these keys, beside the event loop (INV-SDK2)."""
+        async with self._proving.turn(host):
+            return await asyncio.to_thread(fits, keys, password)
+
+    def _found(self, mechanism: str, name: str) -> ScramKeys | None:
+        by_user = self._access().keys_by_user
+        if any((name, each) in by_user for each in HASHES):  # INV-SUF1
+            return by_user.get((name, mechanism))
+        return self.settings.file_users.get((name, mechanism))
+
+    def _usual_kinds(self) -> Mapping[str, Kind]:
+        """Return what keys look like, by mechanism; of PLAIN: those that passwords are checked by."""
+        access = self._access()
+        if self._usual[0] != access.number:
+            rows = [*access.keys, *self.settings.file_users.values()]
+            kinds = {mechanism: usual(rows, mechanism) for mechanism in HASHES}
+            strongest = {row.user: row.mechanism for row in sorted(rows, key=lambda row: row.mechanism)}  # fmt: skip
+            counts = Counter(strongest.values())
+            most = max(counts, key=lambda each: (counts[each], each), default=max(HASHES))
+            self._usual = access.number, {**kinds, plain.NAME: kinds[most]}
+        return self._usual[1]
+
+
+class Proving:
+    """Lets work begin, in turns (INV-SDK2)."""
+
+    def __init__(self) -> None:
+        """Let PROVING_MAX work at once."""
+        self._places = asyncio.Semaphore(PROVING_MAX)
+        self._by_host: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def turn(self, host: str) -> AsyncIterator[None]:
+        """Work within."""
+        lock, count = self._by_host.get(host, (asyncio.Lock(), 0))
+        self._by_host[host] = lock, count + 1
+        try:
+            async with lock, self._places:
+                yield
+        finally:
+            lock, count = self._by_host.pop(host)
+            if count > 1:
+                self._by_host[host] = lock, count - 1
+
+
+class _ScramExchange:
+    """SCRAM, by the keys of a user."""
+
+    def __init__(self, desk: LoginDesk, server: ScramServer) -> None:
+        self._desk = desk
+        self._server = server
+        self._first: ClientFirst | None = None
+
+    async def step(self, message: bytes) -> Outcome:
+        """See `Exchange`."""
+        if self._first is None:
+            self._first = first = self._server.first(message)
+            keys, is_real = self._desk.keys_for(self._server.mechanism, first.user)
+            return Outcome(self._server.challenge(keys, is_real=is_real))
+        answer = self._server.final(message)
+        return Outcome(answer, Proved(self._first.user))
+
+
+class _PlainExchange:
+    """PLAIN, by the same keys."""
+
+    def __init__(self, desk: LoginDesk, host: str) -> None:
+        self._desk = desk
+        self._host = host
+
+    async def step(self, message: bytes) -> Outcome:
+        """See `Exchange`."""
+        said = read_plain(message)
+        keys, is_real = self._desk.keys_for_password(said.user)
+        is_right = await self._desk.password_fits(self._host, keys, said.password)
+        if not (is_right and is_real):
+            why = "the password is wrong" if is_real else "there is no such user"
+            raise LoginRefused(plain.NAME, f"{why}: {said.user!r}")
+        return Outcome(b"", Proved(said.user))

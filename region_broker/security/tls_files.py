@@ -1,0 +1,186 @@
+"""The files of TLS as one set: read whole, judged, and only then used.
+
+INV-TLF1  a set is used only if it is whole and fits together: every block of every file can be read, the key is that of the first
+          certificate, and a CRL is signed by the CA that it names, where that one is in the set
+INV-TLF2  no text of an error, no repr and no log holds anything of a key
+A set is judged by its bytes. Whether its time has come or gone is another question (`certificate_ends`).
+Not here: contexts, and when files are read again (`tls`); making certificates (`certificates`).
+"""
+
+import re
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from region_broker.security.certificate_ends import End, EndKind
+
+FILE_BYTES_MAX: Final = 16 << 20
+"""A CRL of a large CA has some megabytes; what is larger is something else."""
+_BEGIN: Final = re.compile(rb"^-----BEGIN [A-Z0-9 ]+-----\s*$", re.MULTILINE)
+_END: Final = re.compile(rb"^-----END [A-Z0-9 ]+-----\s*$", re.MULTILINE)
+_CRL: Final = re.compile(
+    rb"^-----BEGIN X509 CRL-----$[A-Za-z0-9+/=\s]*^-----END X509 CRL-----", re.MULTILINE
+)
+_UNREADABLE: Final = (ValueError, UnsupportedAlgorithm)
+
+
+class TlsRefused(Exception):
+    """A set of files cannot be used; the text names the file, what is the matter, and what would be right."""
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Paths of PEM files; "" for none. `certificate` holds the chain, the own one first; `ca` and `crl` may hold several."""
+
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+    crl: str = ""
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What the files held when they were read, all of them."""
+
+    certificate: bytes
+    key: bytes
+    ca: bytes
+    crl: bytes
+
+    def __repr__(self) -> str:
+        """Say nothing of what is inside (INV-TLF2)."""
+        return "Contents(...)"
+
+    def digest(self) -> bytes:
+        """Return what tells these bytes from others."""
+        parts = (self.certificate, self.key, self.ca, self.crl)
+        return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
+
+
+def read_contents(files: TlsFiles) -> Contents:
+    """Return what the files hold now; raises `TlsRefused`. Waits for the disk."""
+    return Contents(_read(files.certificate), _read(files.key), _read(files.ca), _read(files.crl))
+
+
+def judged(files: TlsFiles, contents: Contents) -> tuple[End, ...]:
+    """Return when what is in a set ends; raises `TlsRefused` unless it is whole and fits together (INV-TLF1)."""
+    ends: list[End] = []
+    if bool(files.certificate) != bool(files.key):
+        raise TlsRefused(
+            "only one of certificate and key is given: a certificate needs its key beside it"
+        )
+    if files.certificate:
+        chain = _certificates(files.certificate, contents.certificate)
+        key = _key(files.key, contents.key)
+        if _spki(key.public_key()) != _spki(chain[0].public_key()):
+            raise TlsRefused(
+                f"the key in {files.key} is not that of the first certificate in {files.certificate}: put the pair in place"
+                " that was issued together, the node's own certificate first in its file"
+            )
+        ends += [_end_of(files.certificate, "certificate", certificate) for certificate in chain]
+    authorities = _certificates(files.ca, contents.ca) if files.ca else []
+    ends += [_end_of(files.ca, "ca", authority) for authority in authorities]
+    if files.crl:
+        ends += _crl_ends(files.crl, contents.crl, authorities)
+    return tuple(ends)
+
+
+def _read(path: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise TlsRefused(
+            f"{path} cannot be read ({error.strerror or error}): the user that runs Tidemark must be able to read it"
+        ) from error
+    if len(data) > FILE_BYTES_MAX:
+        raise TlsRefused(f"{path} has over {FILE_BYTES_MAX} bytes: it is no file of certificates")
+    return data
+
+
+def _whole(path: str, pem: bytes, what: str) -> None:
+    """Refuse a file that is cut off within a block."""
+    begun, ended = len(_BEGIN.findall(pem)), len(_END.findall(pem))
+    if not begun:
+        raise TlsRefused(f"{path} holds no PEM block: it must hold {what} (-----BEGIN ...)")
+    if begun != ended:
+        raise TlsRefused(
+            f"{path} is cut off: {begun} blocks begin and {ended} end. Write it beside, whole, and rename it to its place"
+        )
+
+
+def _certificates(path: str, pem: bytes) -> list[x509.Certificate]:
+    _whole(path, pem, "certificates")
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except _UNREADABLE as error:
+        raise TlsRefused(
+            f"{path} holds no certificates that can be read ({error}): it must be PEM (-----BEGIN CERTIFICATE-----)"
+        ) from error
+
+
+def _key(path: str, pem: bytes) -> PrivateKeyTypes:
+    _whole(path, pem, "a private key")
+    try:
+        return load_pem_private_key(pem, password=None)
+    except TypeError:
+        raise TlsRefused(
+            f"the key in {path} is encrypted, and nobody is there to type its password: decrypt it (openssl pkey), and let the"
+            " mode of the file (0600) protect it"
+        ) from None
+    except _UNREADABLE:  # what the library says of it might show some of it (INV-TLF2)
+        raise TlsRefused(f"{path} holds no private key that can be read: it must be PEM") from None
+
+
+def _crl_ends(path: str, pem: bytes, authorities: list[x509.Certificate]) -> list[End]:
+    _whole(path, pem, "a CRL")
+    if not authorities:
+        raise TlsRefused(f"{path} is a CRL without CA: name the CA that signed it, too")
+    ends = []
+    try:
+        lists = [x509.load_pem_x509_crl(block) for block in _CRL.findall(pem)]
+        for crl in lists:
+            _check_signer(path, crl, authorities)
+            if crl.next_update_utc is not None:
+                ends.append(End("crl", path, crl.issuer.rfc4514_string(), _ms(crl.next_update_utc)))
+    except _UNREADABLE as error:
+        raise TlsRefused(f"{path} holds a CRL that cannot be read ({error})") from error
+    if len(lists) != len(_BEGIN.findall(pem)):
+        raise TlsRefused(f"{path} holds something else beside CRLs (-----BEGIN X509 CRL-----)")
+    return ends
+
+
+def _check_signer(
+    path: str, crl: x509.CertificateRevocationList, authorities: list[x509.Certificate]
+) -> None:
+    """A CRL of an intermediate CA that is not in the set is judged by whoever sees the chain."""
+    named = [authority for authority in authorities if authority.subject == crl.issuer]
+    keys = [authority.public_key() for authority in named]
+    if named and not any(crl.is_signature_valid(key) for key in keys):  # type: ignore[arg-type]  # of a CA: one that signs
+        raise TlsRefused(
+            f"{path} names {crl.issuer.rfc4514_string()!r} as its CA, which has not signed it: take the CRL of this CA"
+        )
+
+
+def _spki(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _end_of(path: str, kind: EndKind, certificate: x509.Certificate) -> End:
+    subject = certificate.subject.rfc4514_string()
+    return End(kind, path, subject, _ms(certificate.not_valid_after_utc))
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

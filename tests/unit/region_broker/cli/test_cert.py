@@ -1,0 +1,264 @@
+"""`tidemark cert`: a CA, certificates of nodes and users, their renewal and revocation, as files."""
+
+import json
+import re
+import stat
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from region_broker.cli.cert import cert
+from region_broker.security import authority_folder
+
+NODE = """
+region = "eu"
+node_id = 2
+cluster_id = "c1"
+data_dir = "data"
+initial_primary_region = "eu"
+[[regions]]
+name = "eu"
+ordinal = 0
+[[regions.nodes]]
+node_id = 1
+kafka = "eu1.example.org:9092"
+peer = "eu1.example.org:9094"
+http = "eu1.example.org:9093"
+[[regions.nodes]]
+node_id = 2
+kafka = "eu2.example.org:9092"
+peer = "10.0.0.2:9094"
+http = "[2001:db8::2]:9093"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("TIDEMARK_NODE_ID", "TIDEMARK_REGION"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(cert, arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def told(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "-o", "json").stdout)
+
+
+def names() -> Sequence[str]:
+    return sorted(str(path) for path in Path().rglob("*") if path.is_file())
+
+
+def openssl(*arguments: str) -> str:
+    done = subprocess.run(
+        ["openssl", *arguments], capture_output=True, text=True, check=False, timeout=20
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_ca_a_node_and_a_user_from_nothing() -> None:
+    Path("node.toml").write_text(NODE)
+    assert told("init", "--name", "Example")["serves_as"] == "CA"
+    node = told("issue", "--config", "node.toml", "--host", "eu2.internal")
+    assert node["serves_as"] == "node 2 of region eu in cluster c1"
+    assert node["names"] == [
+        "eu2.example.org", "10.0.0.2", "2001:db8::2", "eu2.internal", "tidemark:node/c1/eu/2",
+    ]  # fmt: skip
+    user = told("issue", "--user", "alice", "--out", "for/alice", "--days", "90")
+    assert user["certificate"] == "for/alice/alice.pem"
+    for path in ("tidemark-ca/ca-key.pem", "eu-2-key.pem", "for/alice/alice-key.pem"):
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    for certificate, purpose in (
+        ("eu-2.pem", "sslserver"),
+        ("eu-2.pem", "sslclient"),
+        ("for/alice/alice.pem", "sslclient"),
+    ):
+        said = openssl("verify", "-x509_strict", "-CAfile", "tidemark-ca/ca.pem", "-CRLfile", "tidemark-ca/crl.pem",
+                       "-crl_check", "-purpose", purpose, certificate)  # fmt: skip
+        assert said == f"{certificate}: OK\n"
+
+
+def test_further_listeners_are_met_by_their_names_too() -> None:
+    run("init")
+    listeners = '[[listeners]]\nname = "OUTSIDE"\nbind = "0.0.0.0:19092"\nadvertised = "kafka.example.com:443"\nsecurity_protocol = "SSL"\n'
+    tls = 'tls_certificate = "eu-2.pem"\ntls_key = "eu-2-key.pem"\ntls_ca = "tidemark-ca/ca.pem"\ntls_crl = "tidemark-ca/crl.pem"\n'
+    alone = re.sub(r"\[\[regions.nodes\]\]\nnode_id = 1\n(.*\n){3}", "", NODE)
+    Path("node.toml").write_text(tls + alone + listeners)
+    assert "kafka.example.com" in told("issue", "--config", "node.toml")["names"]
+    shown = told("show", "--config", "node.toml")
+    assert [row["file"] for row in shown] == [
+        "eu-2.pem",
+        "tidemark-ca/ca.pem",
+        "tidemark-ca/crl.pem",
+    ]
+    Path("plain.toml").write_text(NODE)
+    assert "names no files of TLS" in run("show", "--config", "plain.toml", code=1).stderr
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    Path("node.toml").write_text(NODE)
+    run("init", "--dry-run")
+    assert names() == ["node.toml"]
+    run("init")
+    run("issue", "--user", "alice")
+    before = {name: Path(name).read_bytes() for name in names()}
+    run("issue", "--config", "node.toml", "--out", "elsewhere", "--dry-run")
+    run("renew", "alice.pem", "--new-key", "--dry-run")
+    run("revoke", "alice.pem", "--dry-run")
+    assert {name: Path(name).read_bytes() for name in names()} == before
+    assert not Path("elsewhere").exists()
+
+
+def test_nothing_is_replaced_unasked() -> None:
+    run("init")
+    assert "choose another folder" in run("init", code=1).stderr
+    assert "choose another folder" in run("init", "--dry-run", code=1).stderr
+    run("issue", "--user", "alice")
+    before = Path("alice-key.pem").read_bytes()
+    assert "alice.pem is there already" in run("issue", "--user", "alice", code=1).stderr
+    Path("alice.pem").unlink()
+    assert "alice-key.pem is there already" in run("issue", "--user", "alice", code=1).stderr
+    assert Path("alice-key.pem").read_bytes() == before
+
+
+def test_a_renewal_changes_one_file_and_with_a_new_key_two() -> None:
+    run("init")
+    run("issue", "--user", "alice")
+    key, former = Path("alice-key.pem").read_bytes(), Path("alice.pem").read_bytes()
+    [row] = told("renew", "alice.pem", "--days", "700")
+    assert row["days_left"] in {699, 700}
+    assert Path("alice-key.pem").read_bytes() == key
+    assert Path("alice.pem").read_bytes() != former
+    run("renew", "alice.pem", "--new-key")
+    assert Path("alice-key.pem").read_bytes() != key
+    assert stat.S_IMODE(Path("alice-key.pem").stat().st_mode) == 0o600
+    public = openssl("x509", "-in", "alice.pem", "-noout", "-pubkey")
+    assert openssl("pkey", "-in", "alice-key.pem", "-pubout") == public
+
+
+def test_one_refusal_and_nothing_is_renewed() -> None:
+    run("init")
+    run("init", "--ca", "other")
+    run("issue", "--user", "alice")
+    run("issue", "--user", "bob", "--ca", "other")
+    before = Path("alice.pem").read_bytes()
+    assert "bob.pem: it was signed by" in run("renew", "alice.pem", "bob.pem", code=1).stderr
+    assert Path("alice.pem").read_bytes() == before
+    run("renew", "bob.pem", "--former-ca", "other/ca.pem")
+    assert openssl("verify", "-CAfile", "tidemark-ca/ca.pem", "bob.pem") == "bob.pem: OK\n"
+
+
+def test_a_user_is_revoked_with_all_that_was_issued_to_it() -> None:
+    run("init")
+    run("issue", "--user", "alice")
+    run("renew", "alice.pem")
+    run("issue", "--user", "bob")
+    assert [row["revoked"] for row in told("revoke", "--user", "alice")] == ["now", "now"]
+    assert [row["revoked"] for row in told("revoke", "alice.pem")] == ["was already"]
+    assert "nothing takes its place" in run("renew", "alice.pem", code=1).stderr
+    rows = {
+        row["file"]: row["by_this_ca"]
+        for row in told("show", "alice.pem", "bob.pem", "--ca", "tidemark-ca")
+    }
+    assert rows == {"alice.pem": "yes, REVOKED", "bob.pem": "yes"}
+    check = (
+        "verify",
+        "-crl_check",
+        "-CAfile",
+        "tidemark-ca/ca.pem",
+        "-CRLfile",
+        "tidemark-ca/crl.pem",
+    )
+    assert "certificate revoked" in openssl(*check, "alice.pem")
+    assert openssl(*check, "bob.pem") == "bob.pem: OK\n"
+
+
+def test_what_was_not_written_whole_can_be_revoked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-AUF3"""
+    run("init")
+    real = authority_folder.write
+
+    def full(path: Path, *more: Any, **named: Any) -> None:
+        if path.name == "alice.pem":
+            raise OSError(28, "No space left on device", str(path))
+        real(path, *more, **named)
+
+    monkeypatch.setattr(authority_folder, "write", full)
+    assert (
+        "alice.pem cannot be used: No space left" in run("issue", "--user", "alice", code=1).stderr
+    )
+    assert Path("alice-key.pem").exists()
+    assert [row["revoked"] for row in told("revoke", "--user", "alice")] == ["now"]
+
+
+def test_what_cannot_be_revoked_is_said() -> None:
+    run("init")
+    run("init", "--ca", "other")
+    run("issue", "--user", "bob", "--ca", "other")
+    assert "cannot revoke it" in run("revoke", "bob.pem", code=1).stderr
+    assert "nothing was issued to user 'carol'" in run("revoke", "--user", "carol", code=3).stderr
+    assert "holds nothing of serial number" in run("revoke", "--serial", "ab:cd", code=3).stderr
+    assert "is no serial number" in run("revoke", "--serial", "xyz", code=2).stderr
+    serial = told("show", "bob.pem")[0]["serial"]
+    assert told("revoke", "--ca", "other", "--serial", serial)[0]["revoked"] == "now"
+
+
+def test_show_tells_what_there_is_and_no_key() -> None:
+    run("init")
+    run("issue", "--user", "alice")
+    result = run(
+        "show",
+        "alice.pem",
+        "alice-key.pem",
+        "tidemark-ca/crl.pem",
+        "tidemark-ca/ca.pem",
+        "-o",
+        "json",
+    )
+    assert [row["serves_as"] for row in json.loads(result.stdout)] == [
+        "client",
+        "CRL: 0 revoked",
+        "CA",
+    ]
+    assert "alice-key.pem holds a key: not shown" in result.stderr
+    everything = told("show", "--ca", "tidemark-ca")
+    assert [row["serves_as"] for row in everything] == ["CA", "client"]
+    assert re.search(r"days left +36[45]\n", run("show", "alice.pem").stdout)
+    body = Path("alice-key.pem").read_text().splitlines()[1]
+    assert body not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["issue"], 2, "either a node by --config or a user by --user"),
+        (["issue", "--user", "a", "--config", "node.toml"], 2, "either a node"),
+        (["issue", "--user", "a", "--host", "x"], 2, "a user has no address"),
+        (["issue", "--user", "a"], 1, "make one with tidemark cert init --ca tidemark-ca"),
+        (["show"], 2, "name files"),
+        (["show", "nothing.pem"], 3, "nothing.pem is not there"),
+        (["revoke"], 2, "name what is revoked"),
+        (["renew", "nothing.pem"], 1, "holds no CA"),
+        (["init", "--days", "0"], 1, "1 to 36500"),
+    ],
+)
+def test_errors_say_what_to_do(arguments: list[str], code: int, said: str) -> None:
+    assert said in run(*arguments, code=code).stderr
+
+
+def test_files_of_users_stay_where_they_belong() -> None:
+    run("init")
+    made = told("issue", "--user", "../../evil/User", "--out", "made")
+    assert made["certificate"] == "made/_.._evil_User.pem"
+    assert Path(made["certificate"]).exists()
+    assert told("show", made["certificate"])[0]["subject"] == "CN=../../evil/User"

@@ -1,0 +1,131 @@
+"""Every API, every kind of resource, every grant, against Kafka's table: who may is served, who may not is told what Kafka tells."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.authorizing import TABLE
+from region_broker.security.access import Acl, Operation, Permission, ResourceType
+from tests.fixtures.judged_apis import DENIED, ROOT, Judged, acl, error_codes, judged_apis
+from tests.unit.region_broker.handlers.kafka_acl_table import (
+    COMMITTED,
+    ERROR,
+    MEMBER,
+    Case,
+    Needed,
+    kafka_table,
+)
+
+METADATA = 3
+NO_PLACE_FOR_AN_ERROR = {(35, 1), (35, 2)}
+"""DescribeLogDirs before KIP-784: "an empty response will be returned on authorization failure"."""
+KINDS = list(ERROR)
+NONE, DENY = "none", "deny"
+GRANTS: list[str | Operation] = [NONE, DENY, *sorted(set(Operation) - {Operation.ANY, Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS, Operation.TWO_PHASE_COMMIT})]  # fmt: skip
+Held = dict[ResourceType, str | Operation]
+OTHERS: tuple[str | Operation, ...] = (NONE, Operation.ALL)
+IMPLIES = {
+    Operation.READ: Operation.DESCRIBE, Operation.WRITE: Operation.DESCRIBE, Operation.DELETE: Operation.DESCRIBE,
+    Operation.ALTER: Operation.DESCRIBE, Operation.ALTER_CONFIGS: Operation.DESCRIBE_CONFIGS,
+}  # fmt: skip
+
+
+def acls_of(kind: ResourceType, grant: str | Operation) -> Iterator[Acl]:
+    if isinstance(grant, Operation):
+        yield acl(kind, grant)
+    elif grant == DENY:
+        yield acl(kind, Operation.ALL)
+        yield acl(kind, Operation.ALL, permission=Permission.DENY)
+
+
+def covers(grant: str | Operation, operation: Operation) -> bool:
+    return grant in (operation, Operation.ALL) or (
+        isinstance(grant, Operation) and IMPLIES.get(grant) == operation
+    )
+
+
+def expected_error(case: Case, held: Held) -> int:
+    """Return Kafka's error for who holds these grants, 0 where the request is served."""
+
+    def has(need: Needed) -> bool:
+        return covers(held[need.kind], need.operation)
+
+    for alternatives in case.needs:
+        if not any(map(has, alternatives)):
+            return ERROR[alternatives[-1].kind]
+    return 0
+
+
+async def prepared(judged: Judged) -> None:
+    """Have a group and a transactional id that lists can show, and topics that collide."""
+    await judged.ask(8, 9, {**MEMBER, "group_id": "simple", "member_id": "", "generation_id_or_member_epoch": -1, "topics": COMMITTED}, who=ROOT)  # fmt: skip
+    await judged.ask(22, 5, {"transactional_id": "seen", "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}, who=ROOT)  # fmt: skip
+    await judged.wire.topic("col_lides")
+    judged.wire.config.auto_create_topics = True
+
+
+async def check(judged: Judged, case: Case, key: int, held: Held) -> None:  # fmt: skip
+    judged.give(*(each for kind, grant in held.items() for each in acls_of(kind, grant)))
+    judged.told.clear()
+    answer = await judged.ask(key, case.version, case.values)
+    error, shown = expected_error(case, held), {str(kind.name): str(grant) for kind, grant in held.items()}  # fmt: skip
+    codes = error_codes(answer) & DENIED
+    if case.hides:
+        assert (case.hides in str(answer)) is not bool(error), (key, case.what, shown)
+        return
+    assert codes == ({error} if error else set()), (key, case.what, shown, answer)
+    assert bool(judged.told) is bool(error), (key, case.what, shown, judged.told)
+
+
+async def test_every_api_judges_every_kind_of_resource_as_kafka_does(tmp_path: Path) -> None:
+    async with judged_apis(tmp_path) as judged:
+        await prepared(judged)
+        orders = judged.services.metadata.image.topics["orders"].topic_id
+        table = kafka_table(orders)
+        assert set(table) == set(all_apis().by_key), "an API without a row of Kafka's table"
+        for key, cases in table.items():
+            for case in cases:
+                for kind in KINDS:
+                    for grant in GRANTS:
+                        for others in OTHERS:
+                            held: Held = {each: grant if each is kind else others for each in KINDS}
+                            await check(judged, case, key, held)
+
+
+def test_what_the_code_says_of_an_api_is_what_kafkas_table_says() -> None:
+    """Both tables name the same operations and resources, so that the one that is documented is the one that is tested."""
+    for key, cases in kafka_table(UUID(int=1)).items():
+        row = TABLE[key]
+        ours = {tuple(need) for part in (row.whole, row.each, row.left_out) for needs in part for need in needs}  # fmt: skip
+        theirs = {tuple(need) for case in cases for needs in case.needs for need in needs}
+        assert theirs <= ours, key
+        assert ours or row.why_open, key
+
+
+def with_ids(values: Any, orders: UUID) -> Any:
+    """Return a request that names topics by their ids, too: a version writes what it has."""
+    if isinstance(values, dict):
+        named = {"topic_id": orders} if values.get("name") == "orders" else {}
+        return {**{key: with_ids(each, orders) for key, each in values.items()}, **named}
+    return [with_ids(each, orders) for each in values] if isinstance(values, list) else values
+
+
+async def test_who_may_nothing_is_refused_in_every_version(tmp_path: Path) -> None:
+    async with judged_apis(tmp_path) as judged:
+        await prepared(judged)
+        orders = judged.services.metadata.image.topics["orders"].topic_id
+        judged.give(acl(ResourceType.TOPIC, Operation.ALL, who="User:carol"))
+        for key, cases in kafka_table(orders).items():
+            asked = [case for case in cases if case.needs and not case.hides]
+            values: dict[str, Any] = {}
+            for case in reversed(asked):
+                values |= case.values
+            for version in all_apis().by_key[key].versions if asked else ():
+                asks = values if key == METADATA else with_ids(values, orders)
+                answer = await judged.ask(key, version, asks)
+                if (key, version) in NO_PLACE_FOR_AN_ERROR:
+                    assert "orders" not in str(answer)
+                else:
+                    assert error_codes(answer) & DENIED, (key, version, answer)

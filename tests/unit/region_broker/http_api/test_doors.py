@@ -1,0 +1,432 @@
+"""The door of the HTTP port over real sockets: who gets in, who does not, and what that one is told."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import ClientSession, encode_basic_auth, web
+from prometheus_client import CollectorRegistry
+
+from region_broker.http_api import doors as doors_module
+from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
+from region_broker.http_api.doors import SHOWN_MAX, TOLD_MAX, TOLD_WITHIN_MS, Doors, Passed, shown
+from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, need_of
+from region_broker.http_api.password_checks import (
+    ADDRESSES_MAX,
+    DELAY_MS_MAX,
+    DELAYED_MAX,
+    WAITING_MAX,
+    PasswordChecks,
+    SlowRefusals,
+    TooManyLogins,
+)
+from region_broker.http_api.ports import RegionApi
+from region_broker.http_api.routes_cluster import ClusterApi, add_cluster_routes
+from region_broker.http_api.waiting import Waiting, waiting_app
+from region_broker.node import Node
+from region_broker.node.http_doors import DoorCollector, doors_of
+from region_broker.ports.system.chance import SystemChance
+from region_broker.security.access import Access, Operation, ResourceType
+from region_broker.security.http_tokens import HttpTokens, Role, file_of, made_token
+from region_broker.security.identity import Identity
+from tests.fixtures.failover_regions import free_ports
+from tests.fixtures.scram_users import access_of, rfc_keys, scram_keys
+from tests.unit.region_broker.test_start_checks import PORTS, config_of
+
+CHANCE = SystemChance()
+TOKENS = {role: made_token(role.value, role, CHANCE, 1) for role in Role}
+
+
+class Hurried:
+    """A clock whose sleeps end at once, or when they are let go; wall time is 1,000,000."""
+
+    def __init__(self, *, holds: bool = False) -> None:
+        self.now_ms = 0
+        self.slept: list[float] = []
+        self.let_go = asyncio.Event()
+        if not holds:
+            self.let_go.set()
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return 1_000_000
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        self.slept.append(duration_ms)
+        await self.let_go.wait()
+
+
+class Region:
+    """A region that says little, and takes every order."""
+
+    region, domain, refusal = "eu", "main", ValueError
+    ordered: list[str]
+
+    def __init__(self) -> None:
+        self.ordered = []
+
+    def describe(self) -> dict[str, Any]:
+        peer = {"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False, "nodes": ["secret"]}  # fmt: skip
+        return {
+            "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "", "primary_region": "eu", "domain": "main",
+            "tidemark": {"number": 1, "age_ms": 1}, "waits_for": "", "runs_twice": {}, "diverged_records": 0,
+            "link": {"state": None, "age_ms": None}, "lag": {}, "topics": {"orders": {}}, "peers": [peer],
+        }  # fmt: skip
+
+    def not_ready(self) -> str | None:
+        return None
+
+    def remark(self) -> str:
+        return "the other region is silent"
+
+    def not_leading(self) -> None:
+        return None
+
+    def begin_switch(self) -> dict[str, Any]:
+        self.ordered.append("switch")
+        return {"operation_id": "1"}
+
+
+class Acls:
+    """Alice may describe topic `orders`, and alter the cluster; nobody else may do anything."""
+
+    def allows(
+        self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        alices = {
+            (Operation.DESCRIBE, ResourceType.TOPIC, "orders"),
+            (Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster"),
+        }
+        return identity.principal == "User:user" and (operation, resource_type, name) in alices
+
+
+class Guarded:
+    """A node's routes behind a door."""
+
+    def __init__(self, url: str, region: Region, doors: Doors, http: ClientSession) -> None:
+        self.url, self.region, self.doors, self._http = url, region, doors, http
+        self.passed: list[Passed] = []
+        doors.on_passed = self.passed.append
+
+    async def ask(
+        self, path: str, method: str = "GET", token: str = "", auth: tuple[str, str] | None = None, **headers: str
+    ) -> tuple[int, Any, Any]:  # fmt: skip
+        """Return status, JSON (or text) and headers."""
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        if auth is not None:
+            headers["Authorization"] = encode_basic_auth(*auth)
+        body = {"to": "eu"} if method == "POST" else None
+        async with self._http.request(
+            method, self.url + path, headers=headers, json=body, allow_redirects=False
+        ) as found:
+            said = await (
+                found.json(content_type=None) if "json" in found.content_type else found.text()
+            )
+            return found.status, said, found.headers
+
+
+def doors_with(access: Access | None = None, **more: Any) -> Doors:
+    rows = [row for _, row in TOKENS.values()]
+    said: list[bytes | None] = [file_of(rows)]
+    tokens = HttpTokens(lambda: said.pop() if said else None, lambda _why: None)
+    passwords = PasswordChecks(lambda: access or access_of(rfc_keys()), CHANCE)
+    clock = more.pop("clock", None) or Hurried()
+    return Doors(clock=clock, is_closed=True, tokens=tokens, passwords=passwords, **more)
+
+
+@asynccontextmanager
+async def behind(doors: Doors) -> AsyncIterator[Guarded]:
+    region = Region()
+    app = make_app(
+        cast("RegionApi", region), {}, CollectorRegistry(), doors=doors, warning="beware"
+    )
+
+    async def verdict(request: web.Request) -> web.Response:
+        return web.json_response({"verdict": request.query["topic"]})
+
+    async def fails(_request: web.Request) -> web.Response:
+        raise ValueError
+
+    app.router.add_get("/v1/verdict", verdict)
+    app.router.add_get("/fails/{what}", fails)
+    server = HttpServer(app)
+    host, port = await server.start("127.0.0.1", 0)
+    async with ClientSession() as http:
+        yield Guarded(f"http://{host}:{port}", region, doors, http)
+    await server.stop()
+
+
+async def test_INV_HND1_every_route_has_a_row_and_every_row_a_route(tmp_path: Path) -> None:
+    node = await Node.open(config_of(tmp_path, free_ports(3)), PORTS)
+    several = bounded(DEFAULT_LIMITS)
+    add_cluster_routes(several, cast("ClusterApi", None))
+    waits = waiting_app(Waiting(region="eu", reason=str, without_leader_ms=int))
+    routes = {
+        (route.method, "" if route.resource is None else route.resource.canonical)
+        for app in (node._app, several, waits)
+        for route in app.router.routes()
+        if route.method != "HEAD"  # aiohttp's, beside each GET
+    }
+    await node.storage.close()
+    assert routes == set(NEEDS) - {("*", NO_ROUTE)}
+    assert need_of("PUT", "/v1/new") == UNKNOWN_ROUTE == need_of("POST", "/livez")
+    assert need_of("HEAD", "/metrics") == need_of("GET", "/metrics")
+
+
+async def test_INV_HDO1_who_is_unknown_learns_that_it_lives_and_whether_it_is_ready() -> None:
+    async with behind(doors_with()) as node:
+        assert (await node.ask("/livez"))[:2] == (200, {"status": "alive"})
+        assert (await node.ask("/readyz"))[:2] == (200, {"status": "ready"}), "INV-HTM2"
+        orders = ("failover", "switch", "accept-loss")
+        for method, path in (
+            ("GET", "/metrics"), ("GET", "/v1/region"), ("GET", "/v1/verdict?topic=orders"), ("GET", "/none"), ("DELETE", "/livez"),
+            ("GET", "/v1/%2e%2e/metrics"), ("GET", "//metrics"), *(("POST", f"/v1/region/{order}") for order in orders),
+        ):  # fmt: skip
+            status, said, headers = await node.ask(path, method)
+            assert (status, said["code"]) == (401, "unknown-caller"), path
+            assert headers.getall("WWW-Authenticate")[0].startswith("Bearer")
+        assert node.region.ordered == []
+
+
+@pytest.mark.parametrize(
+    ("role", "statuses"),
+    [
+        (Role.METRICS, (200, 200, 403, 403, 404)),
+        (Role.READER, (200, 200, 200, 403, 404)),
+        (Role.OPERATOR, (200, 200, 200, 202, 404)),
+        (Role.ADMIN, (200, 200, 200, 202, 404)),
+    ],
+)
+async def test_INV_HND2_a_token_may_what_its_role_covers(
+    role: Role, statuses: tuple[int, ...]
+) -> None:
+    async with behind(doors_with()) as node:
+        token, _ = TOKENS[role]
+        found = [
+            (await node.ask(path, method, token))[0]
+            for method, path in (
+                ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/v1/verdict?topic=t"), ("POST", "/v1/region/switch"), ("GET", "/none"),
+            )
+        ]  # fmt: skip
+        assert tuple(found) == statuses
+        assert node.region.ordered == (["switch"] if 202 in statuses else [])
+        assert node.passed[-1].identity == Identity(f"Token:{role}", "127.0.0.1", "TOKEN")
+
+
+async def test_INV_HND3_details_are_for_those_who_may_see_them() -> None:
+    async with behind(doors_with(authorizer=Acls())) as node:
+        status, said, _ = await node.ask("/readyz", token=TOKENS[Role.METRICS][0])
+        assert (status, said["warning"], said["checks"]) == (200, "beware", {"region": "ok"})
+        _, said, _ = await node.ask("/v1/region", auth=("user", "pencil"))
+        assert said == {
+            "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "",
+            "peers": [{"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False}],
+        }  # fmt: skip
+        _, said, _ = await node.ask("/v1/region", token=TOKENS[Role.READER][0])
+        assert said["topics"] == {"orders": {}}
+
+
+async def test_INV_HND2_a_user_may_what_acls_allow() -> None:
+    async with behind(doors_with(authorizer=Acls())) as node:
+        alice = ("user", "pencil")
+        assert (await node.ask("/v1/verdict?topic=orders", auth=alice))[:2] == (
+            200,
+            {"verdict": "orders"},
+        )
+        for path in (
+            "/v1/verdict?topic=other",
+            "/v1/verdict?topic=other&topic=orders",
+            "/v1/verdict",
+            "/metrics",
+        ):
+            status, said, _ = await node.ask(path, auth=alice)
+            assert (status, said["code"]) == (403, "forbidden"), path
+            assert "orders" not in str(said)
+        assert (await node.ask("/v1/region/switch", "POST", auth=alice))[0] == 202
+
+
+async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
+    clock = Hurried()
+    async with behind(doors_with(clock=clock)) as node:
+        right = TOKENS[Role.ADMIN][0]
+        said = [
+            (await node.ask("/metrics", **case))[:2]
+            for case in (
+                {"auth": ("user", "wrong")}, {"auth": ("nobody", "pencil")}, {"token": right[:-1]},
+                {"token": "tmt_" + "0" * 12 + "_" + "a" * 43}, {"Authorization": "Basic !!"}, {"Authorization": "Negotiate abc"},
+                {"Authorization": "Basic dXNlcg=="}, {"Authorization": ""}, {"Authorization": "Bearer " + "x" * 7000},
+            )
+        ]  # fmt: skip
+        assert all(each == said[0] for each in said)
+        assert said[0][0] == 401
+        assert clock.slept == [100, 200, 400, 800, 1600, 3000, 3000, 3000, 3000]
+        assert (await node.ask("/livez", token="no"))[0] == 401, (
+            "a wrong one is told wherever it is shown"
+        )
+
+
+async def test_INV_HDO3_a_password_is_not_taken_in_the_clear() -> None:
+    async with behind(doors_with()) as node:
+        assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 200
+    far = [scope for scope in ("10.0.0.1", "203.0.113.9", "") if _is_private_from(scope)]
+    assert far == []
+    assert _is_private_from("::1")
+
+
+def _is_private_from(host: str) -> bool:
+    return doors_module._is_private(cast("web.Request", SimpleNamespace(secure=False)), host)
+
+
+async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
+    async with behind(doors_with()) as node:
+        admin = TOKENS[Role.ADMIN][0]
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
+            status, said, answered = await node.ask(
+                "/v1/region/switch", "POST", admin, None, **headers
+            )
+            assert (status, said["code"]) == (403, "cross-site")
+            assert "Access-Control-Allow-Origin" not in answered
+            assert "Set-Cookie" not in answered
+        assert node.region.ordered == []
+        assert (await node.ask("/v1/region/switch", "POST", admin, Origin=node.url))[0] == 202
+
+
+async def test_INV_HDO5_what_a_caller_sends_cannot_write_lines_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with behind(doors_with()) as node:
+        await node.ask("/a%0a%0dlevel=info%1b[31m" + "b" * 3000)
+        await node.ask("/fails/x%0ay", token=TOKENS[Role.ADMIN][0])
+    lines = [record.getMessage() for record in caplog.records if record.name == "tidemark.http"]
+    assert len(lines) == 2
+    assert not [line for line in lines if any(ord(letter) < 32 for letter in line)]
+    assert all(len(line) < SHOWN_MAX + 100 for line in lines)
+    clock = Hurried()
+    caplog.clear()
+    async with behind(doors_with(clock=clock)) as node:
+        for _ in range(TOLD_MAX + 5):
+            await node.ask("/metrics")
+        assert len(caplog.records) == TOLD_MAX
+        clock.now_ms += TOLD_WITHIN_MS + 1
+        _, _, headers = await node.ask("/metrics")
+        assert headers["Server"] == "tidemark"
+        assert [record.getMessage() for record in caplog.records][
+            TOLD_MAX
+        ] == "5 more requests were refused"
+    assert shown("a\u2028b\x7f\x00c") == "a?b??c"
+    for token, _ in TOKENS.values():
+        assert token[-43:] not in caplog.text
+
+
+async def test_certificates_name_their_holders() -> None:
+    class Tls:
+        def getpeercert(self, *, binary_form: bool) -> bytes | None:
+            return b"der" if binary_form else None
+
+    transport = SimpleNamespace(get_extra_info=lambda name: Tls() if name == "ssl_object" else None)
+    request = cast("web.Request", SimpleNamespace(transport=transport))
+    named = Doors(principal_of=lambda der: f"User:{der.decode()}")
+    assert doors_module._certified(request, named, "h").identity == Identity("User:der", "h", "TLS")
+    assert doors_module._certified(request, Doors(), "h").identity.is_anonymous
+
+
+async def test_an_open_door_lets_everybody_in_whom_acls_do() -> None:
+    async with behind(Doors()) as node:
+        assert (await node.ask("/metrics"))[0] == 200
+        assert (await node.ask("/none"))[0] == 404
+        assert (await node.ask("/v1/region/switch", "POST"))[0] == 202
+    async with behind(Doors(authorizer=Acls())) as node:
+        assert (await node.ask("/metrics"))[0] == 401
+
+
+async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() -> None:
+    begun, go = 0, asyncio.Event()
+
+    async def offload(work: Any) -> None:
+        nonlocal begun
+        begun += 1
+        await go.wait()
+        work()
+
+    checks = PasswordChecks(lambda: access_of(rfc_keys()), CHANCE, offload)
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(checks.proves("user", f"p{n}")) for n in range(WAITING_MAX)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert begun == 2
+        with pytest.raises(TooManyLogins):
+            await checks.proves("user", "pencil")
+        go.set()
+    assert not any(task.result() for task in asked)
+
+
+async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
+    clock = Hurried(holds=True)
+    slow = SlowRefusals(clock)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(DELAYED_MAX):
+            slow.check("10.0.0.1")
+            tasks.create_task(slow.note("10.0.0.1"))
+            await asyncio.sleep(0)
+        with pytest.raises(TooManyLogins):
+            slow.check("10.0.0.1")
+        slow.check("10.0.0.2")
+        assert max(clock.slept) == DELAY_MS_MAX
+        clock.let_go.set()
+    slow.check("10.0.0.1")
+    clock.now_ms += 60_001
+    await slow.note("10.0.0.1")
+    assert clock.slept[-1] == 100
+    for n in range(ADDRESSES_MAX + 10):
+        await slow.note(str(n))
+    assert len(slow._by_address) == ADDRESSES_MAX
+
+
+async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
+    works = 0
+
+    async def offload(work: Any) -> None:
+        nonlocal works
+        works += 1
+        work()
+
+    access = access_of(rfc_keys())
+    checks = PasswordChecks(lambda: access, CHANCE, offload)
+    assert [await checks.proves("user", "pencil") for _ in range(3)] == [True] * 3
+    assert works == 1
+    assert not await checks.proves("user", "wrong")
+    access = access_of(scram_keys("user", "crayon", salt=b"s" * 16))
+    assert not await checks.proves("user", "pencil")
+    assert await checks.proves("user", "crayon")
+    assert not any(b"crayon" in mark or b"pencil" in mark for mark in checks._proved)
+
+
+async def test_INV_NHD1_a_file_of_tokens_closes_the_door_and_counts(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_bytes(file_of([TOKENS[Role.METRICS][1]]))
+    config = config_of(tmp_path / "data", free_ports(3), http_tokens_file=str(path))
+    doors = doors_of(config, PORTS.secured(config), Access)
+    doors.clock = Hurried()
+    registry = CollectorRegistry()
+    registry.register(DoorCollector(config, doors))
+    async with behind(doors) as node:
+        assert (await node.ask("/metrics"))[0] == 401
+        assert (await node.ask("/metrics", token=TOKENS[Role.METRICS][0]))[0] == 200
+        path.with_suffix(".new").write_bytes(file_of([TOKENS[Role.READER][1]]))
+        path.with_suffix(".new").replace(path)
+        assert (await node.ask("/metrics", token=TOKENS[Role.METRICS][0]))[0] == 401
+        assert (await node.ask("/v1/verdict?topic=t", token=TOKENS[Role.READER][0]))[0] == 200
+    assert registry.get_sample_value("tidemark_http_refused_total", {"reason": "unknown"}) == 2

@@ -1,0 +1,187 @@
+"""TLS on real sockets, on both event loops: who gets in, who does not and why, and that neither harms anybody else."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import uvloop
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from region_broker.ports.handshakes import HandshakeLimits
+from region_broker.ports.network import ByteStream, FailedHandshake, Listener
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.security.tls import ClientTls, ServerTls
+from tests.fixtures.certificates import (
+    NOW,
+    authority,
+    crl_of,
+    node_certificate,
+    put,
+    user_certificate,
+)
+from tests.fixtures.waiting import until
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+LEFT = {"refused_by_peer", "gone"}
+"""A client that does not accept the certificate says so, or only leaves, as that of asyncio does."""
+LARGE = bytes(range(256)) * 12_000
+
+
+@dataclass
+class Echo:
+    """A listener that sends back what it is sent, and notes whom it saw."""
+
+    listener: Listener
+    failed: list[FailedHandshake]
+    seen: list[bytes | None]
+
+    async def say(self, tls: ClientTls | None, said: bytes = b"hello") -> bytes:
+        """Return what comes back; OSError, or less, where the connection does not stand."""
+        stream = await AsyncioNetwork().connect("127.0.0.1", self.listener.port, tls=tls)
+        try:
+            stream.write(said[:3], said[3:])
+            back = bytearray()
+            while len(back) < len(said) and (data := await stream.read(1 << 20)):
+                back += data
+            return bytes(back)
+        finally:
+            stream.close()
+            await stream.wait_closed()
+
+    async def is_refused(self, tls: ClientTls | None) -> str:
+        """Return why the listener says that it refused a connection."""
+        count = len(self.failed)
+        with suppress(OSError):
+            assert await self.say(tls) == b""
+        await until(lambda: len(self.failed) > count)
+        return self.failed[-1].reason
+
+
+async def echoing(tls: ServerTls, bounds: HandshakeLimits = HandshakeLimits()) -> Echo:  # noqa: B008
+    failed: list[FailedHandshake] = []
+    seen: list[bytes | None] = []
+
+    async def echo(stream: ByteStream) -> None:
+        seen.append(stream.certificate)
+        while data := await stream.read(1 << 20):
+            stream.write(data)
+            await stream.drain()
+        stream.close()
+
+    network = AsyncioNetwork(bounds)
+    listener = await network.listen("127.0.0.1", 0, echo, tls=tls, on_failed=failed.append)
+    return Echo(listener, failed, seen)
+
+
+def on_both_loops(test: Callable[[Path], Awaitable[None]]) -> Callable[..., None]:
+    def run(tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        complaints: list[object] = []
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.get_loop().set_exception_handler(lambda _loop, found: complaints.append(found))
+            runner.run(test(tmp_path))  # type: ignore[arg-type]
+        assert not complaints, "a peer's failure is none of the loop's"
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])(run)
+
+
+@on_both_loops
+async def test_INV_PN6_who_is_let_in_and_who_is_not(folder: Path) -> None:
+    revoked = user_certificate("mallory")
+    server = put(folder / "s", node_certificate(), crl=crl_of(revoked))
+    echo = await echoing(ServerTls(server, "required"))
+    alice = user_certificate()
+    good = ClientTls(put(folder / "c", alice))
+    assert await echo.say(good, LARGE) == LARGE
+    assert echo.seen == [alice.public_bytes(Encoding.DER)]
+    other = authority("another CA")
+    past = user_certificate(now=NOW - timedelta(days=400))
+    strangers = {
+        "revoked": put(folder / "r", revoked),
+        "expired": put(folder / "e", past),
+        "no_certificate": put(folder / "n", None),
+        "unknown_ca": put(folder / "o", user_certificate(by=other)),
+    }
+    for reason, files in strangers.items():
+        assert await echo.is_refused(ClientTls(files)) == reason
+    distrusting = ClientTls(put(folder / "d", alice, trusted=[other]))
+    assert await echo.is_refused(distrusting) in LEFT
+    for plain in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x13\0\x12\0\x03\0\0\0\1\0\4test\0\0\0\0"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+        writer.write(plain)
+        assert await reader.read() == b""
+        writer.close()
+        await until(lambda: echo.failed[-1].reason == "no_tls")
+        echo.failed.append(FailedHandshake("", "", ""))
+    assert len(echo.seen) == 1, "nobody else was handed over"
+    assert await echo.say(good) == b"hello"
+    echo.listener.close()
+    await echo.listener.wait_closed()
+
+
+@on_both_loops
+async def test_INV_PN6_half_open_handshakes_keep_nobody_else_out_and_take_bounded_room(
+    folder: Path,
+) -> None:
+    bounds = HandshakeLimits(per_address=20, in_all=50, patience_s=0.2, timeout_s=0.5)
+    echo = await echoing(ServerTls(put(folder / "s", node_certificate())), bounds)
+    good = ClientTls(put(folder / "c", None))
+    silent: list[socket.socket] = []
+    try:
+        for _ in range(300):
+            each = socket.socket()
+            each.bind(("127.0.0.2", 0))
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", echo.listener.port))
+            silent.append(each)
+        await until(lambda: len(echo.failed) >= 280)
+        assert {failed.reason for failed in echo.failed} == {"too_many"}
+        assert await echo.say(good) == b"hello", "another address"
+        await until(lambda: sum(failed.reason == "too_slow" for failed in echo.failed) == 20)
+        assert len(echo.failed) == 300
+        assert await echo.say(good) == b"hello"
+    finally:
+        for each in silent:
+            each.close()
+    echo.listener.close()
+    await echo.listener.wait_closed()
+
+
+@on_both_loops
+async def test_INV_PN6_new_files_count_for_new_connections_and_old_ones_go_on(folder: Path) -> None:
+    server = ServerTls(put(folder / "s", node_certificate()))
+    echo = await echoing(server)
+    old_ca = ClientTls(put(folder / "old", None))
+    stays = await AsyncioNetwork().connect("127.0.0.1", echo.listener.port, tls=old_ca)
+    other = authority("another CA")
+    _ = put(folder / "s", node_certificate(by=other))
+    server.look()
+    assert server.look(), "a change counts at the second look (INV-TLS2)"
+    assert await echo.say(ClientTls(put(folder / "new", None, trusted=[other]))) == b"hello"
+    assert await echo.is_refused(old_ca) in LEFT
+    stays.write(b"still here")
+    assert await stays.read(100) == b"still here"
+    stays.close()
+    echo.listener.close()
+    await echo.listener.wait_closed()
+
+
+@on_both_loops
+async def test_a_listener_that_closes_ends_handshakes_under_way_and_frees_its_port(
+    folder: Path,
+) -> None:
+    echo = await echoing(ServerTls(put(folder / "s", node_certificate())))
+    reader, writer = await asyncio.open_connection("127.0.0.1", echo.listener.port)
+    await asyncio.sleep(0.05)
+    echo.listener.close()
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    writer.close()
+    await echo.listener.wait_closed()
+    with socket.create_server(("127.0.0.1", echo.listener.port)):
+        pass

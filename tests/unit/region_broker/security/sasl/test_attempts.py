@@ -1,0 +1,47 @@
+"""Failed logins are held back by address, and forgotten again (INV-SAT1 to INV-SAT3)."""
+
+from region_broker.security.sasl.attempts import (
+    ADDRESSES_MAX,
+    FAILURES_MAX,
+    FORGIVEN_AFTER_MS,
+    FREE_FAILURES,
+    LONG_DELAY_MS,
+    WAITING_MAX,
+    FailedAttempts,
+)
+
+
+def test_who_fails_often_waits_longer_and_nobody_else_does() -> None:
+    attempts = FailedAttempts(100)
+    delays = [attempts.failed("10.0.0.1", 0).delay_ms for _ in range(FREE_FAILURES + 1)]
+    assert delays == [100] * FREE_FAILURES + [LONG_DELAY_MS]
+    assert attempts.failed("10.0.0.2", 0).delay_ms == 100
+    later_ms = FORGIVEN_AFTER_MS * (FREE_FAILURES + 1)
+    assert attempts.failed("10.0.0.1", later_ms).delay_ms == 100
+
+
+def test_an_address_whose_refusals_wait_is_refused_unjudged_until_some_have_left() -> None:
+    attempts = FailedAttempts(0)
+    held = [attempts.failed("10.0.0.1", 0) for _ in range(WAITING_MAX)]
+    assert attempts.is_full("10.0.0.1")
+    assert not attempts.is_full("10.0.0.2")
+    held[0].left()
+    assert not attempts.is_full("10.0.0.1")
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    attempts = FailedAttempts(100)
+    for number in range(2 * ADDRESSES_MAX):
+        attempts.failed(f"h{number}", number // 1_000).left()
+    assert len(attempts._by_address) <= ADDRESSES_MAX + 1
+    attempts.failed("late", (FAILURES_MAX + 20) * FORGIVEN_AFTER_MS).left()
+    assert len(attempts._by_address) == 1
+
+
+def test_a_network_of_64_bits_is_one_host() -> None:
+    attempts = FailedAttempts(0)
+    for number in range(WAITING_MAX):
+        attempts.failed(f"2001:db8::{number:x}", 0)
+    assert attempts.is_full("2001:db8::ffff")
+    assert not attempts.is_full("2001:db8:0:1::1")
+    assert not attempts.is_full("no:address")

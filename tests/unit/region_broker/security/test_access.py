@@ -1,0 +1,155 @@
+"""Users' keys, ACLs, quotas and tokens as a part of the metadata: changes, what is stored, what a mirror takes over."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from geo_replicator.ports import LinkFailed
+from region_broker.controller.access_commands import (
+    ACCESS_CHANGED,
+    ACCESS_TOO_LARGE,
+    ChangeAccess,
+    FollowAccess,
+)
+from region_broker.controller.metadata_commands import Command, CommandRefused, apply
+from region_broker.controller.metadata_image import MetadataImage
+from region_broker.region.mirror.mirror_access import MirrorAccess
+from region_broker.security import access as access_module
+from region_broker.security.access import (
+    NO_ACCESS,
+    Access,
+    AccessChange,
+    Acl,
+    DelegationToken,
+    Operation,
+    PatternType,
+    Permission,
+    Quota,
+    ResourceType,
+    ScramKeys,
+    changed,
+)
+from tests.fixtures.linked_regions import PlayedMetadata, first_image, primary_and_mirror
+from tests.fixtures.metadata_stores import open_metadata
+from tests.fixtures.waiting import until
+
+READ = Acl(
+    ResourceType.TOPIC, PatternType.PREFIXED, "pay-", "User:alice", "*", Operation.READ, Permission.ALLOW
+)  # fmt: skip
+DENIED = msgspec.structs.replace(READ, permission=Permission.DENY, host="10.0.0.1")
+KEYS = ScramKeys("alice", "SCRAM-SHA-256", b"\x00salt", 4096, b"stored\xff", b"server\xfe")
+QUOTA = Quota((("client-id", None), ("user", "alice")), {"producer_byte_rate": 1024.5})
+TOKEN = DelegationToken("id1", "User:alice", "User:bob", ("User:carol",), 1, 2, 3)
+EVERYTHING = AccessChange(
+    acls_added=(READ, DENIED), keys_put=(KEYS,), quotas_put=(QUOTA,), tokens_put=(TOKEN,)
+)
+
+
+def test_INV_SAC3_rows_come_in_place_of_those_of_their_key_and_others_stay() -> None:
+    full = changed(NO_ACCESS, EVERYTHING)
+    assert full.acls == (READ, DENIED), (
+        "in the order of all that they are: `*` stands before a digit"
+    )
+    more = AccessChange(
+        acls_added=(READ,),
+        acls_removed=(DENIED, msgspec.structs.replace(READ, name="nobody")),
+        keys_put=(msgspec.structs.replace(KEYS, iterations=8192),),
+        quotas_put=(msgspec.structs.replace(QUOTA, limits={}),),
+        tokens_removed=("id1", "id2"),
+    )
+    after = changed(full, more)
+    assert after.acls == (READ,)
+    assert [row.iterations for row in after.keys] == [8192]
+    assert (after.quotas, after.tokens, after.number) == ((), (), 2)
+    assert changed(after, AccessChange(keys_removed=(("alice", "SCRAM-SHA-256"),))).keys == ()
+
+
+def test_INV_SAC2_keys_are_told_by_nobody() -> None:
+    told = f"{KEYS!r} {KEYS} {changed(NO_ACCESS, EVERYTHING)!r}"
+    assert "alice" in told
+    for secret in (KEYS.salt, KEYS.stored_key, KEYS.server_key):
+        assert repr(secret)[2:-1] not in told
+
+
+def test_a_change_that_would_be_too_large_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "ACL_COUNT_MAX", 1)
+    image = MetadataImage(version=1, cluster_id="c")
+    with pytest.raises(CommandRefused, match="2 ACLs, and 1 are the most") as refused:
+        apply(image, ChangeAccess(EVERYTHING))
+    assert refused.value.code == ACCESS_TOO_LARGE
+
+
+def test_INV_ACC1_what_was_made_from_something_else_is_refused() -> None:
+    image = apply(MetadataImage(version=1, cluster_id="c"), ChangeAccess(EVERYTHING, expected=0))
+    with pytest.raises(CommandRefused) as refused:
+        apply(image, ChangeAccess(AccessChange(acls_removed=(READ,)), expected=0))
+    assert refused.value.code == ACCESS_CHANGED
+    assert apply(image, ChangeAccess(AccessChange(acls_removed=(READ,)), expected=1)).access.acls
+
+
+async def test_what_is_stored_is_read_again_as_it_was(tmp_path: Path) -> None:
+    store = await open_metadata(tmp_path / "metadata.db")
+    image = await store.apply(ChangeAccess(EVERYTHING))
+    await store.close()
+    again = await open_metadata(tmp_path / "metadata.db")
+    assert again.image.access == image.access == changed(NO_ACCESS, EVERYTHING)
+    less = await again.apply(
+        ChangeAccess(AccessChange(acls_removed=(READ,), tokens_removed=("id1",)))
+    )
+    await again.close()
+    last = await open_metadata(tmp_path / "metadata.db")
+    assert last.image.access == less.access
+    await last.close()
+
+
+class Counted(PlayedMetadata):
+    """Metadata that note what was asked of them; `refuses`: all of it."""
+
+    refuses = False
+
+    def __init__(self, image: MetadataImage) -> None:
+        super().__init__(image)
+        self.asked: list[Command] = []
+
+    async def apply(self, command: Command) -> MetadataImage:
+        self.asked.append(command)
+        if self.refuses:
+            raise CommandRefused("feature-level", "FollowAccess came with feature level 4")
+        return await super().apply(command)
+
+
+async def test_INV_ACC2_a_mirror_takes_over_what_differs_and_goes_as_its_primary_goes() -> None:
+    metadata = Counted(first_image())
+    primary, taking = changed(NO_ACCESS, EVERYTHING), MirrorAccess(metadata)
+    await taking.take(primary)
+    await taking.take(Access(number=1, acls=primary.acls, keys=primary.keys, quotas=primary.quotas, tokens=primary.tokens))  # fmt: skip
+    assert metadata.asked == [FollowAccess(primary)]
+    await taking.take(NO_ACCESS)
+    assert metadata.image.access == NO_ACCESS
+
+
+async def test_a_mirror_that_cannot_keep_it_shows_nothing_that_is_under_it() -> None:
+    metadata = Counted(first_image())
+    metadata.refuses = True
+    with pytest.raises(LinkFailed, match=r"nothing is shown that is under them: .*level 4"):
+        await MirrorAccess(metadata).take(changed(NO_ACCESS, EVERYTHING))
+
+
+async def test_INV_SAC1_a_change_reaches_the_mirror_beside_its_topics_and_before_the_next_tidemark(
+    tmp_path: Path,
+) -> None:
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        await primary.create_topic("orders", 1)
+        _ = mirror.mirror(tasks, await primary.listen())
+        point = await leader.final_round()
+        await until(lambda: mirror.link.reached >= point, what="the tidemark is reached")
+        await primary.metadata.apply(ChangeAccess(EVERYTHING))
+        await primary.produce("orders", b"a")
+        later = await leader.final_round()
+        await until(lambda: mirror.link.reached >= later, what="the next one")
+        assert mirror.metadata.image.access == primary.metadata.image.access != NO_ACCESS
+        await primary.metadata.apply(ChangeAccess(AccessChange(acls_removed=(READ,))))
+        primary.tidemarks._parts.source.notice_topics()
+        gone = primary.metadata.image.access
+        await until(lambda: mirror.metadata.image.access == gone, what="a change without a record")

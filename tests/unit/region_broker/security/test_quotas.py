@@ -1,0 +1,217 @@
+"""Client quotas without a node: whose limit counts, what may be configured, how much is left.
+
+Expected values are Kafka's: precedence and sharing from `ClientQuotaManagerTest.scala`, texts from ClientQuotaControlManager.java, token
+buckets from `StrictControllerMutationQuotaTest.scala`.
+"""
+
+import math
+
+import pytest
+
+from region_broker.security.quotas.buckets import DEBT_S_MAX, Bucket, Buckets
+from region_broker.security.quotas.entities import (
+    NAME_LENGTH_MAX,
+    Limit,
+    Limits,
+    QuotaKey,
+    QuotaRefused,
+    altered,
+    checked_entity,
+    checked_limit,
+)
+from region_broker.security.quotas.throttles import BURST_S, Throttles
+
+PRODUCE, FETCH, MUTATION = QuotaKey.PRODUCE, QuotaKey.FETCH, QuotaKey.MUTATION
+EIGHT = (
+    ((("client-id", "c"), ("user", "u")), ("u", "c")),
+    ((("client-id", None), ("user", "u")), ("u", "c")),
+    ((("user", "u"),), ("u", None)),
+    ((("client-id", "c"), ("user", None)), ("u", "c")),
+    ((("client-id", None), ("user", None)), ("u", "c")),
+    ((("user", None),), ("u", None)),
+    ((("client-id", "c"),), (None, "c")),
+    ((("client-id", None),), (None, "c")),
+)
+"""Entities that a client `c` of a user `u` belongs to, the most specific first, and by what names use of each is counted."""
+
+
+def limits(*rows: tuple[tuple[tuple[str, str | None], ...], dict[str, float]]) -> Limits:
+    return Limits(dict(rows))
+
+
+def test_INV_SQE1_the_most_specific_entity_counts_and_INV_SQE2_names_who_shares_it() -> None:
+    for first in range(len(EIGHT)):
+        rows = [(entity, {PRODUCE.value: 100.0 + at}) for at, (entity, _) in enumerate(EIGHT)]
+        found = limits(*reversed(rows[first:])).of(PRODUCE, "u", "c")
+        user, client_id = EIGHT[first][1]
+        assert found == Limit(100.0 + first, (PRODUCE, user, client_id))
+    others = limits(*[(entity, {PRODUCE.value: 1.0}) for entity, _ in EIGHT if ("user", None) not in entity and ("client-id", None) not in entity])  # fmt: skip
+    assert others.of(PRODUCE, "x", "y") is None
+
+
+def test_INV_SQE1_each_limit_is_looked_for_by_itself() -> None:
+    found = limits(
+        ((("user", "u"),), {FETCH.value: 5.0}), ((("client-id", None),), {PRODUCE.value: 7.0})
+    )
+    assert found.of(FETCH, "u", "c") == Limit(5.0, (FETCH, "u", None))
+    assert found.of(PRODUCE, "u", "c") == Limit(7.0, (PRODUCE, None, "c"))
+    assert found.of(QuotaKey.REQUEST, "u", "c") is None
+
+
+def test_INV_SQE1_addresses_have_a_limit_of_connections() -> None:
+    rate = {QuotaKey.CONNECTION.value: 3.0}
+    found = limits(
+        ((("ip", "10.0.0.1"),), rate), ((("ip", None),), {QuotaKey.CONNECTION.value: 9.0})
+    )
+    assert found.of_address("10.0.0.1") == found.of_address("::ffff:10.0.0.1") == 3.0
+    assert found.of_address("[::1]") == 9.0
+    assert found.has_addresses
+    assert not found.has_clients
+
+
+@pytest.mark.parametrize(
+    ("pairs", "text"),
+    [
+        ([], "Invalid empty client quota entity"),
+        ([("user", "a"), ("user", "b")], "Invalid client quota entity, duplicate entity entry user"),
+        ([("group", "a")], "Unhandled client quota entity type: group"),
+        ([("user", "")], "Empty user not supported"),
+        ([("ip", "not-an-ip")], "not-an-ip is not a valid IP or resolvable host."),
+        ([("ip", "1.2.3.4"), ("user", "a")],
+         "Invalid quota entity combination, IP entity should not be combined with User or ClientId"),
+        ([("user", "x" * (NAME_LENGTH_MAX + 1))], "The name of a user has 1025 characters, 1024 are the most"),
+    ],
+)  # fmt: skip
+def test_INV_SQE3_bad_entities_are_refused_in_kafkas_words(
+    pairs: list[tuple[str, str | None]], text: str
+) -> None:
+    with pytest.raises(QuotaRefused) as refused:
+        checked_entity(pairs)
+    assert str(refused.value) == text
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value", "text"),
+    [
+        ("user", "bytes", 1.0, "Invalid configuration key bytes"),
+        ("user", "connection_creation_rate", 1.0, "Invalid configuration key connection_creation_rate"),
+        ("ip", "producer_byte_rate", 1.0, "Invalid configuration key producer_byte_rate"),
+        ("user", "producer_byte_rate", 0.0, "Quota producer_byte_rate must be greater than 0"),
+        ("user", "producer_byte_rate", -1.0, "Quota producer_byte_rate must be greater than 0"),
+        ("user", "producer_byte_rate", 1.5, "producer_byte_rate cannot be a fractional value."),
+        ("user", "producer_byte_rate", 1e19, "Proposed value for producer_byte_rate is too large for a LONG."),
+        ("ip", "connection_creation_rate", 2.0**31, "Proposed value for connection_creation_rate is too large for an INT."),
+        ("user", "request_percentage", math.nan, "Quota request_percentage must be a number"),
+        ("user", "consumer_byte_rate", math.nan, "Quota consumer_byte_rate must be a number"),
+        ("user", "request_percentage", math.inf, "Quota request_percentage must be finite: remove it for no limit"),
+        ("user", "request_percentage", -math.inf, "Quota request_percentage must be greater than 0"),
+    ],
+)  # fmt: skip
+def test_INV_SQE3_bad_limits_are_refused_in_kafkas_words(
+    entity: str, key: str, value: float, text: str
+) -> None:
+    with pytest.raises(QuotaRefused) as refused:
+        checked_limit(((entity, None),), key, value)
+    assert str(refused.value) == text
+
+
+def test_INV_SQE3_orders_change_an_entity_whole_or_not_at_all() -> None:
+    present = {"producer_byte_rate": 1.0, "request_percentage": 2.5}
+    entity = checked_entity([("user", "a")])
+    orders = [("producer_byte_rate", None), ("consumer_byte_rate", 9.0), ("unknown", None)]
+    assert altered(present, entity, orders) == {
+        "request_percentage": 2.5,
+        "consumer_byte_rate": 9.0,
+    }
+    with pytest.raises(QuotaRefused, match="Duplicate quota key consumer_byte_rate"):
+        altered(present, entity, [("consumer_byte_rate", 1.0), ("consumer_byte_rate", 2.0)])
+
+
+def test_INV_SQB1_a_bucket_is_kafkas_of_KIP_599() -> None:
+    """10 a second, 10 windows of a second: 100 saved up; 90 and 90 are taken, 80 are owed, which is 8 s."""
+    bucket = Bucket(10.0, 10.0, 0.0)
+    bucket.take(90, 0.0)
+    assert bucket.wait_ms(0.0) == 0
+    bucket.take(90, 0.0)
+    assert bucket.wait_ms(0.0) == 8_000
+    assert bucket.wait_ms(5.0) == 3_000
+    assert bucket.wait_ms(8.0) == 0
+    assert bucket.left(1_000.0) == 100.0
+    assert bucket.left(500.0) == 100.0, "time that goes back gives nothing"
+
+
+def test_INV_SQB2_what_is_owed_is_bounded_and_follows_the_rate() -> None:
+    bucket = Bucket(10.0, 1.0, 0.0)
+    bucket.take(1e15, 0.0)
+    assert bucket.wait_ms(0.0) == DEBT_S_MAX * 1_000
+    bucket.follow(1_000.0, 0.0)
+    assert bucket.wait_ms(0.0) == 6_000, "6000 are owed, at 1000 a second"
+
+
+def test_INV_SQB3_buckets_are_bounded_and_full_ones_forgotten() -> None:
+    buckets = Buckets(BURST_S, count_max=50)
+    for number in range(200):
+        buckets.of(Limit(1.0, (PRODUCE, None, f"c{number}")), 0.0).take(100, 0.0)
+    assert len(buckets) == 50
+    assert buckets.owing(0.0)[PRODUCE] == 50
+    for number in range(100):
+        buckets.of(Limit(1.0, (PRODUCE, None, f"later{number}")), 1_000.0)
+    assert len(buckets) <= 50
+    buckets.of(Limit(1.0, (PRODUCE, None, "last")), 2_000.0)
+    for number in range(40):
+        buckets.of(Limit(1.0, (PRODUCE, None, f"n{number}")), 2_000.0 + 10 * number)
+    assert len(buckets) < 20, "those that are full are not kept"
+
+
+def test_INV_SQT1_INV_SQT2_the_longest_wait_counts_and_is_bounded() -> None:
+    now = [0.0]
+    throttles = Throttles(lambda: now[0])
+    throttles.take(
+        {(("client-id", "c"),): {"producer_byte_rate": 1_000.0, "request_percentage": 1.0}}
+    )
+    meter = throttles.meter("ANONYMOUS", "c", is_forwarded=False)
+    meter.start(0.0)
+    assert meter.produced(4_000) == 3_000, "1000 were saved up, 3000 are owed"
+    assert meter.settle(10.0) == 3_000, "10 s of the loop are worth 1 s at the most"
+    assert throttles.waited_ms[PRODUCE] == 3_000
+    other = throttles.meter("ANONYMOUS", "c", is_forwarded=False)
+    assert other.settle(10.0) == 1_000
+    other.produced(10_000_000)
+    assert other.settle(10.0) == 30_000
+
+
+def test_INV_SQT3_what_was_forwarded_is_charged_for_mutations_only() -> None:
+    throttles = Throttles(lambda: 0.0)
+    rates = {"producer_byte_rate": 1.0, "controller_mutation_rate": 1.0, "consumer_byte_rate": 1.0}
+    throttles.take({(("user", None),): rates})
+    meter = throttles.meter("u", None, is_forwarded=True)
+    assert meter.produced(1_000) == 0
+    assert meter.fetch_room(500) == 500
+    assert meter.mutate(20, strict=True)
+    assert not meter.mutate(1, strict=True)
+    assert meter.settle(0.0) == 9_000, "11 were saved up, 20 taken"
+
+
+def test_KIP_599_permissive_changes_are_all_made_and_the_client_waits() -> None:
+    throttles = Throttles(lambda: 0.0)
+    throttles.take({(("user", "u"),): {"controller_mutation_rate": 2.0}})
+    meter = throttles.meter("u", "c", is_forwarded=False)
+    assert all(meter.mutate(10, strict=False) for _ in range(5))
+    assert meter.settle(0.0) == 14_000, "22 were saved up, 50 taken"
+
+
+def test_fetch_room_is_what_can_be_saved_up_and_nothing_while_something_is_owed() -> None:
+    now = [0.0]
+    throttles = Throttles(lambda: now[0])
+    throttles.take({(("user", "u"),): {"consumer_byte_rate": 1_000.0}})
+    first = throttles.meter("u", "c", is_forwarded=False)
+    assert first.fetch_room(50_000_000) == 1_000
+    first.fetched(1_500)
+    assert first.settle(0.0) == 500
+    second = throttles.meter("u", "d", is_forwarded=False)
+    assert (second.fetch_room(50_000_000), second.is_over) == (0, True)
+    second.fetched(80)
+    assert second.settle(0.0) == 500, "what got nothing is not charged"
+    now[0] = 0.6
+    third = throttles.meter("u", "d", is_forwarded=False)
+    assert (third.fetch_room(200), third.is_over) == (200, False)

@@ -1,0 +1,167 @@
+"""Keys of TLS and of listeners (INV-CFT1, INV-CFT2): what they must be together, and what a look at the files says."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from region_broker.config.node_config import ConfigError, NodeConfig
+from region_broker.node import NodeRefused, Ports
+from region_broker.node.node_tls import NodeTls, tls_problems
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.wire.listening import NoIdentity
+from tests.fixtures.certificates import node_certificate, put, user_certificate
+from tests.unit.region_broker.test_config import node, whole, with_nodes
+
+PAIR: dict[str, Any] = {"tls_certificate": "own.pem", "tls_key": "own-key.pem"}
+LISTENER = {
+    "name": "OUTSIDE", "bind": "0.0.0.0:9095", "advertised": "eu.example.org:19095", "security_protocol": "PLAINTEXT",
+}  # fmt: skip
+
+
+def problems(**changed: Any) -> list[str]:
+    try:
+        NodeConfig.build(whole(**changed), "node.toml")
+    except ConfigError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"security_protocol": "SSL"},
+        {"security_protocol": "SASL_SSL"},
+        {"http_security_protocol": "SSL"},
+        {"peer_security_protocol": "SSL", "tls_ca": "ca.pem"},
+        {"listeners": [{**LISTENER, "security_protocol": "SSL"}]},
+        {"listeners": [{**LISTENER, "security_protocol": "SASL_SSL"}]},
+    ],
+)
+def test_INV_CFT1_who_speaks_tls_has_a_certificate_and_its_key(wanted: dict[str, Any]) -> None:
+    assert problems(**wanted, **PAIR) == []
+    for lacking in ("tls_certificate", "tls_key"):
+        pair = {key: value for key, value in PAIR.items() if key != lacking}
+        (problem,) = problems(**wanted, **pair)
+        assert f"needs {lacking}:" in problem
+
+
+@pytest.mark.parametrize("wanted", ["requested", "required"])
+def test_INV_CFT1_who_looks_at_certificates_has_a_ca(wanted: str) -> None:
+    secured = {**PAIR, "security_protocol": "SSL", "tls_client_auth": wanted}
+    assert problems(**secured, tls_ca="ca.pem") == []
+    assert ["has no tls_ca" in each for each in problems(**secured)] == [True]
+    listener = {**LISTENER, "security_protocol": "SSL", "tls_client_auth": wanted}
+    assert problems(**PAIR, tls_ca="ca.pem", listeners=[listener]) == []
+    assert ["has no tls_ca" in each for each in problems(**PAIR, listeners=[listener])] == [True]
+    for plain in (
+        {"tls_client_auth": wanted},
+        {"listeners": [{**LISTENER, "tls_client_auth": wanted}]},
+    ):
+        assert ["has no TLS to ask in" in each for each in problems(**plain)] == [True]
+    assert ["has no tls_ca" in e for e in problems(**PAIR, peer_security_protocol="SSL")] == [True]
+    assert ["has no tls_ca" in e for e in problems(tls_crl="crl.pem")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ([LISTENER, {**LISTENER, "bind": "0.0.0.0:9096"}], "is that of listeners[0], too"),
+        ([LISTENER, {**LISTENER, "name": "B"}], "is taken by listeners[0].bind"),
+        ([{**LISTENER, "bind": "0.0.0.0:9092"}], "is taken by kafka"),
+        ([{**LISTENER, "advertised": "0.0.0.0:9095"}], "is an address that nobody can reach"),
+        ([{**LISTENER, "bind": "9095"}], "is not host:port"),
+        ([{**LISTENER, "bynd": "x"}], "is unknown"),
+        ([{**LISTENER, "security_protocol": "TLS"}], "is none of the values to choose from"),
+        ({"name": "x"}, "is no list of tables"),
+    ],
+)
+def test_INV_CFT2_listeners_are_told_apart(changed: Any, says: str) -> None:
+    (problem,) = problems(listeners=changed)
+    assert says in problem
+
+
+def test_listeners_of_a_region_of_several_nodes_are_refused_not_half_served() -> None:
+    (problem,) = problems(**with_nodes(node(11), node(12)), listeners=[LISTENER])
+    assert problem.startswith("listeners are given where the region has several nodes")
+
+
+def built(folder: Path, files: Any, **changed: Any) -> NodeConfig:
+    named = {
+        "tls_certificate": files.certificate, "tls_key": files.key, "tls_ca": files.ca, "tls_crl": files.crl,
+    }  # fmt: skip
+    return NodeConfig.build(whole(data_dir=str(folder / "data"), **named, **changed), "node.toml")
+
+
+def looked(config: NodeConfig) -> list[str]:
+    return [str(each) for each in tls_problems(config, AsyncioNetwork(), SystemClock())[0]]
+
+
+def test_a_look_says_which_files_are_not_there_or_do_not_fit(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    config = built(tmp_path, files, security_protocol="SSL")
+    assert looked(config) == []
+    Path(files.key).unlink()
+    (problem,) = looked(config)
+    assert files.key in problem
+    assert "cannot be read" in problem
+    rules = built(
+        tmp_path, put(tmp_path / "tls", node_certificate()), tls_principal_mapping_rules="RULE:(/x/"
+    )
+    assert ["tls_principal_mapping_rules" in each for each in looked(rules)] == [True]
+    ports = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
+    with pytest.raises(NodeRefused, match="tls_principal_mapping_rules"):
+        ports.secured(rules)
+
+
+@pytest.mark.parametrize(
+    "other", [node_certificate("us"), node_certificate("eu", 2), user_certificate("eu")]
+)
+def test_INV_NTL2_a_node_starts_with_its_own_certificate_only(tmp_path: Path, other: Any) -> None:
+    own = built(tmp_path, put(tmp_path / "own", node_certificate()), peer_security_protocol="SSL")
+    assert looked(own) == []
+    config = built(tmp_path, put(tmp_path / "other", other), peer_security_protocol="SSL")
+    (problem,) = looked(config)
+    assert "this is node 1 of region eu of cluster c1" in problem
+    assert looked(built(tmp_path, put(tmp_path / "other", other), security_protocol="SSL")) == []
+
+
+async def test_INV_NTL1_all_ports_follow_the_files_together(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    secured = {
+        "security_protocol": "SSL",
+        "peer_security_protocol": "SSL",
+        "http_security_protocol": "SSL",
+    }
+    tls = NodeTls(built(tmp_path, files, **secured), AsyncioNetwork(), SystemClock())
+    assert tls.kafka.tls is not None
+    assert tls.http is not None
+    before = [each.context() for each in tls.state.contexts]
+    assert len(before) == 4, "a listener's, that of HTTP, the peers' server and client"
+    _ = put(tmp_path / "tls", node_certificate())
+    for each in tls.state.contexts:
+        each.look()
+        assert each.look()
+    assert tls.kafka.tls.context() not in before
+    assert tls.http.context() not in before
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(tls.run())
+        await asyncio.sleep(0)
+        await tls.run()  # somebody follows already
+        running.cancel()
+
+
+def test_whom_a_certificate_speaks_for_is_said_by_the_rules(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    rules = "RULE:^CN=([a-z]+)$/$1@example.org/U"
+    config = built(tmp_path, files, tls_principal_mapping_rules=rules)
+    tls = NodeTls(config, AsyncioNetwork(), SystemClock())
+    alice = user_certificate("alice").public_bytes(Encoding.DER)
+    assert tls.kafka.principal_of(alice) == "User:ALICE@EXAMPLE.ORG"
+    with pytest.raises(NoIdentity):
+        tls.kafka.principal_of(user_certificate("b0b").public_bytes(Encoding.DER))

@@ -1,0 +1,91 @@
+"""The throttle time in answers of all APIs, read by kio (INV-WTT1); the time of a coroutine's steps (INV-WLT1)."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from region_broker.handlers.apis import all_apis
+from region_broker.wire.codec.answers import encode_response, top_level_error
+from region_broker.wire.codec.fast_paths import produce
+from region_broker.wire.codec.fast_paths.leaders import Endpoint
+from region_broker.wire.codec.throttle_times import throttle_told_ms, with_throttle
+from region_broker.wire.loop_time import by_steps
+from tests.fixtures.kafka_port import parse_answer
+
+_TOLD = timedelta(milliseconds=1_234)
+
+
+def _check(key: int, version: int, answer: bytes | bytearray) -> bool:
+    """Check one answer; return whether it has a place for the time."""
+    before = parse_answer(key, version, bytes(answer))
+    correlation_id, after = parse_answer(
+        key, version, bytes(with_throttle(key, version, answer, 1_234))
+    )
+    if not hasattr(before[1], "throttle_time"):
+        assert (correlation_id, after) == before
+        return False
+    assert (correlation_id, after) == (before[0], replace(before[1], throttle_time=_TOLD))
+    return True
+
+
+def test_INV_WTT1_the_time_is_all_that_changes_in_any_answer() -> None:
+    told = 0
+    for key, api in all_apis().by_key.items():
+        for version in {api.versions[0], api.versions[-1]}:
+            fields = top_level_error(key, version, 35)
+            if fields is not None:
+                told += _check(key, version, encode_response(key, version, 7, fields))
+    assert told > 30
+
+
+@pytest.mark.parametrize("version", produce.VERSIONS)
+def test_INV_WTT1_produce_has_it_before_its_tags(version: int) -> None:
+    by_id = version >= 13
+    topic: Any = None if by_id else "t"
+    plain = produce.ProducedRow(0, 0, 7, -1, 0)
+    told = produce.ProducedRow(
+        1, 6, text="x" if version >= 8 else None, leader=(2, 9) if version >= 10 else None
+    )
+    assert _check(0, version, produce.answer(version, 3, [(topic, [plain])]))
+    endpoints = (Endpoint(2, "127.0.0.1", 9092),) if version >= 10 else ()
+    assert _check(0, version, produce.answer(version, 3, [(topic, [plain, told])], endpoints))
+
+
+def test_INV_HTH1_what_another_node_told_is_read_where_it_stands_first() -> None:
+    answer = encode_response(19, 7, 1, {"topics": []})
+    assert throttle_told_ms(19, 7, answer) == 0
+    assert throttle_told_ms(19, 7, with_throttle(19, 7, answer, 4_321)) == 4_321
+
+
+async def test_INV_WLT1_only_steps_are_counted_and_nothing_else_changes() -> None:
+    seen: list[str] = []
+
+    async def work() -> str:
+        seen.append("a")
+        await asyncio.sleep(0)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+        await asyncio.sleep(0)
+        return "done"
+
+    async def run() -> str:
+        return await by_steps(work(), lambda: seen.append("<"), lambda: seen.append(">"))
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+    assert task.result() == "done"
+    assert seen == ["<", "a", ">", "<", ">", "<", "cancelled", ">", "<", ">"]
+
+    async def fails() -> None:
+        raise LookupError("kept")
+
+    with pytest.raises(LookupError, match="kept"):
+        await by_steps(fails(), lambda: None, lambda: None)
