@@ -34,13 +34,16 @@ from region_broker.config.rules import (
     Folder,
     FolderOrNone,
     Host,
+    HttpsOrFile,
     MappingRules,
     Name,
     NameOrNone,
     Principals,
     Problem,
     ReachableAddress,
+    SafeName,
     SomeOf,
+    TextOrNone,
     Within,
     checked,
     split,
@@ -71,8 +74,12 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 TIB: Final = 1 << 40
-SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 """What the Kafka port can offer for a login, the first choice of ours first."""
+JWT_ALGORITHMS: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519",
+)  # fmt: skip
+"""What tokens may be signed by: never by what checks them."""
 OVERLAY_PREFIX: Final = "TIDEMARK_"
 TABLES: Final = frozenset({"regions", "nodes", "listeners"})
 """Keys that hold tables: what stands in those is checked table by table, and no variable overlays it."""
@@ -179,6 +186,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
+    encryption_keys_file: Annotated[str, FileOrNone()] = ""
     insecure: bool = False
     http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
@@ -262,6 +270,25 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sasl_max_reauth_ms: Annotated[
         int, Within(0, 30 * DAY_MS, "0: a session lasts as long as what proved it")
     ] = 0
+    sasl_token_secret_file: Annotated[str, FileOrNone()] = ""
+    sasl_token_lifetime_max_ms: Annotated[
+        int, Within(1_000, 365 * DAY_MS, "no renewal makes a delegation token last longer")
+    ] = 7 * DAY_MS
+    sasl_token_expiry_ms: Annotated[
+        int, Within(1_000, 365 * DAY_MS, "a delegation token ends then, unless it is renewed")
+    ] = DAY_MS
+    sasl_oauth_issuer: Annotated[str, TextOrNone()] = ""
+    sasl_oauth_audience: Annotated[str, TextOrNone()] = ""
+    sasl_oauth_jwks: Annotated[str, HttpsOrFile()] = ""
+    sasl_oauth_jwks_ca: Annotated[str, FileOrNone()] = ""
+    sasl_oauth_jwks_refresh_ms: Annotated[
+        int, Within(MINUTE_MS, DAY_MS, "a key that was withdrawn counts for that long")
+    ] = HOUR_MS
+    sasl_oauth_algorithms: Annotated[str, SomeOf(JWT_ALGORITHMS)] = "RS256,PS256,ES256"
+    sasl_oauth_principal_claim: Annotated[str, SafeName()] = "sub"
+    sasl_oauth_clock_skew_ms: Annotated[
+        int, Within(0, 5 * MINUTE_MS, "a token counts that much sooner and longer")
+    ] = 30_000
     sasl_failed_delay_ms: Annotated[
         int, Within(0, 10_000, "the answer to a failed login waits that long at least")
     ] = 100

@@ -157,22 +157,6 @@ class Principals:
         return '`User:NAME`, with ";" between; `""`: none'
 
 
-class FolderOrNone(Folder):
-    """The path of a folder, or none: the empty text."""
-
-    def wrong(self, value: str) -> str | None:
-        """See `Rule`."""
-        return super().wrong(value) if value else None
-
-    def right(self) -> str:
-        """See `Rule`."""
-        return f'{super().right()}; or "" for none'
-
-    def brief(self) -> str:
-        """See `Rule`."""
-        return 'a path; `""`: none'
-
-
 class FileOrNone(Folder):
     """The path of a file, or none: the empty text."""
 
@@ -187,6 +171,43 @@ class FileOrNone(Folder):
     def brief(self) -> str:
         """See `Rule`."""
         return 'a path; `""`: none'
+
+
+class FolderOrNone(Folder):
+    """Such a path, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'{super().right()}; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
+class HttpsOrFile(FileOrNone):
+    """An https address, the path of a file, or none."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if "://" not in value:
+            return super().wrong(value)
+        scheme, _, rest = value.partition("://")
+        if scheme != "https" or not rest or "@" in rest or not value.isprintable() or " " in value:
+            return "is no https address"
+        return None if len(value) <= TEXT_LENGTH_MAX else f"has {len(value)} characters"
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'https://host/path, without a user; or the path of a file; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'an https address, or a path; `""`: none'
 
 
 @dataclass(frozen=True, slots=True)

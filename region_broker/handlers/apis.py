@@ -43,7 +43,11 @@ from region_broker.handlers.groups import (
 from region_broker.handlers.produce import produce
 from region_broker.handlers.sasl import (
     alter_user_scram_credentials,
+    create_delegation_token,
+    describe_delegation_token,
     describe_user_scram_credentials,
+    expire_delegation_token,
+    renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
 )
@@ -123,6 +127,10 @@ def all_apis() -> ApiTable:
         sasl_authenticate.API,
         describe_user_scram_credentials.API,
         alter_user_scram_credentials.API,
+        create_delegation_token.API,
+        renew_delegation_token.API,
+        expire_delegation_token.API,
+        describe_delegation_token.API,
         elect_leaders.API,
         describe_quorum.API,
         update_features.API,

@@ -13,7 +13,11 @@ from region_broker.config.rules import Problem, listed
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.ports.disk import Disk
 from region_broker.security.access import Access
-from region_broker.security.sasl.desk import LoginDesk, LoginSettings
+from region_broker.security.sasl.bearer import BearerRules
+from region_broker.security.sasl.bearer_login import BearerJudge
+from region_broker.security.sasl.desk import BEARER, LoginDesk, LoginSettings
+from region_broker.security.sasl.jwks import KeySource, source_of
+from region_broker.security.sasl.tokens import SECRET_BYTES_MIN, TokenRules, TokenSecret
 from region_broker.security.sasl.users_file import UnfitFile, Users, users_in
 
 SECRET_BYTES_MAX: Final = 1 << 20
@@ -27,11 +31,12 @@ def logs_in(config: NodeConfig) -> bool:
 
 def login_problems(config: NodeConfig, disk: Disk) -> Iterator[Problem]:
     """Yield what a start would refuse of the files of logins."""
-    if logs_in(config):
+    for key, read in (("sasl_users_file", _file_users), ("sasl_token_secret_file", _token_secret)):
         try:
-            _file_users(config, disk)
+            if logs_in(config):
+                read(config, disk)
         except NodeRefused as refused:
-            yield Problem(f"sasl_users_file = {config.sasl_users_file!r}", "cannot be used", str(refused))  # fmt: skip
+            yield Problem(f"{key} = {getattr(config, key)!r}", "cannot be used", str(refused))
 
 
 def compose_logins(
@@ -45,6 +50,9 @@ def compose_logins(
         max_reauth_ms=config.sasl_max_reauth_ms,
         failed_delay_ms=config.sasl_failed_delay_ms,
         file_users=_file_users(config, ports.disk),
+        bearers=_bearers(config, ports),
+        token_secret=_token_secret(config, ports.disk),
+        token_rules=TokenRules(config.sasl_token_lifetime_max_ms, config.sasl_token_expiry_ms),
     )
     return LoginDesk(settings, access, ports.clock, ports.chance)
 
@@ -55,12 +63,42 @@ def _file_users(config: NodeConfig, disk: Disk) -> Users:
     if not name:
         return {}
     try:
-        return users_in(read_secret(disk, name, "sasl_users_file"), name)
+        return users_in(_read(disk, name, "sasl_users_file"), name)
     except UnfitFile as error:
         raise NodeRefused(f"sasl_users_file = {name!r}: {error}") from error
 
 
-def read_secret(disk: Disk, name: str, key: str) -> bytes:
+def _bearers(config: NodeConfig, ports: Ports) -> BearerJudge | None:
+    """Return what judges tokens of OAUTHBEARER, where that is offered."""
+    if BEARER not in listed(config.sasl_mechanisms):
+        return None
+    rules = BearerRules(
+        issuer=config.sasl_oauth_issuer,
+        audience=config.sasl_oauth_audience,
+        algorithms=listed(config.sasl_oauth_algorithms),
+        principal_claim=config.sasl_oauth_principal_claim,
+        skew_ms=config.sasl_oauth_clock_skew_ms,
+    )
+    fetch = source_of(config.sasl_oauth_jwks, config.sasl_oauth_jwks_ca, ports.disk)
+    keys = KeySource(fetch, ports.clock, config.sasl_oauth_jwks_refresh_ms)
+    return BearerJudge(rules, keys, ports.clock)
+
+
+def _token_secret(config: NodeConfig, disk: Disk) -> TokenSecret | None:
+    """Return what tokens are derived from; white space around it counts for nothing, as editors leave some."""
+    name = config.sasl_token_secret_file
+    if not name:
+        return None
+    secret = _read(disk, name, "sasl_token_secret_file").strip()
+    if len(secret) < SECRET_BYTES_MIN:
+        raise NodeRefused(
+            f"sasl_token_secret_file = {name!r} has {len(secret)} bytes, and {SECRET_BYTES_MIN} are the fewest that nobody guesses:"
+            " openssl rand -base64 48 makes some; all nodes of all regions need the same"
+        )
+    return TokenSecret(secret)
+
+
+def _read(disk: Disk, name: str, key: str) -> bytes:
     """Return what a file holds that a key names; raises `NodeRefused`."""
     path = Path(name)
     try:

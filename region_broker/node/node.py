@@ -49,7 +49,7 @@ from region_broker.node.auditing import open_trail, register_figures, step_recor
 from region_broker.node.authorizer import compose_authorizer
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
-from region_broker.node.client_quotas import ClientQuotas
+from region_broker.node.client_quotas import limit_clients
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
@@ -433,9 +433,7 @@ class Node:
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
-        quotas = ClientQuotas(services, self.kafka, ports.clock)
-        self.metrics.registry.register(quotas)
-        storage.metadata.follow(quotas.take)
+        limit_clients(services, self.kafka, storage.metadata)
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
@@ -556,6 +554,7 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
+                "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
             doors=self.doors,
@@ -728,6 +727,7 @@ class Node:
                         ("cleaner", self.cleaner.run()),
                         ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
+                        ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
                         ("tls", self._ports.speaks.run()),

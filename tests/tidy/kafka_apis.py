@@ -96,12 +96,10 @@ KAFKA_APIS: Final[Mapping[int, KafkaApi]] = {
     key: KafkaApi(name, range(low, high + 1)) for key, name, low, high in _ROWS
 }
 
-_NO_TOKENS: Final = "delegation tokens (KIP-48) are not built yet"
 _NO_SHARE: Final = "share groups (KIP-932) are not built"
 
 # By key: why versions, or the whole API, are missing. Only read for what is really missing.
 WHY_NOT: Final[Mapping[int, str]] = {
-    38: _NO_TOKENS, 39: _NO_TOKENS, 40: _NO_TOKENS,
     76: _NO_SHARE, 77: _NO_SHARE, 78: _NO_SHARE, 79: _NO_SHARE, 83: _NO_SHARE, 84: _NO_SHARE,
     85: _NO_SHARE, 86: _NO_SHARE, 87: _NO_SHARE, 90: _NO_SHARE, 91: _NO_SHARE, 92: _NO_SHARE,
 }  # fmt: skip

@@ -86,11 +86,11 @@ def families() -> list[Metric]:
         RegionCollector(Region()),  # type: ignore[arg-type]  # a part of it
         WaitingCollector(Waiting(region="eu", reason=str, without_leader_ms=int)),
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
+        DoorCollector(node_file(), Doors()),
+        TlsCollector(TlsState([]), SystemClock()),
         AuditCollector(
             AuditRecorder(opened(SimulatedDisk()), ManualClock(), node="eu/1", bytes_max=1)
         ),
-        DoorCollector(node_file(), Doors()),
-        TlsCollector(TlsState([]), SystemClock()),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:

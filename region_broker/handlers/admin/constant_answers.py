@@ -1,8 +1,6 @@
 """APIs whose answer is always the same, in one table: what there is none of here, or what is switched off.
 
-An answer is one for the whole request. Versions: flexible since v2 (41: v3 says who asked for the token).
-- 41: nobody is authenticated, so nobody may ask for tokens; Kafka says so on a plaintext connection before it looks whether
-  there are any (KafkaApis.scala `handleDescribeTokensRequest`).
+An answer is one for the whole request.
 - 46: nothing ever moves: each node of a region has all partitions; partitions that do not exist are left out, as in Kafka
   (ReplicationControlManager.java `listPartitionReassignments`).
 Not here: answers that look at the request before they say that there is nothing (`describe_client_quotas`,
@@ -17,10 +15,6 @@ from region_broker.handlers.dispatch.registry import Api, Fields, Handle
 from region_broker.handlers.dispatch.services import RequestContext
 
 _TABLE: Final[tuple[tuple[int, str, range, Fields], ...]] = (
-    (
-        41, "DescribeDelegationToken", range(1, 4),
-        {"error_code": ErrorCode.delegation_token_request_not_allowed, "tokens": []},
-    ),
     (46, "ListPartitionReassignments", range(1), {"error_code": ErrorCode.none, "topics": []}),
 )  # fmt: skip
 

@@ -87,7 +87,10 @@ RULES: Final[Mapping[int, Rule]] = {
     35: _HERE,  # DescribeLogDirs: of this very node
     36: _HERE,  # SaslAuthenticate: of this very connection
     37: _CHANGES,  # CreatePartitions
-    41: _HERE,  # DescribeDelegationToken
+    38: _CHANGES,  # CreateDelegationToken
+    39: _CHANGES,  # RenewDelegationToken
+    40: _CHANGES,  # ExpireDelegationToken
+    41: _HERE,  # DescribeDelegationToken: all nodes know, and derive the secrets
     42: _OF_A_COORDINATOR,  # DeleteGroups
     43: _CHANGES,  # ElectLeaders
     44: _CHANGES,  # IncrementalAlterConfigs; a node's own: `Api.is_own`

@@ -23,6 +23,8 @@ from region_broker.security.audit.events import (
 )
 from region_broker.security.identity import Identity
 
+__all__ = ["NO_AUDIT", "Actor", "AuditTrail", "AuditUnwritable", "Recorded", "told_unless_said"]
+
 
 class AuditUnwritable(OSError):
     """It cannot be recorded now, so it is not done; the text says why, and what to do."""

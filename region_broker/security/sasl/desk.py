@@ -14,26 +14,38 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from idempotency.ports import Chance, Clock
-from region_broker.security.access import Access, ScramKeys
+from region_broker.security.access import Access, DelegationToken, ScramKeys
 from region_broker.security.identity import Identity, user
 from region_broker.security.sasl import plain
 from region_broker.security.sasl.attempts import FailedAttempts
 from region_broker.security.sasl.login import Exchange, Login, Outcome, Proved
 from region_broker.security.sasl.plain import read_plain
 from region_broker.security.sasl.refusals import LoginRefused
-from region_broker.security.sasl.scram import HASHES, ClientFirst, ScramServer
+from region_broker.security.sasl.scram import HASHES, ScramServer
 from region_broker.security.sasl.scram_keys import Kind, fits, played_keys, usual
+from region_broker.security.sasl.tokens import EXTENSION, TokenRules, TokenSecret, is_live
 from region_broker.security.sasl.users_file import Users
 
 PROVING_MAX: Final = 2
-_ENCRYPTED_ONLY: Final = frozenset({plain.NAME})
+TOKEN_RULES: Final = TokenRules(lifetime_max_ms=7 * 24 * 3_600_000, expiry_ms=24 * 3_600_000)
+"""Kafka's `delegation.token.max.lifetime.ms` and `delegation.token.expiry.time.ms`."""
+BEARER: Final = "OAUTHBEARER"
+_ENCRYPTED_ONLY: Final = frozenset({plain.NAME, BEARER})
 _SAY_EVERY_MS: Final = 1_000
 _NONCE_BITS: Final = 144
 _SECRET_BITS: Final = 256
 logger: Final = logging.getLogger("tidemark.logins")
+
+
+class BeginsBearers(Protocol):
+    """Begins exchanges of OAUTHBEARER (`bearer_login`, which only nodes import that offer it)."""
+
+    def begin(self) -> Exchange:
+        """Return an exchange."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +56,9 @@ class LoginSettings:
     max_reauth_ms: int = 0
     failed_delay_ms: int = 100
     file_users: Users = field(default_factory=dict)
+    bearers: BeginsBearers | None = None
+    token_secret: TokenSecret | None = None
+    token_rules: TokenRules = TOKEN_RULES
 
 
 class LoginDesk:
@@ -58,6 +73,7 @@ class LoginDesk:
         self._clock = clock
         self._chance = chance
         self._secret = chance.randbits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        self._token_secret = settings.token_secret or TokenSecret(self._secret)
         self._attempts = FailedAttempts(settings.failed_delay_ms)
         self._proving = Proving()
         self._usual: tuple[int, Mapping[str, Kind]] = (-1, {})
@@ -74,8 +90,12 @@ class LoginDesk:
         """Return an exchange of one of `mechanisms`, with a client at `host`."""
         if mechanism == plain.NAME:
             return _PlainExchange(self, host)
+        if mechanism == BEARER:
+            assert self.settings.bearers is not None, "it is offered"
+            return self.settings.bearers.begin()
         nonce = self._chance.randbits(_NONCE_BITS).to_bytes(_NONCE_BITS // 8, "big")
-        return _ScramExchange(self, ScramServer(mechanism, base64.b64encode(nonce).decode()))
+        server = ScramServer(mechanism, base64.b64encode(nonce).decode())
+        return _ScramExchange(self, host, server)
 
     async def step(self, login: Login, host: str, message: bytes) -> Outcome:
         """Take a message of the exchange that is under way; raises `LoginRefused`."""
@@ -93,7 +113,7 @@ class LoginDesk:
     def identity_of(self, login: Login, proved: Proved, host: str) -> tuple[Identity, int]:
         """Return whom a login has proved, and for how many ms that counts, 0: for ever; raises `LoginRefused`."""
         identity = Identity(
-            user(proved.user), host=host, mechanism=login.mechanism,
+            proved.principal, host=host, mechanism=login.mechanism,
             until_wall_ms=proved.until_wall_ms, token_id=proved.token_id,
         )  # fmt: skip
         before = login.identity
@@ -144,6 +164,18 @@ class LoginDesk:
         async with self._proving.turn(host):
             return await asyncio.to_thread(fits, keys, password)
 
+    def live_token(self, token_id: str) -> DelegationToken | None:
+        """Return the token of that id, if it is good for a login."""
+        token = self._access().tokens_by_id.get(token_id)
+        if token is None or self.settings.token_secret is None:
+            return None
+        return token if is_live(token, self._clock.wall_ms()) else None
+
+    async def token_keys(self, host: str, mechanism: str, token_id: str) -> ScramKeys:
+        """Return the keys of a token, there or not, made beside the event loop (INV-SDK2, INV-DTK3)."""
+        async with self._proving.turn(host):
+            return await asyncio.to_thread(self._token_secret.keys_of, token_id, mechanism)
+
     def _found(self, mechanism: str, name: str) -> ScramKeys | None:
         by_user = self._access().keys_by_user
         if any((name, each) in by_user for each in HASHES):  # INV-SUF1
@@ -188,19 +220,32 @@ class Proving:
 class _ScramExchange:
     """SCRAM, by the keys of a user."""
 
-    def __init__(self, desk: LoginDesk, server: ScramServer) -> None:
+    def __init__(self, desk: LoginDesk, host: str, server: ScramServer) -> None:
         self._desk = desk
+        self._host = host
         self._server = server
-        self._first: ClientFirst | None = None
+        self._proved: Proved | None = None
 
     async def step(self, message: bytes) -> Outcome:
         """See `Exchange`."""
-        if self._first is None:
-            self._first = first = self._server.first(message)
+        if self._proved is None:
+            first = self._server.first(message)
+            if first.extensions.get(EXTENSION) == "true":
+                return await self._challenge_token(first.user)
+            self._proved = Proved(user(first.user))
             keys, is_real = self._desk.keys_for(self._server.mechanism, first.user)
             return Outcome(self._server.challenge(keys, is_real=is_real))
         answer = self._server.final(message)
-        return Outcome(answer, Proved(self._first.user))
+        return Outcome(answer, self._proved)
+
+    async def _challenge_token(self, token_id: str) -> Outcome:
+        """Go on by the keys of a delegation token, of which there may be none (INV-DTK3)."""
+        token = self._desk.live_token(token_id)
+        self._proved = (
+            Proved("", 0) if token is None else Proved(token.owner, token.expires_wall_ms, token_id)
+        )
+        keys = await self._desk.token_keys(self._host, self._server.mechanism, token_id)
+        return Outcome(self._server.challenge(keys, is_real=token is not None))
 
 
 class _PlainExchange:
@@ -218,4 +263,4 @@ class _PlainExchange:
         if not (is_right and is_real):
             why = "the password is wrong" if is_real else "there is no such user"
             raise LoginRefused(plain.NAME, f"{why}: {said.user!r}")
-        return Outcome(b"", Proved(said.user))
+        return Outcome(b"", Proved(user(said.user)))

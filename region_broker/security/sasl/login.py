@@ -53,7 +53,7 @@ NEXT: Final[dict[tuple[Stage, int], Stage]] = {
 class Proved:
     """Whom an exchange has proved. `until_wall_ms`: when what proved it ends, 0: never."""
 
-    user: str
+    principal: str
     until_wall_ms: int = 0
     token_id: str = ""
 

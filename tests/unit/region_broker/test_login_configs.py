@@ -25,6 +25,37 @@ def test_what_can_be_heard_is_not_offered_where_it_can_be(tmp_path: Path) -> Non
     config_of(tmp_path, free_ports(3), sasl_mechanisms="PLAIN")  # nobody logs in there
 
 
+def test_tokens_are_taken_of_a_named_issuer_only(tmp_path: Path) -> None:
+    """INV-CFL2."""
+    tls = {"security_protocol": "SASL_SSL", "tls_certificate": "c.pem", "tls_key": "k.pem"}
+    named = {"sasl_oauth_issuer": "i", "sasl_oauth_audience": "a", "sasl_oauth_jwks": "https://i/keys"}  # fmt: skip
+    offered = {"sasl_mechanisms": "OAUTHBEARER", **tls}
+    assert config_of(tmp_path, free_ports(3), **offered, **named).sasl_oauth_issuer == "i"
+    for missing in named:
+        with pytest.raises(ConfigError, match=missing):
+            config_of(tmp_path, free_ports(3), **offered, **(named | {missing: ""}))
+    for wrong in (
+        "http://i/keys",
+        "https://",
+        "https://user:pw@i/keys",
+        "file://x",
+        "https://i/\n",
+    ):
+        with pytest.raises(ConfigError, match="sasl_oauth_jwks"):
+            config_of(tmp_path, free_ports(3), **offered, **(named | {"sasl_oauth_jwks": wrong}))
+
+
+@pytest.mark.parametrize("content", [b"", b"short", None])
+async def test_a_start_refuses_a_secret_that_is_none(tmp_path: Path, content: bytes | None) -> None:
+    secret = tmp_path / "secret.txt"
+    if content is not None:
+        secret.write_bytes(content)
+    config = built(tmp_path / "data", sasl_token_secret_file=str(secret))
+    [problem] = await found(config)
+    assert problem.key.startswith("sasl_token_secret_file")
+    assert "short" not in str(problem)
+
+
 @pytest.mark.parametrize("wrong", ["", "SCRAM-SHA-1", "PLAIN,PLAIN", ","])
 def test_mechanisms_are_known_ones(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(ConfigError, match="sasl_mechanisms"):

@@ -1,20 +1,38 @@
-"""Logins on a Kafka port: what is served before, how they fail, how sessions end (INV-LGI1 to INV-LGI3, INV-SDK1 to INV-SDK3, INV-SSE1)."""
+"""Logins on a Kafka port: what is served before, how they fail, how sessions end (INV-LGI1, INV-LGI2,
+INV-LGI3, INV-SDK1, INV-SDK2, INV-SDK3, INV-SSE1, INV-SSL1, INV-TKR1, INV-DTK1, INV-DTK2)."""
 
 import asyncio
+import base64
 import hashlib
+import hmac
+import json
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import scramp
+from joserfc import jws
+from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
-from region_broker.security.access import AccessChange
+from region_broker.security.access import (
+    AccessChange,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from region_broker.security.authorizer import AclAuthorizer
+from region_broker.security.sasl.bearer import BearerRules
+from region_broker.security.sasl.bearer_login import BearerJudge
 from region_broker.security.sasl.desk import LoginSettings
+from region_broker.security.sasl.jwks import KeySource
 from region_broker.security.sasl.login import (
     AGAIN_AFTER_MS,
     FRAME_BYTES_MAX,
@@ -23,6 +41,7 @@ from region_broker.security.sasl.login import (
     Stage,
 )
 from region_broker.security.sasl.scram_keys import keys_of
+from region_broker.security.sasl.tokens import TokenSecret
 from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.kafka_port import RawClient, WireFixture, frame_of, wire_fixture
 from tests.fixtures.node_logs import ManualClock
@@ -366,6 +385,245 @@ async def test_a_flood_of_wrong_logins_leaves_others_served(tmp_path: Path) -> N
         for client in flood:
             assert (await client.receive(36, 2))[1].error_code is ErrorCode.sasl_authentication_failed  # fmt: skip
         await until(served)
+
+
+# --- tokens of OAUTHBEARER -------------------------------------------------------------------------
+
+
+RULES = BearerRules(
+    issuer="i", audience="a", algorithms=("ES256",), principal_claim="sub", skew_ms=0
+)
+EC = ECKey.generate_key("P-256", {"kid": "ec"})
+
+
+async def issued_keys() -> bytes:
+    return json.dumps(KeySet([EC]).as_dict(private=False)).encode()
+
+
+def bearing(clock: ManualClock) -> LoginSettings:
+    source = KeySource(issued_keys, clock, 60_000)
+    judge = BearerJudge(RULES, source, clock)
+    return LoginSettings(mechanisms=("OAUTHBEARER",), failed_delay_ms=0, bearers=judge)
+
+
+def bearer(clock: ManualClock, lasts_ms: int = 60_000, **changed: Any) -> bytes:
+    claims = {"iss": "i", "aud": "a", "sub": "alice", "exp": (clock.wall_ms() + lasts_ms) / 1_000}
+    text = jws.serialize_compact(
+        {"alg": "ES256", "kid": "ec"}, json.dumps(claims | changed), EC, ["ES256"]
+    )
+    return f"n,,\x01auth=Bearer {text}\x01\x01".encode()
+
+
+async def test_a_token_lets_in_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with port(tmp_path, bearing(clock), clock=clock) as fixture:
+        client = await fixture.connect()
+        await shake(client, "OAUTHBEARER")
+        answer = await say(client, bearer(clock))
+        assert answer.error_code is ErrorCode.none
+        assert answer.session_lifetime.total_seconds() == 60
+        assert await works(client)
+        clock.pass_ms(AGAIN_AFTER_MS)
+        await shake(client, "OAUTHBEARER")  # its end is near: the client brings a newer one
+        assert (await say(client, bearer(clock, 90_000))).session_lifetime.total_seconds() == 90
+
+
+async def test_the_end_of_a_token_ends_its_session(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with port(tmp_path, bearing(clock), clock=clock) as fixture:
+        client = await fixture.connect()
+        await shake(client, "OAUTHBEARER")
+        await say(client, bearer(clock, 100))
+        [link] = fixture.server._links
+        await until(lambda: link.core.peer.state.must_log_in)
+        client.send(3, 4, ALL)
+        assert await client.closed()
+
+
+@pytest.mark.parametrize("changed", [{"exp": 1}, {"iss": "other"}, {"aud": "other"}])
+async def test_a_token_that_is_not_right_is_told_as_the_rfc_has_it(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """RFC 7628, 3.2.3: a challenge, the client's answer to it, the end."""
+    clock = ManualClock()
+    async with port(tmp_path, bearing(clock), clock=clock) as fixture:
+        client = await fixture.connect()
+        await shake(client, "OAUTHBEARER")
+        answer = await say(client, bearer(clock, **changed))
+        assert (answer.error_code, answer.auth_bytes) == (
+            ErrorCode.none,
+            b'{"status":"invalid_token"}',
+        )
+        answer = await say(client, b"\x01")
+        assert answer.error_code is ErrorCode.sasl_authentication_failed
+        assert await client.closed()
+
+
+async def test_tokens_need_tls_as_passwords_do(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path, logins=bearing(ManualClock())) as fixture:
+        client = await fixture.connect()
+        answer = await shake(client, "OAUTHBEARER")
+        assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
+
+
+# --- delegation tokens -----------------------------------------------------------------------------
+
+
+TOKENS = replace(SETTINGS, token_secret=TokenSecret(b"x" * 32))
+DAY_MS = 24 * 3_600_000
+
+
+async def by_token(client: RawClient, made: Any) -> Any:
+    """Log in by a delegation token as Kafka's client does (RFC 5802 with an extension); return the last answer."""
+    assert (await shake(client)).error_code is ErrorCode.none
+    bare = f"n={made.token_id},r=nonce,tokenauth=true"
+    first = await say(client, f"n,,{bare}".encode())
+    assert first.error_code is ErrorCode.none
+    told = dict(part.split("=", 1) for part in first.auth_bytes.decode().split(","))
+    password, salt = base64.b64encode(made.hmac), base64.b64decode(told["s"])
+    salted = hashlib.pbkdf2_hmac("sha256", password, salt, int(told["i"]))
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    unproved = f"c=biws,r={told['r']}"
+    signed = f"{bare},{first.auth_bytes.decode()},{unproved}".encode()
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), signed, "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True)))
+    return await say(client, f"{unproved},p={proof.decode()}".encode())
+
+
+async def make(client: RawClient, **asked: Any) -> Any:
+    """Ask for a delegation token."""
+    fields = {"renewers": [], "max_lifetime": -1, "owner_principal_type": None, "owner_principal_name": None}  # fmt: skip
+    return await client.call(38, 3, fields | asked)
+
+
+def users(*names: str) -> list[dict[str, str]]:
+    return [{"principal_type": "User", "principal_name": name} for name in names]
+
+
+async def owned(client: RawClient, owners: Any = None) -> list[str]:
+    answer = await client.call(41, 3, {"owners": owners})
+    assert answer.error_code is ErrorCode.none
+    return [row.token_id for row in answer.tokens]
+
+
+async def test_a_token_stands_for_its_owner_until_it_expires(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with port(tmp_path, TOKENS, clock=clock) as fixture:
+        alice, carol, other = [await fixture.connect() for _ in range(3)]
+        await log_in(alice)
+        await log_in(carol, user="carol")
+        made = await make(alice, renewers=users("carol"))
+        assert made.error_code is ErrorCode.none
+        assert (made.principal_name, made.token_requester_principal_name) == ("alice", "alice")
+        assert (made.expiry_timestamp - made.issue_timestamp).total_seconds() * 1_000 == DAY_MS
+        assert (made.max_timestamp - made.issue_timestamp).total_seconds() * 1_000 == 7 * DAY_MS
+        assert await owned(alice) == await owned(carol) == [made.token_id]
+        assert await owned(carol, users("carol")) == []
+        answer = await by_token(other, made)
+        assert answer.error_code is ErrorCode.none
+        assert answer.session_lifetime.total_seconds() * 1_000 == DAY_MS
+        state = list(fixture.server._links)[2].core.peer.state
+        assert (state.identity.principal, state.identity.token_id) == ("User:alice", made.token_id)
+        assert (await make(other)).error_code is ErrorCode.delegation_token_request_not_allowed
+        renewed = await carol.call(39, 2, {"hmac": made.hmac, "renew_period": 30 * DAY_MS})
+        assert renewed.error_code is ErrorCode.none
+        assert renewed.expiry_timestamp == made.max_timestamp
+        clock.pass_ms(7 * DAY_MS)
+        late = await fixture.connect()
+        assert (await by_token(late, made)).error_code is ErrorCode.sasl_authentication_failed
+
+
+async def test_tokens_of_others_are_neither_seen_nor_changed(tmp_path: Path) -> None:
+    async with port(tmp_path, TOKENS) as fixture:
+        alice, carol = await fixture.connect(), await fixture.connect()
+        await log_in(alice)
+        await log_in(carol, user="carol")
+        made = await make(alice)
+        assert await owned(carol) == []
+        mismatch, unknown = ErrorCode.delegation_token_owner_mismatch, ErrorCode.delegation_token_not_found  # fmt: skip
+        asked = {"hmac": made.hmac, "expiry_time_period": -1, "renew_period": 1}
+        assert (await carol.call(40, 2, asked)).error_code is mismatch
+        assert (await carol.call(39, 2, asked)).error_code is mismatch
+        assert (await alice.call(39, 2, asked | {"hmac": b"x" * 64})).error_code is unknown
+        assert (await alice.call(39, 2, asked | {"hmac": b"x" * 9_000})).error_code is unknown
+        assert (await alice.call(40, 2, asked)).error_code is ErrorCode.none
+        assert await owned(alice) == []
+        for owner in users("alice"):
+            of = {f"owner_{key}": value for key, value in owner.items()}
+            refused = await make(carol, **of)
+            assert refused.error_code is ErrorCode.delegation_token_authorization_failed
+        odd = [{"principal_type": "Group", "principal_name": "x"}]
+        assert (await make(alice, renewers=odd)).error_code is ErrorCode.invalid_principal_type
+        assert fixture.store.image.access.tokens == ()
+
+
+async def test_tokens_are_for_who_has_logged_in_at_a_node_that_has_a_secret(tmp_path: Path) -> None:
+    async with wire_fixture(tmp_path / "open") as fixture:
+        client = await fixture.connect()
+        assert (await make(client)).error_code is ErrorCode.delegation_token_request_not_allowed
+        answer = await client.call(41, 3, {"owners": None})
+        assert answer.error_code is ErrorCode.delegation_token_request_not_allowed
+    async with port(tmp_path / "closed") as fixture:
+        client = await fixture.connect()
+        await log_in(client)
+        assert (await make(client)).error_code is ErrorCode.delegation_token_auth_disabled
+
+
+async def test_an_unknown_token_is_told_what_a_wrong_one_is(tmp_path: Path) -> None:
+    """INV-DTK3: a token that is not there has keys that the same work makes, and they let nobody in."""
+    forged = SimpleNamespace(token_id="forged", hmac=TokenSecret(b"x" * 32).hmac_of("forged"))
+    wrong = SimpleNamespace(token_id="forged", hmac=b"x" * 64)
+    texts = set()
+    async with port(tmp_path, TOKENS) as fixture:
+        for made in (forged, wrong):
+            client = await fixture.connect()
+            answer = await by_token(client, made)
+            assert answer.error_code is ErrorCode.sasl_authentication_failed
+            texts.add(answer.error_message)
+    assert len(texts) == 1
+
+
+async def test_tokens_that_have_ended_go_when_another_one_is_made(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with port(tmp_path, TOKENS, clock=clock) as fixture:
+        client = await fixture.connect()
+        await log_in(client)
+        first = await make(client, max_lifetime=1_000)
+        assert first.expiry_timestamp == first.max_timestamp
+        clock.pass_ms(1_000)
+        second = await make(client)
+        assert await owned(client) == [second.token_id]
+        asked = {"hmac": second.hmac, "expiry_time_period": 0}
+        assert (await client.call(40, 2, asked)).error_code is ErrorCode.none
+        assert (await client.call(40, 2, asked)).error_code is ErrorCode.delegation_token_expired
+
+
+async def test_an_acl_lets_somebody_make_and_see_tokens_of_another(tmp_path: Path) -> None:
+    """KIP-373."""
+
+    def allow(operation: Operation) -> AccessChange:
+        acl = Acl(
+            ResourceType.USER, PatternType.LITERAL, "User:carol", "User:alice", "*", operation, Permission.ALLOW
+        )  # fmt: skip
+        return AccessChange(acls_added=(acl,))
+
+    async with port(tmp_path, TOKENS) as fixture:
+        image = fixture.store
+        fixture.services.authorizer = AclAuthorizer(lambda: image.image.access)
+        client = await fixture.connect()
+        await log_in(client)
+        of = {"owner_principal_type": "User", "owner_principal_name": "carol"}
+        refused = ErrorCode.delegation_token_authorization_failed
+        assert (await make(client, **of)).error_code is refused
+        await fixture.services.metadata.change_access(allow(Operation.CREATE_TOKENS))
+        made = await make(client, **of)
+        assert (made.error_code, made.principal_name) == (ErrorCode.none, "carol")
+        other = await fixture.connect()
+        await log_in(other, user="carol")
+        theirs = await make(other)
+        assert await owned(client) == [made.token_id]
+        await fixture.services.metadata.change_access(allow(Operation.DESCRIBE_TOKENS))
+        assert sorted(await owned(client)) == sorted([made.token_id, theirs.token_id])
 
 
 @pytest.mark.parametrize("mechanism", [SCRAM, "PLAIN"])

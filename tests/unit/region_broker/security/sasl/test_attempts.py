@@ -1,4 +1,4 @@
-"""Failed logins are held back by address, and forgotten again (INV-SAT1 to INV-SAT3)."""
+"""Failed logins are held back by address, and forgotten again (INV-SAT1, INV-SAT2, INV-SAT3)."""
 
 from region_broker.security.sasl.attempts import (
     ADDRESSES_MAX,

@@ -1,4 +1,4 @@
-"""SCRAM of the server against the example of RFC 7677, against scramp's client, and against who tries to cheat (INV-SCR1 to INV-SCR5)."""
+"""SCRAM of the server against the example of RFC 7677, against scramp's client, and against who tries to cheat (INV-SCR1, INV-SCR2, INV-SCR3, INV-SCR4, INV-SCR5)."""
 
 import base64
 from collections.abc import Callable

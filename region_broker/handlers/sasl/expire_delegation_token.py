@@ -1,0 +1,38 @@
+"""ExpireDelegationToken (40), versions 1-2: a token expires at a time, or goes at once (KIP-48).  v2: flexible.
+
+Who is logged in by it stays so until the end that it had at the login. Source: DelegationTokenControlManager.java `expireDelegationToken`.
+"""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.sasl.token_changes import change_token, fields_of
+from region_broker.handlers.sasl.token_requests import Tokens, ms_of
+from region_broker.security.access import AccessChange, DelegationToken
+from region_broker.security.sasl.tokens import renewed
+
+
+async def handle_expire_delegation_token(ctx: RequestContext, request: Any) -> Fields:
+    """Have the token expire; below 0: at once."""
+    period_ms = ms_of(request.expiry_time_period)
+
+    def change(tokens: Tokens, token: DelegationToken, now_ms: int) -> tuple[AccessChange, int]:
+        if period_ms < 0:
+            return AccessChange(tokens_removed=(token.token_id,)), now_ms
+        then = renewed(token, now_ms, period_ms, tokens.rules)
+        return AccessChange(tokens_put=(then,)), then.expires_wall_ms
+
+    return await change_token(ctx, bytes(request.hmac), change)
+
+
+def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
+    return fields_of(ErrorCode(error_code))
+
+
+API: Final = Api(
+    40, "ExpireDelegationToken", range(1, 3), handle_expire_delegation_token, forward=True,
+    on_error=_on_error,
+)  # fmt: skip

@@ -1,0 +1,36 @@
+"""RenewDelegationToken (39), versions 1-2: a token expires later (KIP-48).  v2: flexible.
+
+Source: DelegationTokenControlManager.java `renewDelegationToken`.
+"""
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.registry import Api, Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.sasl.token_changes import change_token, fields_of
+from region_broker.handlers.sasl.token_requests import Tokens, ms_of
+from region_broker.security.access import AccessChange, DelegationToken
+from region_broker.security.sasl.tokens import renewed
+
+
+async def handle_renew_delegation_token(ctx: RequestContext, request: Any) -> Fields:
+    """Renew the token."""
+    period_ms = ms_of(request.renew_period)
+
+    def change(tokens: Tokens, token: DelegationToken, now_ms: int) -> tuple[AccessChange, int]:
+        later = renewed(token, now_ms, period_ms, tokens.rules)
+        return AccessChange(tokens_put=(later,)), later.expires_wall_ms
+
+    return await change_token(ctx, bytes(request.hmac), change)
+
+
+def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
+    return fields_of(ErrorCode(error_code))
+
+
+API: Final = Api(
+    39, "RenewDelegationToken", range(1, 3), handle_renew_delegation_token, forward=True,
+    on_error=_on_error,
+)  # fmt: skip

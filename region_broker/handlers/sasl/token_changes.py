@@ -1,0 +1,40 @@
+"""How a delegation token is renewed and made to expire: who may, and what it becomes.
+
+Not here: the two APIs (`renew_delegation_token`, `expire_delegation_token`).
+"""
+
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.dispatch.registry import Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.sasl.changing import changed
+from region_broker.handlers.sasl.token_requests import Tokens, token_of, tokens_for
+from region_broker.security.access import AccessChange, DelegationToken
+from region_broker.security.sasl.tokens import is_live, may_change
+
+Change = Callable[[Tokens, DelegationToken, int], tuple[AccessChange, int]]
+"""Returns what changes, and when the token ends then; it is given the wall time."""
+
+
+async def change_token(ctx: RequestContext, secret: bytes, change: Change) -> Fields:
+    """Change the token that has this secret, or say why not."""
+    tokens = tokens_for(ctx)
+    if isinstance(tokens, ErrorCode):
+        return fields_of(tokens)
+    token, now_ms = await token_of(ctx, tokens, secret), ctx.services.clock.wall_ms()
+    if token is None:
+        return fields_of(ErrorCode.delegation_token_not_found)
+    if not may_change(token, ctx.identity.principal):
+        return fields_of(ErrorCode.delegation_token_owner_mismatch)
+    if not is_live(token, now_ms):
+        return fields_of(ErrorCode.delegation_token_expired)
+    what, expires_ms = change(tokens, token, now_ms)
+    error, _ = await changed(ctx.services.metadata, what)
+    return fields_of(error, expires_ms if error is ErrorCode.none else 0)
+
+
+def fields_of(error: ErrorCode, expires_ms: int = 0) -> Fields:
+    """Return the answer."""
+    return {"error_code": error, "expiry_timestamp": expires_ms}

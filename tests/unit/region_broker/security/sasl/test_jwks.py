@@ -1,0 +1,149 @@
+"""Where keys of tokens are fetched from, and how often (INV-JWK1, INV-JWK2, INV-JWK3)."""
+
+import asyncio
+import datetime
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from joserfc.jwk import ECKey, KeySet
+
+from region_broker.ports.system.disk import RealDisk
+from region_broker.security.sasl.jwks import (
+    AGAIN_AFTER_MS,
+    ANSWER_BYTES_MAX,
+    KeySource,
+    NotFetched,
+    source_of,
+)
+from tests.fixtures.node_logs import ManualClock
+
+REFRESH_MS = 3_600_000
+
+
+def key_set(*kids: str) -> bytes:
+    keys = [ECKey.generate_key("P-256", {"kid": kid}) for kid in kids]
+    return json.dumps(KeySet(list(keys)).as_dict(private=False)).encode()
+
+
+class Issuer:
+    """Counts how often it is asked."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content: bytes | None = content
+        self.asked = 0
+
+    async def fetch(self) -> bytes:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.content is None:
+            raise NotFetched("it is away")
+        return self.content
+
+
+async def test_keys_are_fetched_once_again_in_time_and_for_a_name_that_is_not_there() -> None:
+    issuer, clock = Issuer(key_set("one")), ManualClock()
+    source = KeySource(issuer.fetch, clock, REFRESH_MS)
+    both = await asyncio.gather(*(source.keys("one") for _ in range(20)))
+    assert {key.kid for keys in both for key in keys} == {"one"}
+    assert issuer.asked == 1
+    for _ in range(1_000):
+        await source.keys("forged")
+    assert issuer.asked == 1, "INV-JWK3"
+    issuer.content = key_set("one", "two")
+    clock.pass_ms(AGAIN_AFTER_MS)
+    assert [key.kid for key in await source.keys("two")] == ["one", "two"]
+    assert issuer.asked == 2
+    clock.pass_ms(REFRESH_MS - 1)
+    await source.keys("two")
+    assert issuer.asked == 2
+    clock.pass_ms(1)
+    await source.keys("two")
+    assert issuer.asked == 3
+
+
+@pytest.mark.parametrize("content", [None, b"<html>", b'{"keys":[]}'])
+async def test_keys_that_are_known_go_on_while_others_cannot_be_had(content: bytes | None) -> None:
+    issuer, clock = Issuer(key_set("one")), ManualClock()
+    source = KeySource(issuer.fetch, clock, REFRESH_MS)
+    await source.keys("one")
+    issuer.content = content
+    clock.pass_ms(REFRESH_MS)
+    assert [key.kid for key in await source.keys("one")] == ["one"]
+    assert issuer.asked == 2
+
+
+async def test_a_file_is_read_and_a_large_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(key_set("one"))
+    assert await source_of(str(path), "", RealDisk())() == path.read_bytes()
+    path.write_bytes(bytes(ANSWER_BYTES_MAX + 1))
+    with pytest.raises(NotFetched, match="over"):
+        await source_of(str(path), "", RealDisk())()
+    with pytest.raises(NotFetched, match="cannot be read"):
+        await source_of(str(tmp_path / "none"), "", RealDisk())()
+
+
+@asynccontextmanager
+async def https(folder: Path, **answers: web.Response) -> AsyncIterator[tuple[str, str]]:
+    """Serve answers on loopback; yields the address and the path of its CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
+    begins = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(begins).not_valid_after(begins.replace(year=2100))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )  # fmt: skip
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+
+    async def answer(request: web.Request) -> web.Response:
+        return answers[request.match_info["name"]]
+
+    app = web.Application()
+    app.router.add_get("/{name}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+        await site.start()
+        port = runner.addresses[0][1]
+        yield f"https://127.0.0.1:{port}", str(folder / "cert.pem")
+    finally:
+        await runner.cleanup()
+
+
+async def test_ssrf_by_the_address_of_keys(tmp_path: Path) -> None:
+    """CVE class: SSRF by JWKS address. No redirect is followed, no other CA believed, no endless answer read."""
+    content = key_set("one")
+    async with https(
+        tmp_path,
+        good=web.Response(body=content),
+        moved=web.Response(status=302, headers={"Location": "http://169.254.169.254/latest"}),
+        endless=web.Response(body=bytes(2 * ANSWER_BYTES_MAX)),
+        packed=web.Response(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"}),
+    ) as (url, ca):
+        assert await source_of(f"{url}/good", ca, RealDisk())() == content
+        for path, why in (("moved", "302"), ("endless", "over")):
+            with pytest.raises(NotFetched, match=why):
+                await source_of(f"{url}/{path}", ca, RealDisk())()
+        assert await source_of(f"{url}/packed", ca, RealDisk())() == b"\x1f\x8b", "not unpacked"
+        with pytest.raises(NotFetched, match="does not answer"):
+            await source_of(f"{url}/good", "", RealDisk())()
+    with pytest.raises(NotFetched, match="does not answer"):
+        await source_of("https://127.0.0.1:1/x", ca, RealDisk())()
