@@ -30,9 +30,11 @@ from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.routes_cluster import ClusterApi, add_cluster_routes
 from region_broker.http_api.waiting import Waiting, waiting_app
 from region_broker.node import Node
-from region_broker.node.http_doors import DoorCollector, doors_of
+from region_broker.node.http_doors import DoorCollector, doors_of, told_to
 from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import Access, Operation, ResourceType
+from region_broker.security.audit.events import AuditEvent, Kind
+from region_broker.security.audit.trail import AuditTrail
 from region_broker.security.http_tokens import HttpTokens, Role, file_of, made_token
 from region_broker.security.identity import Identity
 from region_broker.security.sasl.desk import LoginDesk, LoginSettings
@@ -280,6 +282,36 @@ async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
         assert (await node.ask("/livez", token="no"))[0] == 401, (
             "a wrong one is told wherever it is shown"
         )
+
+
+async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
+    class Kept(AuditTrail):
+        is_on = True
+
+        def __init__(self) -> None:
+            self.events: list[AuditEvent] = []
+
+        def record(self, event: AuditEvent) -> None:
+            self.events.append(event)
+
+    trail = Kept()
+    async with behind(doors_with(authorizer=Acls())) as node:
+        node.doors.on_passed = told_to(trail)
+        await node.ask("/metrics", auth=("mal\nlory", "open-sesame"))
+        await node.ask("/metrics", token="tmt_wrong")
+        await node.ask("/metrics")
+        await node.ask("/metrics", auth=("user", "pencil"))
+        await node.ask("/v1/verdict?topic=orders", auth=("user", "pencil"))
+    told = [
+        (each.kind, each.actor.principal, each.actor.mechanism, each.reason)
+        for each in trail.events
+    ]
+    assert told == [
+        (Kind.LOGIN, "User:mal?lory", "BASIC", "wrong-credentials"), (Kind.LOGIN, "User:ANONYMOUS", "TOKEN", "wrong-credentials"),
+        (Kind.REFUSAL, "User:ANONYMOUS", "", "unknown"), (Kind.REFUSAL, "User:user", "BASIC", "forbidden"),
+    ]  # fmt: skip
+    assert "open-sesame" not in repr(trail.events)
+    assert "tmt_wrong" not in repr(trail.events)
 
 
 async def test_INV_HDO3_a_password_is_not_taken_in_the_clear() -> None:
