@@ -181,10 +181,10 @@ async def test_files_are_followed_by_the_node_that_goes_on_as_one_of_several(
 
     tls = NodeTls(built(tmp_path, files, security_protocol="SSL"), AsyncioNetwork(), Clock())
     for life in (1, 2):
-        following = asyncio.ensure_future(tls.run())
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await tls.run()  # whoever comes beside it has nothing to do
-        following.cancel()
-        await asyncio.wait([following])
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(tls.run())
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await tls.run()  # whoever comes beside it has nothing to do
+            following.cancel()
         assert len(looks) == life, "nobody follows the files any more"

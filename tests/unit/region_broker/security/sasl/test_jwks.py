@@ -81,13 +81,14 @@ async def test_INV_JWK4_who_comes_while_keys_are_fetched_is_judged_by_them() -> 
         return content
 
     source = KeySource(fetch, ManualClock(), REFRESH_MS)
-    first = asyncio.ensure_future(source.keys("one"))
-    await asked.wait()
-    others = [asyncio.ensure_future(source.keys(kid)) for kid in ("one", None) * 50]
-    await asyncio.sleep(0)
-    answers.set()
-    for keys in await asyncio.gather(first, *others):
-        assert [key.kid for key in keys] == ["one"]
+    async with asyncio.TaskGroup() as group:
+        logins = [group.create_task(source.keys("one"))]
+        await asked.wait()
+        logins += [group.create_task(source.keys(kid)) for kid in ("one", None) * 50]
+        await asyncio.sleep(0)
+        answers.set()
+    for login in logins:
+        assert [key.kid for key in login.result()] == ["one"]
 
 
 @pytest.mark.parametrize("content", [None, b"<html>", b'{"keys":[]}'])
