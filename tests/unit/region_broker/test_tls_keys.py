@@ -172,10 +172,10 @@ async def test_files_are_followed_by_the_node_that_goes_on_as_one_of_several(
 ) -> None:
     """1. A node runs alone. 2. It grows: what ran ends, the same contexts go on. 3. A certificate is revoked."""
     files = put(tmp_path / "tls", node_certificate())
-    looks: list[int] = []
+    looks: list[float] = []
 
     class Clock(SystemClock):
-        async def sleep_ms(self, duration_ms: int) -> None:
+        async def sleep_ms(self, duration_ms: float) -> None:
             looks.append(duration_ms)
             await asyncio.Event().wait()
 
