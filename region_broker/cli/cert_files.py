@@ -71,10 +71,11 @@ def read_chain(path: Path) -> "list[x509.Certificate]":
     from cryptography import x509
 
     from region_broker.security.certificates import CertificateRefused
+    from region_broker.security.tls_identity import UNREADABLE
 
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
-    except ValueError as error:
+    except UNREADABLE as error:
         raise CertificateRefused(
             f"{path} holds no certificate that can be read ({error}): it must be PEM (-----BEGIN CERTIFICATE-----)"
         ) from error
@@ -196,13 +197,19 @@ def rows_of_file(path: Path, folder: "AuthorityFolder | None") -> list[dict[str,
     """Return what `show` says of a file: its certificates, or its CRL; a key is never shown."""
     from cryptography import x509
 
+    from region_broker.security.certificates import CertificateRefused
+    from region_broker.security.tls_identity import UNREADABLE
+
     data = path.read_bytes()
     if b"-----BEGIN CERTIFICATE-----" not in data and b"PRIVATE KEY-----" in data:
         click.echo(f"{path} holds a key: not shown", err=True)
         return []
     if b"-----BEGIN X509 CRL-----" not in data:
         return [row_of(path, certificate, folder) for certificate in read_chain(path)]
-    crl = x509.load_pem_x509_crl(data)
+    try:
+        crl = x509.load_pem_x509_crl(data)
+    except UNREADABLE as error:
+        raise CertificateRefused(f"{path} holds a CRL that cannot be read ({error})") from error
     ends = crl.next_update_utc
     row: dict[str, Any] = {
         "file": str(path),

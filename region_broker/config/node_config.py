@@ -32,6 +32,7 @@ from region_broker.config.rules import (
     BoundAddress,
     FileOrNone,
     Folder,
+    FolderOrNone,
     Host,
     HttpsOrFile,
     MappingRules,
@@ -185,6 +186,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
+    encryption_keys_file: Annotated[str, FileOrNone()] = ""
     insecure: bool = False
     http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"
@@ -301,6 +303,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tls_client_auth: ClientAuth = "none"
     tls_principal_mapping_rules: Annotated[str, MappingRules()] = "DEFAULT"
     listeners: tuple[ListenerConfig, ...] = ()
+    audit: Literal["auto", "on", "off"] = "auto"
+    audit_dir: Annotated[str, FolderOrNone()] = ""
+    audit_topic: Annotated[str, NameOrNone()] = "tidemark.audit"
+    audit_file_bytes: Annotated[
+        int, Within(64 << 10, 1 << 30, "a start reads and writes the last file whole")
+    ] = 8 << 20
+    audit_bytes_max: Annotated[
+        int, Within(1 << 20, TIB, "beyond it refusals and logins are only counted")
+    ] = 1 << 30
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod

@@ -173,6 +173,22 @@ class FileOrNone(Folder):
         return 'a path; `""`: none'
 
 
+class FolderOrNone(Folder):
+    """Such a path, or none: the empty text."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        return super().wrong(value) if value else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return f'{super().right()}; or "" for none'
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return 'a path; `""`: none'
+
+
 class HttpsOrFile(FileOrNone):
     """An https address, the path of a file, or none."""
 

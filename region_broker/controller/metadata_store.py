@@ -35,6 +35,7 @@ import msgspec
 
 from idempotency.ports import Chance, Clock
 from region_broker.controller import metadata_commands
+from region_broker.controller.audited_commands import audited
 from region_broker.controller.feature_levels import SUPPORTED, allows, refused_as_unknown
 from region_broker.controller.image_database import (
     ConnectSqlite,
@@ -87,6 +88,7 @@ from region_broker.controller.raft.snapshot_file import Piece
 from region_broker.controller.unbroken import to_its_end
 from region_broker.limits import MIB
 from region_broker.ports.disk import Disk
+from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 
 _log: Final = logging.getLogger("tidemark.metadata")
 
@@ -185,6 +187,8 @@ class MetadataStore:
         """Called in the step in which `image` changes by what this node did not ask for (INV-M15)."""
         self.on_coming: Callable[[Sequence[Coming]], Awaitable[None]] = _nothing_to_make
         """Waited for before what it is told of is in `image` (INV-M20); it raises nothing."""
+        self.audit: AuditTrail = NO_AUDIT
+        """Told of each command that is asked for here; set where there is a trail."""
         machine.on_coming = self._make_ready
         machine.on_applied = self._take_applied
         machine.on_loaded = self._take_loaded
@@ -316,6 +320,11 @@ class MetadataStore:
         After `MetadataUnwritable` nothing has changed, unless it is `MetadataInDoubt`: where the store has `failed`, the next start shows
         it, else it may take effect while this node runs. `in_term`: only while this member leads the quorum in that term, and once.
         """
+        return await audited(
+            self.audit, self._image, command, lambda: self._apply(command, in_term)
+        )
+
+    async def _apply(self, command: Command, in_term: Term | None) -> MetadataImage:
         if not allows(self._image.feature_level, command):  # INV-FL1; the level never goes down
             raise refused_as_unknown(self._image.feature_level, command)
         async with self._write_lock:

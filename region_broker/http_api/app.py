@@ -16,6 +16,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
+from region_broker.http_api.audited_orders import audited
 from region_broker.http_api.doors import Doors, guarded, shown
 from region_broker.http_api.first_bytes import FirstBytesSite
 from region_broker.http_api.ports import RegionApi
@@ -24,6 +25,7 @@ from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.routes_health import Check, add_health_routes
 from region_broker.http_api.routes_regions import add_region_routes
 from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
+from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,7 +47,7 @@ OPEN_DOORS: Final = Doors()
 _log: Final = logging.getLogger("tidemark.http")
 
 
-def make_app(
+def make_app(  # noqa: PLR0913 - the rest by keyword
     api: RegionApi,
     checks: Mapping[str, Check],
     registry: CollectorRegistry,
@@ -53,22 +55,36 @@ def make_app(
     *,
     doors: Doors = OPEN_DOORS,
     warning: str = "",
+    audit: AuditTrail = NO_AUDIT,
 ) -> web.Application:
-    """Return the application. `checks` are named readiness checks; None or a reason each. `warning`: what `/readyz` says besides."""
-    app = bounded(limits, doors)
+    """Return the application. `checks` are named readiness checks; None or a reason each. `warning`: what `/readyz` says besides.
+
+    `audit`: where orders are recorded.
+    """
+    app = bounded(limits, doors, audit)
+
+    def remark() -> str:
+        """Records are served, and changes are not: that is no reason to send clients elsewhere."""
+        return "; ".join(filter(None, (api.remark(), audit.problem())))
+
     registry.register(RegionCollector(api))
-    add_health_routes(
-        app, {"region": api.not_ready, **checks}, registry, api.remark, warning=warning
-    )
+    add_health_routes(app, {"region": api.not_ready, **checks}, registry, remark, warning=warning)
     add_region_routes(app, api)
     return app
 
 
-def bounded(limits: HttpLimits, doors: Doors = OPEN_DOORS) -> web.Application:
+def bounded(
+    limits: HttpLimits, doors: Doors = OPEN_DOORS, audit: AuditTrail = NO_AUDIT
+) -> web.Application:
     """Return an application without routes, that bounds requests, lets in whom `doors` do, and whose errors are problems."""
     app = web.Application(
         client_max_size=limits.body_bytes_max,
-        middlewares=[_errors_as_problems, _time_limit(limits.request_timeout_ms), guarded(doors)],
+        middlewares=[
+            _errors_as_problems,
+            _time_limit(limits.request_timeout_ms),
+            guarded(doors),
+            audited(audit),
+        ],
     )
     app.on_response_prepare.append(_say_no_version)
     return app

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from idempotency.ports import Clock
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_store import MetadataStore
 from region_broker.handlers.dispatch.services import Services
 from region_broker.handlers.dispatch.throttling import arrived
 from region_broker.security.access import Access
@@ -73,3 +74,10 @@ class ClientQuotas(Collector):
             waits.add_metric([key.value], throttles.waits[key])
             owing.add_metric([key.value], counts[key])
         yield from (waited, waits, owing)
+
+
+def limit_clients(services: Services, kafka: KafkaServer, metadata: MetadataStore) -> None:
+    """Have quotas follow the metadata from now on, and their figures be offered."""
+    quotas = ClientQuotas(services, kafka, services.clock)
+    services.metrics.registry.register(quotas)
+    metadata.follow(quotas.take)

@@ -37,7 +37,7 @@ from region_broker.controller.raft.effects import RoleChanged, TransferAsked
 from region_broker.controller.raft.failures import WishFailed
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.node.callbacks import FailedCallbacks
-from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.cluster_parts import ClusterParts, finish_aside
 from region_broker.node.dismissal import Dismissal
 from region_broker.node.handshake import Handshake
 from region_broker.node.known_nodes import KnownNodes
@@ -276,7 +276,7 @@ class ClusterNode:
                 raise begun.contradicts(error) from error
             telling.cancel()
         self._waiting.stage = OPENS
-        storage = await Storage.finish_aside(begun, config, self._ports)
+        storage = await finish_aside(begun, config, self._ports)
         node = self.make_node(config, self._ports, storage, self._parts_of(storage))
         assert node.leading is not None, "of several nodes"
         node.leading.recover()

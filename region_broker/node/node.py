@@ -43,10 +43,13 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.audit_hooks import hear
+from region_broker.node.audit_topic import carrying
+from region_broker.node.auditing import open_trail, register_figures, step_recorder
 from region_broker.node.authorizer import compose_authorizer
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
-from region_broker.node.client_quotas import ClientQuotas
+from region_broker.node.client_quotas import limit_clients
 from region_broker.node.cluster_parts import ClusterParts
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
@@ -54,7 +57,7 @@ from region_broker.node.ending import Ending, end_connections, end_requests
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
-from region_broker.node.http_doors import DoorCollector, doors_of
+from region_broker.node.http_doors import DoorCollector, doors_of, told_to
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.logins import compose_logins
 from region_broker.node.name_series import NameCollector
@@ -194,6 +197,7 @@ class Node:
         """
         storage = await Storage.open(config, ports, levels)
         try:
+            open_trail(config, ports, storage)
             node = cls(config, ports, storage)
             await node.failover.recover()
             await storage.folder.note_whole()
@@ -281,6 +285,7 @@ class Node:
         )
         record = self._region_record or JournalRecord(storage.journal)
         self.failover = FailoverDriver(parts, record, FailoverSettings())
+        self.failover.on_step = step_recorder(storage.metadata.audit, config.region)
         self._handshake.driver = self.failover
         if self._region_record is not None:
             self.leading = LeadingRegion(
@@ -406,6 +411,7 @@ class Node:
             quorum=lambda: storage.metadata.quorum,
             quorum_leader=self._quorum_forwarder,
             metrics=self.metrics,
+            audit=storage.metadata.audit,
             memory=self.memory,
             region_nodes=self._region_nodes(),
             is_short=self._is_short,
@@ -427,9 +433,7 @@ class Node:
         )
         if kept is not None:
             kept.serve_by(self._dispatcher.answer, self._dispatcher.begin, self.metrics)
-        quotas = ClientQuotas(services, self.kafka, ports.clock)
-        self.metrics.registry.register(quotas)
-        storage.metadata.follow(quotas.take)
+        limit_clients(services, self.kafka, storage.metadata)
         self.run_kafka: Callable[[], Awaitable[None]] = self.kafka.run
         """Runs the Kafka port until it is closed; whoever lets another node go on there runs it elsewhere, and waits here."""
         if self._cluster is None:
@@ -522,6 +526,7 @@ class Node:
     def _compose_http(self) -> None:
         storage = self.storage
         self.doors = doors_of(self.config, self._ports, lambda: storage.metadata.image.access)
+        self.doors.on_passed = told_to(storage.metadata.audit)
         self._app = app = make_app(
             RegionService(
                 self.failover,
@@ -550,11 +555,19 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
+                "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
             doors=self.doors,
             warning=warning_of(self.config),
+            audit=storage.metadata.audit,
         )
+        trail = storage.metadata.audit
+        register_figures(trail, self.metrics.registry)
+        hear(
+            trail, self._services, self.doors,
+            kafka=self.kafka, peers=self.peers, failed=self._ports.speaks.failed,
+        )  # fmt: skip
         self.metrics.registry.register(DoorCollector(self.config, self.doors))
         self.metrics.registry.register(
             NodeCollector(
@@ -687,6 +700,7 @@ class Node:
 
         Raises `NodeRefused` if a port is taken; whatever ended a task of the node, otherwise.
         """
+        trail = self.storage.metadata.audit
         try:
             await self._bind()
             async with asyncio.TaskGroup() as tasks:
@@ -695,6 +709,8 @@ class Node:
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
+                        ("audit", trail.run()),
+                        *carrying(trail, self._services, self.config, self._ports.disk),
                         ("group-commit", self.storage.group_commit.run()),
                         (
                             "recovery_checkpoints",
@@ -712,6 +728,7 @@ class Node:
                         ("cleaner", self.cleaner.run()),
                         ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
+                        ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
                         ("tls", self._ports.speaks.run()),

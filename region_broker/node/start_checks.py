@@ -29,6 +29,7 @@ from region_broker.config.rules import Problem, split
 from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
+from region_broker.node.auditing import keeps_trail, trail_problem
 from region_broker.node.logins import login_problems
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
@@ -120,6 +121,7 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
     except OSError as error:
         yield _unusable(config, place, error)
         return
+    yield from _trail_problems(config, ports)
     if place != folder:
         return
     try:
@@ -136,6 +138,22 @@ def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
                 yield Problem(_key(config), "cannot be opened", missing)
     except (NodeRefused, IdentityDamaged, MetadataUnreadable, JournalDamaged, OSError) as error:
         yield Problem(_key(config), "is not for this configuration", str(error))
+
+
+def _trail_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
+    """Yield why the audit trail cannot be kept where it is to lie."""
+    key = f"audit_dir = {config.audit_dir!r}"
+    try:
+        if config.audit_dir and keeps_trail(config):
+            with tempfile.TemporaryFile(dir=_nearest_existing(Path(config.audit_dir))):
+                pass
+        problem = trail_problem(config, ports.disk)
+    except OSError as error:
+        right = "a folder of its own that this user may write, or make"
+        yield Problem(key, f"cannot be used ({error.strerror or error})", right)
+        return
+    if problem is not None:
+        yield Problem(key, "is another node's", problem)
 
 
 def _owner_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:

@@ -32,6 +32,7 @@ from region_broker.security.certificates import (
     pem_of,
     revocation_list,
 )
+from region_broker.security.tls_identity import UNREADABLE
 
 SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
@@ -69,7 +70,7 @@ class AuthorityFolder:
             raise CertificateRefused(
                 f"{path} holds no CA ({Path(error.filename).name} is not there): make one with tidemark cert init --ca {path}"
             ) from error
-        except (ValueError, TypeError):  # its words might show some of the key
+        except UNREADABLE:  # its words might show some of the key
             raise CertificateRefused(
                 f"ca.pem or ca-key.pem in {path} cannot be read as PEM: put the pair back from a copy"
             ) from None
@@ -113,7 +114,7 @@ class AuthorityFolder:
         """Return the newest CRL; raises `CertificateRefused` where there is none: a lost one must not be taken for an empty one."""
         try:
             return x509.load_pem_x509_crl(self.crl_path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise CertificateRefused(
                 f"{self.crl_path} cannot be read ({error}), and holds what is revoked: put it back from a copy or from a node"
             ) from error
@@ -124,7 +125,7 @@ class AuthorityFolder:
         for path in sorted(self.issued_path.glob("*.pem")):
             try:
                 found[path] = x509.load_pem_x509_certificate(path.read_bytes())
-            except ValueError as error:
+            except UNREADABLE as error:
                 raise CertificateRefused(f"{path} is no certificate: remove it") from error
         return found
 

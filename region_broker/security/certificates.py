@@ -252,7 +252,7 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
     """Return whether a CA has signed a certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, *UNREADABLE):
         return False
     return True
 

@@ -232,12 +232,12 @@ class TlsState:
             logger.error("changed files of TLS are not taken, the former ones go on: %s", refusal)
         self._refusals_told = refusals
         day = now_wall_ms // DAY_MS
-        for judgement in self.judgements(now_wall_ms):
-            if judgement.urgency is Urgency.FAR or self._day_told_by_end.get(judgement.end) == day:
-                continue
-            self._day_told_by_end[judgement.end] = day
-            is_over = judgement.urgency is Urgency.OVER
-            logger.log(logging.ERROR if is_over else logging.WARNING, "%s", judgement.text)
+        near = [each for each in self.judgements(now_wall_ms) if each.urgency is not Urgency.FAR]
+        for judgement in near:
+            if self._day_told_by_end.get(judgement.end) != day:
+                is_over = judgement.urgency is Urgency.OVER
+                logger.log(logging.ERROR if is_over else logging.WARNING, "%s", judgement.text)
+        self._day_told_by_end = {each.end: day for each in near}
 
 
 async def watch(state: TlsState, clock: Clock, offload: Offload = asyncio.to_thread) -> NoReturn:

@@ -8,6 +8,7 @@ Not here: contexts, and when files are read again (`tls`); making certificates (
 """
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Final
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from region_broker.security.certificate_ends import End, EndKind
+from region_broker.security.tls_identity import UNREADABLE
 
 FILE_BYTES_MAX: Final = 16 << 20
 """A CRL of a large CA has some megabytes; what is larger is something else."""
@@ -32,7 +33,6 @@ _END: Final = re.compile(rb"^-----END [A-Z0-9 ]+-----\s*$", re.MULTILINE)
 _CRL: Final = re.compile(
     rb"^-----BEGIN X509 CRL-----$[A-Za-z0-9+/=\s]*^-----END X509 CRL-----", re.MULTILINE
 )
-_UNREADABLE: Final = (ValueError, UnsupportedAlgorithm)
 
 
 class TlsRefused(Exception):
@@ -73,11 +73,20 @@ def read_contents(files: TlsFiles) -> Contents:
 
 def judged(files: TlsFiles, contents: Contents) -> tuple[End, ...]:
     """Return when what is in a set ends; raises `TlsRefused` unless it is whole and fits together (INV-TLF1)."""
-    ends: list[End] = []
     if bool(files.certificate) != bool(files.key):
         raise TlsRefused(
             "only one of certificate and key is given: a certificate needs its key beside it"
         )
+    try:
+        return tuple(_ends(files, contents))
+    except UNREADABLE as error:  # much of a certificate is read only when it is asked for; keys never come here (INV-TLF2)
+        named = ", ".join(path for path in (files.certificate, files.ca, files.crl) if path)
+        raise TlsRefused(
+            f"one of {named} says what makes no sense ({error}): take another"
+        ) from error
+
+
+def _ends(files: TlsFiles, contents: Contents) -> Iterator[End]:
     if files.certificate:
         chain = _certificates(files.certificate, contents.certificate)
         key = _key(files.key, contents.key)
@@ -86,12 +95,11 @@ def judged(files: TlsFiles, contents: Contents) -> tuple[End, ...]:
                 f"the key in {files.key} is not that of the first certificate in {files.certificate}: put the pair in place"
                 " that was issued together, the node's own certificate first in its file"
             )
-        ends += [_end_of(files.certificate, "certificate", certificate) for certificate in chain]
+        yield from (_end_of(files.certificate, "certificate", certificate) for certificate in chain)
     authorities = _certificates(files.ca, contents.ca) if files.ca else []
-    ends += [_end_of(files.ca, "ca", authority) for authority in authorities]
+    yield from (_end_of(files.ca, "ca", authority) for authority in authorities)
     if files.crl:
-        ends += _crl_ends(files.crl, contents.crl, authorities)
-    return tuple(ends)
+        yield from _crl_ends(files.crl, contents.crl, authorities)
 
 
 def _read(path: str) -> bytes:
@@ -124,7 +132,7 @@ def _certificates(path: str, pem: bytes) -> list[x509.Certificate]:
     _whole(path, pem, "certificates")
     try:
         return x509.load_pem_x509_certificates(pem)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise TlsRefused(
             f"{path} holds no certificates that can be read ({error}): it must be PEM (-----BEGIN CERTIFICATE-----)"
         ) from error
@@ -139,7 +147,7 @@ def _key(path: str, pem: bytes) -> PrivateKeyTypes:
             f"the key in {path} is encrypted, and nobody is there to type its password: decrypt it (openssl pkey), and let the"
             " mode of the file (0600) protect it"
         ) from None
-    except _UNREADABLE:  # what the library says of it might show some of it (INV-TLF2)
+    except UNREADABLE:  # what the library says of it might show some of it (INV-TLF2)
         raise TlsRefused(f"{path} holds no private key that can be read: it must be PEM") from None
 
 
@@ -154,7 +162,7 @@ def _crl_ends(path: str, pem: bytes, authorities: list[x509.Certificate]) -> lis
             _check_signer(path, crl, authorities)
             if crl.next_update_utc is not None:
                 ends.append(End("crl", path, crl.issuer.rfc4514_string(), _ms(crl.next_update_utc)))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise TlsRefused(f"{path} holds a CRL that cannot be read ({error})") from error
     if len(lists) != len(_BEGIN.findall(pem)):
         raise TlsRefused(f"{path} holds something else beside CRLs (-----BEGIN X509 CRL-----)")

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import re2
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from region_broker.security.identity import user
@@ -46,6 +47,8 @@ _ESCAPED: Final = frozenset(',=+<>#;"\\')
 
 UNREADABLE: Final = (
     ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
     x509.DuplicateExtension,
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
@@ -87,7 +90,14 @@ def node_of(der: bytes) -> NodeName | None:
 
 
 def node_in(certificate: x509.Certificate) -> NodeName | None:
-    """Return the same of a certificate that has been read; raises one of `UNREADABLE` where its extensions cannot be."""
+    """Return the same of a certificate that has been read; raises ValueError where its extensions cannot be."""
+    try:
+        return _node_in(certificate)
+    except UNREADABLE as error:
+        raise ValueError(f"its extensions cannot be read ({error})") from error
+
+
+def _node_in(certificate: x509.Certificate) -> NodeName | None:
     if not _may_serve_and_connect(certificate):
         return None
     try:

@@ -14,17 +14,23 @@ from region_broker.http_api.doors import Doors
 from region_broker.http_api.region_metrics import RegionCollector
 from region_broker.http_api.waiting import Waiting, WaitingCollector
 from region_broker.metrics import Metrics
+from region_broker.node.auditing import AuditCollector
 from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.http_doors import DoorCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.ports.network import FailedHandshake
 from region_broker.ports.system.clock import SystemClock
+from region_broker.security.audit.recorder import AuditRecorder
+from region_broker.security.failed_handshakes import FailedHandshakes
 from region_broker.security.tls import TlsCollector, TlsState
 from tests.fixtures.cluster_views import view
 from tests.fixtures.kafka_port import node_file
-from tests.fixtures.node_logs import fixture
+from tests.fixtures.node_logs import ManualClock, fixture
 from tests.fixtures.scrubbing import Twin, scrubber_of
+from tests.simulation.disk import SimulatedDisk
 from tests.tidy.tree import ROOT
+from tests.unit.region_broker.security.audit.chains import opened
 
 FOLDER = ROOT / "docs" / "observability"
 NAME = re.compile(r"\b(?:tidemark|process)_[a-z_0-9]+\b")
@@ -84,11 +90,21 @@ def families() -> list[Metric]:
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
         DoorCollector(node_file(), Doors()),
         TlsCollector(TlsState([]), SystemClock()),
+        failed_handshakes(),
+        AuditCollector(
+            AuditRecorder(opened(SimulatedDisk()), ManualClock(), node="eu/1", bytes_max=1)
+        ),
     ]
     found = [*metrics.registry.collect()]
     for collector in collectors:
         found += collector.collect()
     return found
+
+
+def failed_handshakes() -> FailedHandshakes:
+    failed = FailedHandshakes(SystemClock())
+    failed.on_port("kafka")(FailedHandshake("a client", "gone", "it is gone"))
+    return failed
 
 
 def named(text: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.dispatch import audited_requests
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.api_versions import KEY as API_VERSIONS_KEY
 from region_broker.handlers.dispatch.api_versions import answer_fields, api_rows
@@ -72,6 +73,8 @@ from region_broker.wire.server import Finish as FinishSlot
 logger: Final = logging.getLogger(__name__)
 _PRODUCE_KEY: Final = 0
 _METADATA_KEY: Final = 3
+_RECORDS: Final = frozenset({_PRODUCE_KEY, 1})
+"""APIs that carry records, and change nothing else: there is nothing to say of them to an audit trail."""
 # How often who waits for a leader looks again.
 ASK_AGAIN_S: Final = 0.05
 
@@ -285,6 +288,8 @@ class Dispatcher:
         if denied is not None:
             return _refused(api, ctx, request, denied)
         try:
+            if self._services.audit.is_on and api.key not in _RECORDS:
+                return await audited_requests.handled(api, ctx, request)
             return await api.handle(ctx, request)
         except TimeoutError:
             raise  # which Python counts among the OSErrors

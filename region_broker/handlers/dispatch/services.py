@@ -37,6 +37,7 @@ from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange, Operation, ResourceType
+from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
 from region_broker.security.quotas.throttles import Meter, Throttles
@@ -360,6 +361,8 @@ class Services:
     quorum_leader: Forwarder
     """Carries a request to the node that leads that quorum."""
     metrics: Metrics
+    audit: AuditTrail = NO_AUDIT
+    """Told of changes before, of refusals and logins behind (`refused`, `login`)."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
     topic_rows: TopicRows = field(default_factory=TopicRows)
@@ -480,6 +483,11 @@ class RequestContext(msgspec.Struct):
     def host(self) -> str:
         """Return the address that the request came from, without its port."""
         return self.peer.rpartition(":")[0].strip("[]")
+
+    @property
+    def request_id(self) -> str:
+        """Return by what the request is found in logs, here and at the client: its address and correlation id (INV-WT1)."""
+        return f"{self.peer}#{self.correlation_id}"
 
     @property
     def is_forwarded(self) -> bool:

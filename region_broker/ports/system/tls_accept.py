@@ -35,7 +35,7 @@ class TlsServer:
     """Accepts connections of one port, and lets `make` serve what is inside TLS."""
 
     def __init__(
-        self, contexts: TlsContexts, make: Callable[[], asyncio.Protocol],
+        self, contexts: TlsContexts, make: Callable[[], asyncio.BaseProtocol],
         on_failed: OnFailedHandshake = unheard, bounds: HandshakeLimits = DEFAULT_HANDSHAKES,
     ) -> None:  # fmt: skip
         """Speak by `contexts`; nothing is bound yet."""

@@ -90,6 +90,8 @@ class FailoverDriver:
         self._learned: asyncio.Queue[Hello] = asyncio.Queue()
         self._disputes: asyncio.Queue[HistoryRefuted] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
+        self.on_step: Callable[[Event, State, State], None] = lambda _event, _before, _after: None
+        """Told of each event that is durable, with the states before and after."""
         self.outlook: Final = Outlook(parts, settings)
         self.steps: Final = FailoverSteps(self.outlook, lambda: self.state)
         self.outlook.lives.spawn = self._spawn_if_running
@@ -213,6 +215,7 @@ class FailoverDriver:
             if self._recoveries != recoveries:
                 raise LeadsNoMore  # others may have led, and gone on, in between
             _log.info("%s: %s -> %s", type(event).__name__, self.state.phase, after.phase)
+            self.on_step(event, self.state, after)
             self._state = after
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()

@@ -62,6 +62,8 @@ from region_broker.region.peers.sessions import (
     Reply,
 )
 from region_broker.region.peers.speakers import check_speaker
+from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL
 from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.memory_budget import MemoryBudget, Share
 
@@ -102,6 +104,8 @@ class PeerServer:
         self._session_count = 0
         self.admit: Callable[[Hello], None] = lambda _hello: None
         """Called before each request with the handshake of its session; raises `PeerRefused`."""
+        self.audit: AuditTrail = NO_AUDIT
+        """Told of each peer that is not spoken with; set where there is a trail."""
 
     def register(
         self, message_type: type[AnyMessage], handler: Handler[PeerSession, AnyMessage]
@@ -159,10 +163,18 @@ class PeerServer:
                 code, reason = refused.code, refused.reason
         if code:
             _log.warning("peer %s refused: %s", stream.peer, reason)
+            self.note_refused(stream, code, f"{theirs.region}/{theirs.node_id}")
             return _refused(ours, code, reason), None
         self._session_count += 1
         handshake = msgspec.structs.replace(ours, answers=True)
         return handshake, PeerSession(self._session_count, stream.peer, theirs)
+
+    def note_refused(self, stream: ByteStream, code: str, says_it_is: str = "") -> None:
+        """Let the audit trail know that a peer was not spoken with."""
+        principal = f"Node:{says_it_is}" if says_it_is else ANONYMOUS_PRINCIPAL
+        self.audit.peer_refused(
+            principal, str(stream.peer).rpartition(":")[0], code=code, node=says_it_is
+        )
 
     def node_handshake(self, stream: ByteStream, frame: Frame) -> tuple[NodeHello, NodeSession]:
         """Judge a NodeHello; return the answer and the session. Raises `PeerRefused`, `PeerProtocolError`."""
@@ -255,6 +267,7 @@ class _Connection:
             )
         except PeerProtocolError as error:
             _log.warning("peer %s disconnected: %s", self._stream.peer, error)
+            self._server.note_refused(self._stream, "no-peer")
         except OSError as error:
             _log.info("peer %s went away: %s", self._stream.peer, error)
         finally:
@@ -344,6 +357,7 @@ class _Connection:
 
     def _refuse(self, frame: Frame, refused: PeerRefused) -> bool:
         _log.warning("peer %s refused: %s", self._stream.peer, refused)
+        self._server.note_refused(self._stream, refused.code)
         refusal = Refusal(code=refused.code, reason=refused.reason, replacement=refused.replacement)
         self._stream.write(*encode_frame(FrameKind.REFUSAL, frame.correlation_id, refusal))
         return False

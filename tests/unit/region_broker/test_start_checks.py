@@ -165,6 +165,26 @@ async def test_INV_STC2_a_folder_that_cannot_be_is_found_as_by_a_start(
     assert await start_refuses(config)
 
 
+async def test_INV_STC2_an_audit_trail_that_cannot_be_is_found_as_by_a_start(
+    tmp_path: Path, free: list[int]
+) -> None:
+    kept = str(tmp_path / "kept")
+    first = config_of(tmp_path / "first", free, audit="on", audit_dir=kept)
+    assert await found(first) == []
+    assert not await start_refuses(first)
+    second = {"audit": "on", "region": "us", "ordinal": 1, "node_id": 2}
+    before = names(tmp_path)
+    [problem] = await found(config_of(tmp_path / "second", free, audit_dir=kept, **second))
+    assert "that of node 1 of region eu" in str(problem)
+    assert names(tmp_path) == before
+    assert await start_refuses(config_of(tmp_path / "second", free, audit_dir=kept, **second))
+    (tmp_path / "file").touch()
+    of_a_file = config_of(tmp_path / "third", free, audit_dir=str(tmp_path / "file" / "x"), **second)  # fmt: skip
+    [problem] = await found(of_a_file)
+    assert "Not a directory" in str(problem)
+    assert await start_refuses(of_a_file)
+
+
 async def test_INV_STC2_ports_are_found_as_by_a_start(tmp_path: Path, free: list[int]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free[2]))

@@ -238,6 +238,14 @@ def test_show_tells_what_there_is_and_no_key() -> None:
     assert body not in result.output
 
 
+@pytest.mark.parametrize("name", ["ca.pem", "crl.pem"])
+def test_show_says_what_it_cannot_read(name: str) -> None:
+    run("init")
+    lines = (Path("tidemark-ca") / name).read_text().splitlines()
+    Path("broken.pem").write_text("\n".join([lines[0], "AAAA", lines[-1]]))
+    assert "broken.pem holds" in run("show", "broken.pem", code=1).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -1,8 +1,12 @@
 """A set of files is used only if it is whole and fits together; texts tell nothing of keys."""
 
+import base64
+import random
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -151,3 +155,53 @@ def test_nothing_of_a_key_is_in_any_text(tmp_path: Path) -> None:
     Path(files.key).write_text(Path(files.key).read_text().replace(body[:8], "!!" + body[2:8]))
     text = refusal(files) + repr(read_contents(files))
     assert not any(body[at : at + 12] in text for at in range(len(body) - 12))
+
+
+# --- certificates that make no sense -------------------------------------------------------------
+
+LABELS = {
+    "certificate": "CERTIFICATE",
+    "ca": "CERTIFICATE",
+    "crl": "X509 CRL",
+    "key": "PRIVATE KEY",
+}
+
+
+def changed(pem: bytes, label: str, change: Callable[[bytearray], None]) -> bytes:
+    """Return one PEM block with its bytes changed."""
+    der = bytearray(base64.b64decode(b"".join(pem.splitlines()[1:-1])))
+    change(der)
+    body = base64.encodebytes(bytes(der)).decode()
+    return f"-----BEGIN {label}-----\n{body}-----END {label}-----\n".encode()
+
+
+def test_a_key_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    """INV-TLF1: it is looked at only when somebody asks for it."""
+    files = put(tmp_path / "s", node_certificate())
+
+    def unknown_curve(der: bytearray) -> None:
+        der[der.index(bytes.fromhex("06082a8648ce3d030107")) + 9] = 0x70
+
+    path = Path(files.certificate)
+    path.write_bytes(changed(path.read_bytes(), "CERTIFICATE", unknown_curve))
+    assert "makes no sense" in refusal(files)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_bytes_changed_at_random_are_taken_or_refused_and_nothing_else(tmp_path: Path) -> None:
+    """INV-TLF1: another error would end the node that looks at its files; 8,000 of these found six kinds of them."""
+    files = put(tmp_path / "s", node_certificate(), crl=crl_of(user_certificate()))
+    whole, drawn, refused = read_contents(files), random.Random(7), 0
+    for _ in range(1_000):
+        part = drawn.choice(list(LABELS))
+
+        def change(der: bytearray) -> None:
+            for _ in range(drawn.choice([1, 1, 2, 5])):
+                der[drawn.randrange(len(der))] = drawn.randrange(256)
+
+        pem = changed(getattr(whole, part), LABELS[part], change)
+        try:
+            judged(files, msgspec.structs.replace(whole, **{part: pem}))
+        except TlsRefused:
+            refused += 1
+    assert 200 < refused < 1_000

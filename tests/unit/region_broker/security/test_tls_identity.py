@@ -1,5 +1,6 @@
 """Principals and nodes of certificates. Expected names are Java's and Kafka's, from their documentation, tests and runs."""
 
+import random
 import time
 from typing import Any
 
@@ -278,3 +279,28 @@ def test_a_certificate_that_makes_no_sense_is_nobodys() -> None:
     san, usage = bytes.fromhex("551d11"), bytes.fromhex("551d25")
     assert node_of(der) is not None
     assert node_of(der.replace(usage, san)) is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_certificates_changed_at_random_are_somebodys_or_nobodys_and_nothing_else() -> None:
+    """INV-TID4: OpenSSL has verified what comes here, and yet it may be such as `cryptography` refuses."""
+    ders = [each.public_bytes(Encoding.DER) for each in (node_certificate(), user_certificate())]
+    drawn, rules, nobodys = random.Random(11), PrincipalRules(), 0
+    for _ in range(4_000):
+        der = bytearray(drawn.choice(ders))
+        for _ in range(drawn.choice([1, 1, 2, 5])):
+            der[drawn.randrange(len(der))] = drawn.randrange(256)
+        node_of(bytes(der))
+        try:
+            principal_of(bytes(der), rules)
+        except NoPrincipal:
+            nobodys += 1
+    assert 100 < nobodys < 4_000
+
+
+def test_a_part_of_a_subject_that_is_no_text_is_nobodys() -> None:
+    """INV-TID4: a BIT STRING where a name should be; found by the test above."""
+    der = certificate(common_name("abc"))
+    name = der.rindex(bytes.fromhex("0c03") + b"abc")
+    with pytest.raises(NoPrincipal, match="cannot be read"):
+        principal_of(der[:name] + bytes.fromhex("0303006263") + der[name + 5 :], PrincipalRules())

@@ -36,6 +36,7 @@ from region_broker.region.peers.server import (
     PeerSettings,
 )
 from region_broker.region.peers.sessions import PeerSession, Reply
+from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.linked_regions import CLUSTER_ID, PlayedIdentity
 from tests.fixtures.waiting import until
 
@@ -177,12 +178,29 @@ async def test_INV_LV1_a_session_with_its_handshake_before_is_answered_no_more_o
 
 async def test_other_clusters_are_refused_and_learn_nothing() -> None:
     primary, stranger = PlayedIdentity("primary"), PlayedIdentity("x", cluster_id="other")
-    async with served(primary) as (_, address):
+    async with served(primary) as (server, address):
+        server.audit = trail = ToldTrail()
         with pytest.raises(PeerRefused, match="check its peer addresses") as refused:
             async with opened(AsyncioNetwork(), address, stranger):
                 pass
     assert refused.value.code == "other-cluster"
     assert primary.heard == []
+    [told] = trail.told
+    assert (told.kind, told.outcome, told.reason) == ("peer-refusal", "refused", "other-cluster")
+    assert (told.actor.host, told.resource) == ("127.0.0.1", f"x/{stranger.hello().node_id}")
+    assert told.actor.principal == f"Node:x/{stranger.hello().node_id}"
+
+
+async def test_bytes_of_no_peer_are_a_refusal_of_nobody() -> None:
+    async with served(PlayedIdentity("primary")) as (server, address):
+        server.audit = trail = ToldTrail()
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.read() == b""
+        writer.close()
+        await until(lambda: trail.told != [], "it is told")
+    assert trail.short() == [("User:ANONYMOUS", "handshake", "", "refused")]
+    assert trail.told[0].reason == "no-peer"
 
 
 @dataclass

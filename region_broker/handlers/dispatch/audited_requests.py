@@ -1,0 +1,116 @@
+"""Requests that destroy something without changing the metadata: they are in the audit trail before they are carried out.
+
+INV-DAR1  records deleted, groups and offsets deleted, and markers written by an administrator are recorded before; what changes the
+          metadata is recorded there (`controller.audited_commands`)
+Nothing here is for requests that only read or write records.
+Not here: the handlers.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from region_broker.handlers.dispatch.answered_errors import error_names
+from region_broker.handlers.dispatch.registry import Api, Fields, Written
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.audit.events import Actor, AuditEvent, Detail, Kind, Outcome, acting_as
+from region_broker.security.audit.trail import told_unless_said
+
+Told = tuple[str, str, Mapping[str, Detail]]
+"""Type and name of what it is done to, and how."""
+_NAMED_MAX: Final = 5
+_ANSWERED = Fields | bytes | Written | None
+
+
+def _delete_records(request: Any) -> Told:
+    rows = [
+        f"{topic.name}-{item.partition_index} below {item.offset}"
+        for topic in request.topics
+        for item in topic.partitions
+    ]
+    return "TOPIC", _named([str(topic.name) for topic in request.topics]), {"below": rows}
+
+
+def _delete_groups(request: Any) -> Told:
+    groups = [str(group) for group in request.groups_names]
+    return "GROUP", _named(groups), {"groups": groups}
+
+
+def _delete_offsets(request: Any) -> Told:
+    rows = [
+        f"{topic.name}-{item.partition_index}"
+        for topic in request.topics
+        for item in topic.partitions
+    ]
+    return "GROUP", str(request.group_id), {"offsets": rows}
+
+
+def _write_markers(request: Any) -> Told:
+    rows = [
+        f"{'commit' if marker.transaction_result else 'abort'} producer={marker.producer_id} on {topic.name}"
+        for marker in request.markers
+        for topic in marker.topics
+    ]
+    return "CLUSTER", "markers", {"markers": rows}
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A request; `Acting`. Who asks is made out only where something is recorded."""
+
+    ctx: RequestContext
+
+    def actor(self) -> Actor:
+        """See `Acting`."""
+        return actor_of(self.ctx)
+
+
+def actor_of(ctx: RequestContext) -> Actor:
+    """Return who asks, from the client's own address, by the id that its request has in logs."""
+    identity = ctx.identity
+    host = identity.host or ctx.peer.rpartition(":")[0]
+    return Actor(identity.principal, host, identity.mechanism, identity.token_id, ctx.request_id)
+
+
+_OF_API: Final[Mapping[int, Callable[[Any], Told]]] = {
+    21: _delete_records,
+    27: _write_markers,
+    42: _delete_groups,
+    47: _delete_offsets,
+}
+
+
+def _named(names: list[str]) -> str:
+    shown = ",".join(names[:_NAMED_MAX])
+    return shown if len(names) <= _NAMED_MAX else f"{shown},...(+{len(names) - _NAMED_MAX})"
+
+
+async def handled(api: Api, ctx: RequestContext, request: Any) -> _ANSWERED:
+    """Carry a request out for whoever asked; one that destroys is recorded before. Raises as the handler, and `AuditUnwritable`."""
+    with acting_as(_Asked(ctx)):
+        told = _OF_API.get(api.key)
+        if told is None:
+            return await api.handle(ctx, request)
+        resource_type, resource, details = told(request)
+        recorded = await ctx.services.audit.intended(
+            AuditEvent(
+                kind=Kind.CHANGE,
+                operation=api.name,
+                outcome=Outcome.INTENDED,
+                actor=actor_of(ctx),
+                resource_type=resource_type,
+                resource=resource,
+                details=details,
+            )
+        )
+        with told_unless_said(recorded):
+            answer = await api.handle(ctx, request)
+            errors = sorted({*_errors(answer)})
+            recorded.ended(Outcome.REFUSED if errors else Outcome.DONE, ",".join(errors))
+            return answer
+
+
+def _errors(answer: _ANSWERED) -> list[str]:
+    if isinstance(answer, Written):
+        return [*answer.errors]
+    return [] if answer is None or isinstance(answer, bytes) else [*error_names(answer)]

@@ -1,0 +1,375 @@
+"""The trail of a node: gathers what it is told, and writes it in groups, off the loop.
+
+INV-ARC1  while a group is written the next one gathers; who waits for an intent goes on when its group is durable, or is refused
+INV-ARC2  what nobody waits for is bounded: `FLOOD_KINDS_MAX` different refusals and logins a second, `QUEUE_MAX` events in all, and
+          neither refusals nor logins once the files have `bytes_max`; what is beyond is counted by kind, and the count is the next record
+          that is written
+INV-ARC3  outcomes of what was intended have a place of their own: there are no more of them than intents that were written
+What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted.
+Not here: the bytes and the disk (`chain_files`).
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from idempotency.ports import Clock
+from region_broker.ports.offload import Offload
+from region_broker.security.audit.chain import Head
+from region_broker.security.audit.chain_files import ChainFiles, trail_fields
+from region_broker.security.audit.events import (
+    DETAIL_CHARS_MAX,
+    Actor,
+    AuditEvent,
+    Detail,
+    Kind,
+    Outcome,
+    clipped,
+)
+from region_broker.security.audit.trail import AuditTrail, AuditUnwritable
+
+_log: Final = logging.getLogger("tidemark.audit")
+
+QUEUE_MAX: Final = 5_000
+FLOOD_KINDS_MAX: Final = 200
+FLOOD_MS: Final = 1_000
+GROUP_MAX: Final = 200
+RETRY_MS: Final = 1_000
+FULL_TOLD_MS: Final = 60_000
+_FLOODING: Final = frozenset({Kind.REFUSAL, Kind.LOGIN, Kind.PEER_REFUSAL})
+_STOPPING: Final = (
+    "the node is stopping, and its audit trail takes nothing more: send it again when it is back"
+)
+
+
+class _Waiting(msgspec.Struct):
+    """An intent that somebody waits for."""
+
+    fields: Mapping[str, Any]
+    done: asyncio.Future[int]
+
+
+class _Gathered(msgspec.Struct):
+    """Equal refusals or logins of one second; `at_ms`: the first of them."""
+
+    event: AuditEvent
+    at_ms: int
+    count: int
+
+
+class AuditRecorder(AuditTrail):
+    """An `AuditTrail` over the files of a chain; `run` meanwhile, `close` after."""
+
+    is_on = True
+
+    def __init__(
+        self, files: ChainFiles, clock: Clock, *, node: str, bytes_max: int,
+        offload: Offload = asyncio.to_thread,
+    ) -> None:  # fmt: skip
+        """Write behind `files`, which are open; `node`: as what the node acts by itself."""
+        self._files = files
+        self._clock = clock
+        self._node = node
+        self._bytes_max = bytes_max
+        self._offload = offload
+        self._intents: deque[_Waiting] = deque()
+        self._outcomes: deque[Mapping[str, Any]] = deque()
+        self._queue: deque[Mapping[str, Any]] = deque()
+        self._flood: dict[tuple[object, ...], _Gathered] = {}
+        self._flood_since_ms = 0
+        self._news = asyncio.Event()
+        self._lost: Counter[str] = Counter()
+        self._ended = ""
+        self._full_told_ms: int | None = None
+        self.recorded: Counter[str] = Counter()
+        """How many records were written, by kind."""
+        self.lost: Counter[str] = Counter()
+        """How many events were only counted, by kind."""
+        self.carried_seq = 0
+        """The last record that the topic has; 0 while that is not known, or there is no topic."""
+        self.unwritable = ""
+        """Why the last group was not written, empty where it was."""
+        _log.info("the audit trail goes on behind %s", files.head)
+
+    @property
+    def head(self) -> Head:
+        """Return the last record that is durable: to be kept elsewhere."""
+        return self._files.head
+
+    @property
+    def total_bytes(self) -> int:
+        """Return what the files of the trail have."""
+        return self._files.total_bytes
+
+    def problem(self) -> str | None:
+        """See `AuditTrail`."""
+        return self.unwritable or None
+
+    # -- what the node tells ---------------------------------------------------------------------
+
+    def record(self, event: AuditEvent) -> None:
+        """See `AuditTrail`."""
+        if event.kind in _FLOODING:
+            self._gather(event)
+        elif event.answers:
+            self._outcomes.append(self._fields(event))  # INV-ARC3
+        elif len(self._queue) < QUEUE_MAX:
+            self._queue.append(self._fields(event))
+        else:
+            self._count_lost(event.kind, 1)
+        self._news.set()
+
+    async def intent(self, event: AuditEvent) -> int:
+        """See `AuditTrail`."""
+        assert event.outcome is Outcome.INTENDED
+        if self._ended:
+            raise AuditUnwritable(self._ended)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._intents.append(_Waiting(self._fields(event), done))
+        self._news.set()
+        return await done
+
+    def _gather(self, event: AuditEvent) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if not self._flood:
+            self._flood_since_ms = now_ms
+        key = (
+            event.kind, event.operation, event.outcome, event.actor, event.resource_type,
+            clipped(event.resource), event.reason,
+        )  # fmt: skip
+        found = self._flood.get(key)
+        if found is not None:
+            found.count += event.count
+        elif len(self._flood) < FLOOD_KINDS_MAX:
+            self._flood[key] = _Gathered(event, self._clock.wall_ms(), event.count)
+        else:
+            self._count_lost(event.kind, event.count)
+
+    def _count_lost(self, kind: Kind, count: int) -> None:
+        self._lost[kind.value] += count
+        self.lost[kind.value] += count
+
+    def _fields(self, event: AuditEvent, at_ms: int | None = None) -> dict[str, Any]:
+        """Return an event as the fields of a record; what is empty is left out."""
+        actor = event.actor if event.actor.principal else _by_itself(event.actor, self._node)
+        found: dict[str, Any] = {
+            "at_ms": self._clock.wall_ms() if at_ms is None else at_ms,
+            "node": self._node,
+            "kind": event.kind.value,
+            "operation": clipped(event.operation),
+            "outcome": event.outcome.value,
+            "principal": clipped(actor.principal),
+            "host": clipped(actor.host),
+            "mechanism": clipped(actor.mechanism),
+            "token_id": clipped(actor.token_id),
+            "request_id": clipped(actor.request_id),
+            "resource_type": event.resource_type,
+            "resource": clipped(event.resource),
+            "reason": clipped(event.reason),
+            "answers": event.answers,
+            "count": event.count,
+            "details": {} if event.answers else _bounded(event.details),
+        }
+        return {
+            key: value
+            for key, value in found.items()
+            if value not in ("", 0, {}) and (key, value) != ("count", 1)
+        }
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what comes until cancelled; who waits for an intent then is refused."""
+        try:
+            while True:
+                await self._until_due()
+                if not await self._write_group():
+                    await self._clock.sleep_ms(RETRY_MS)
+        finally:
+            self._ended = _STOPPING
+            self._refuse_intents([*self._intents], _STOPPING)
+            self._intents.clear()
+
+    async def _until_due(self) -> None:
+        """Return once there is something to write."""
+        while not (self._intents or self._outcomes or self._queue):
+            self._news.clear()
+            if not self._flood:
+                await self._news.wait()
+                continue
+            left_ms = self._flood_since_ms + FLOOD_MS - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                self._end_flood()
+                continue
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+        if self._flood and self._clock.monotonic_ms() - self._flood_since_ms >= FLOOD_MS:
+            self._end_flood()
+
+    def _end_flood(self) -> None:
+        """Let what gathered in a second be records."""
+        flood, self._flood = self._flood, {}
+        is_full = self._files.total_bytes >= self._bytes_max
+        if is_full:
+            self._tell_full()
+        for each in flood.values():
+            if is_full or len(self._queue) >= QUEUE_MAX:
+                self._count_lost(each.event.kind, each.count)
+            else:
+                counted = msgspec.structs.replace(each.event, count=each.count)
+                self._queue.append(self._fields(counted, each.at_ms))
+
+    def _tell_full(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if self._full_told_ms is None or now_ms - self._full_told_ms >= FULL_TOLD_MS:
+            self._full_told_ms = now_ms
+            _log.error(
+                "the audit trail has %d bytes, audit_bytes_max is %d: refusals and logins are only counted until its oldest files are moved"
+                " away and the node is started again, or audit_bytes_max is raised",
+                self._files.total_bytes,
+                self._bytes_max,
+            )
+
+    async def _write_group(self) -> bool:
+        """Write what has gathered, as one group; return whether it was."""
+        waiting = [self._intents.popleft() for _ in range(min(GROUP_MAX, len(self._intents)))]
+        rest, put_back = self._take_rest()
+        lost, self._lost = self._lost, Counter()
+        records = [each.fields for each in waiting] + rest
+        wall_ms = self._clock.wall_ms()
+        if lost:
+            records.append(trail_fields(wall_ms, self._node, "lost", dict(lost)))
+        written: list[int] = []
+        before = self._files.head.seq
+        try:
+            await _carried(
+                self._offload(lambda: written.extend(self._files.write(records, wall_ms)))
+            )
+        except OSError as error:
+            self._not_written(waiting, error)
+            self._lost += lost
+            put_back()
+            return False
+        except asyncio.CancelledError:
+            self._settle(waiting, written)
+            if not written:
+                put_back()
+            raise
+        self._settle(waiting, written)
+        self._note_written(records, before)
+        return True
+
+    def _take_rest(self) -> tuple[list[Mapping[str, Any]], Callable[[], None]]:
+        """Return what nobody waits for, and what puts it back."""
+        outcomes = [self._outcomes.popleft() for _ in range(min(GROUP_MAX, len(self._outcomes)))]
+        queued = [self._queue.popleft() for _ in range(min(GROUP_MAX, len(self._queue)))]
+
+        def put_back() -> None:
+            self._outcomes.extendleft(reversed(outcomes))
+            self._queue.extendleft(reversed(queued))
+
+        return outcomes + queued, put_back
+
+    def _settle(self, waiting: list[_Waiting], written: list[int]) -> None:
+        if not written:
+            self._refuse_intents(waiting, _STOPPING)
+            return
+        for each, seq in zip(waiting, written, strict=False):
+            if not each.done.done():
+                each.done.set_result(seq)
+
+    def _note_written(self, records: list[Mapping[str, Any]], before: int) -> None:
+        for each in records:
+            self.recorded[each["kind"]] += 1
+        if self._files.head.seq - before > len(records):
+            _log.info("the audit trail goes on in a new file, behind %s", self._files.head)
+        if self.unwritable:
+            _log.info("the audit trail is written again")
+            self.unwritable = ""
+
+    def _not_written(self, waiting: list[_Waiting], error: OSError) -> None:
+        why = self._files.failed or (
+            f"the audit trail cannot be written: {error.strerror or error}. What cannot be recorded is not done: make room, or mend the"
+            " disk of audit_dir"
+        )
+        if why != self.unwritable:
+            _log.error("%s", why)
+        self.unwritable = why
+        self._refuse_intents(waiting, why)
+
+    def _refuse_intents(self, waiting: list[_Waiting], why: str) -> None:
+        for each in waiting:
+            if not each.done.done():
+                each.done.set_exception(AuditUnwritable(why))
+
+    def close(self) -> None:
+        """Write what is left, and close; nothing runs on it any more."""
+        self._end_flood()
+        while self._outcomes or self._queue:
+            rest, put_back = self._take_rest()
+            try:
+                self._files.write(rest, self._clock.wall_ms())
+            except OSError as error:
+                put_back()
+                _log.error(
+                    "%d audit records are lost as the node stops: %s",
+                    len(self._outcomes) + len(self._queue),
+                    error,
+                )
+                break
+        self._files.close()
+        _log.info("the audit trail ends with %s", self._files.head)
+
+
+def _by_itself(actor: Actor, node: str) -> Actor:
+    return msgspec.structs.replace(actor, principal=f"Node:{node}")
+
+
+def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
+    """Return details that fit into a line (INV-AUD1); what does not is counted, never dropped silently."""
+    kept: dict[str, Detail] = {}
+    left_chars, left_out = DETAIL_CHARS_MAX, 0
+    for key, value in details.items():
+        if isinstance(value, list):
+            fitting: list[str] = []
+            for each in map(clipped, value):
+                left_chars -= len(each)
+                if left_chars >= 0:
+                    fitting.append(each)
+            left_out += len(value) - len(fitting)
+            kept[clipped(key)] = fitting
+            continue
+        shown = clipped(value) if isinstance(value, str) else value
+        left_chars -= len(key) + len(str(shown))
+        if left_chars >= 0:
+            kept[clipped(key)] = shown
+        else:
+            left_out += 1
+    if left_out:
+        kept["left_out"] = left_out
+    return kept
+
+
+async def _carried(work: Awaitable[None]) -> None:
+    """Wait for work that a thread does, to its end; if this is cancelled, then behind it."""
+    task = asyncio.get_running_loop().create_task(_of(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+async def _of(work: Awaitable[None]) -> None:
+    await work

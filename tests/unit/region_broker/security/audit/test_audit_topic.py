@@ -1,0 +1,152 @@
+"""The trail in its topic: the lines as they are, no further than what is durable, again behind a crash (INV-NAT1, INV-NAT2, INV-NAT3)."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from idempotency.record_batch import iter_headers
+from region_broker.node.audit_topic import POSITION_FILE, AuditTopic
+from region_broker.records.batches import iter_records
+from region_broker.security.audit.events import AuditEvent, Kind, Outcome
+from region_broker.security.audit.recorder import AuditRecorder
+from tests.fixtures.node_logs import Fixture, at_once, fixture
+from tests.simulation.disk import SimulatedDisk
+from tests.unit.region_broker.security.audit.chains import (
+    FOLDER,
+    MIB,
+    is_sound_by_hand,
+    lines_on,
+    opened,
+)
+
+SMALL = 600
+
+
+class Carried:
+    """A trail, the partition that its topic is, and who carries; `acts`: whether this node may write there."""
+
+    def __init__(self, disk: SimulatedDisk, node: Fixture, *, file_bytes_max: int = SMALL) -> None:
+        self.disk = disk
+        self.node = node
+        self.files = opened(disk, file_bytes_max=file_bytes_max)
+        self.recorder = AuditRecorder(
+            self.files, self.node.clock, node="eu/1", bytes_max=1 << 20, offload=at_once
+        )
+        self.acts = True
+        self.topics: dict[str, Any] = {"tidemark.audit": None}
+        self.topic = AuditTopic(
+            self.recorder, self._services(), disk, FOLDER, "tidemark.audit"  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _services(self) -> SimpleNamespace:
+        region = SimpleNamespace(acting=True)
+        partitions = SimpleNamespace(get=lambda _name, _index: self.node.partition, room=SimpleNamespace(refusal=None))  # fmt: skip
+        return SimpleNamespace(
+            clock=self.node.clock, region=region, leads=True, apart=None, partitions=partitions,
+            metadata=SimpleNamespace(image=SimpleNamespace(topics=self.topics), create_topic=self._create),
+            is_served_here=lambda _partition: self.acts,
+        )  # fmt: skip
+
+    async def _create(self, name: str, count: int, _configs: Any) -> None:
+        assert count == 1
+        self.topics[name] = None
+
+    def write(self, *names: str) -> None:
+        for name in names:
+            self.recorder.record(AuditEvent(kind=Kind.CHANGE, operation=name, outcome=Outcome.DONE))
+            records, _ = self.recorder._take_rest()
+            self.files.write(records, 1)
+
+    async def step(self) -> bool:
+        """Carry once; the log is synced meanwhile."""
+        carrying = asyncio.get_running_loop().create_task(self.topic._carried_some())
+        while not carrying.done():
+            self.node.sync()
+            await asyncio.sleep(0)
+        return carrying.result()
+
+    async def all(self) -> None:
+        for _ in range(20):
+            if not await self.step():
+                return
+        raise AssertionError("it ends")
+
+    def lines(self) -> list[bytes]:
+        partition = self.node.partition
+        if partition.high_watermark == 0:
+            return []
+        data = partition.reader.read_raw(0, 1 << 20)
+        return [
+            (record.value or b"") + b"\n"
+            for position, header in iter_headers(data)
+            for record in iter_records(data[position : position + header.size_bytes])
+        ]
+
+
+async def test_lines_are_carried_as_they_are_across_files() -> None:
+    """INV-NAT1: whoever reads the topic verifies the chain."""
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write(*(f"op{number}" for number in range(9)))
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)
+    assert is_sound_by_hand(carried.lines())
+    assert carried.recorder.carried_seq == carried.files.head.seq
+    carried.write("one more")
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)
+
+
+async def test_what_is_not_durable_is_not_carried() -> None:
+    carried = Carried(SimulatedDisk(), fixture(), file_bytes_max=MIB)
+    carried.write("durable", "written only")
+    carried.files.head = carried.files.head._replace(seq=2)
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)[:2]
+
+
+async def test_a_node_that_may_not_write_waits_and_brings_it_later() -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.acts = False
+    carried.write("waits")
+    await carried.all()
+    assert carried.lines() == []
+    carried.acts = True
+    del carried.topics["tidemark.audit"]
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)
+    assert "tidemark.audit" in carried.topics, "it was made"
+
+
+async def test_behind_a_crash_nothing_is_missing_and_some_may_be_there_twice() -> None:
+    """INV-NAT2."""
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("first")
+    await carried.all()
+    carried.write("second")
+    before = carried.disk.read_file(FOLDER / POSITION_FILE)
+    await carried.all()
+    carried.disk.write_file_atomic(FOLDER / POSITION_FILE, before)  # killed before it was noted
+    again = Carried(carried.disk, carried.node)
+    again.topic.position = again.topic._read_position()
+    again.write("third")
+    await again.all()
+    assert again.lines() != lines_on(again.disk)
+    assert list(dict.fromkeys(again.lines())) == lines_on(again.disk)
+
+
+async def test_files_that_were_moved_away_are_passed() -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write(*(f"op{number}" for number in range(9)))
+    carried.disk.remove(FOLDER / "audit-00000001.jsonl")
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)
+
+
+async def test_a_record_that_was_changed_is_not_carried() -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("op0", "op1", "op2")
+    path = FOLDER / "audit-00000001.jsonl"
+    carried.disk.damage(path, carried.disk.read_file(path).index(b"op0"))
+    await carried.all()
+    assert carried.lines() == []
+    assert "it was changed" in carried.topic._said

@@ -1,0 +1,200 @@
+"""Files of the chain: rotation, every crash, full and broken disks (INV-ACF1..4)."""
+
+import errno
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_broker.ports.disk import Buffer, DiskFile
+from region_broker.security.audit.chain_files import AuditRefused, Owner
+from tests.simulation.disk import Crashed, SimulatedDisk
+from tests.unit.region_broker.security.audit.chains import (
+    FOLDER,
+    files_on,
+    is_sound_by_hand,
+    lines_on,
+    opened,
+    operations,
+    record,
+    verified_on,
+)
+
+SMALL = 600
+"""A file of two or three records."""
+
+
+def test_the_chain_goes_on_across_files_and_starts() -> None:
+    """INV-ACF3, INV-ACF4."""
+    disk = SimulatedDisk()
+    for start in range(3):
+        chain = opened(disk, file_bytes_max=SMALL)
+        for number in range(6):
+            chain.write([record(f"op{start}.{number}")], 5)
+        chain.close()
+    files = files_on(disk)
+    assert len(files) > 3
+    assert all(operations(data.splitlines())[0] in {"chain-begun", "file-begun"} for data in files.values())  # fmt: skip
+    assert is_sound_by_hand(lines_on(disk))
+    assert verified_on(disk).is_sound
+    assert opened(disk).total_bytes == sum(map(len, files.values()))
+
+
+def test_a_file_that_is_gone_is_found() -> None:
+    disk = SimulatedDisk()
+    chain = opened(disk, file_bytes_max=SMALL)
+    for number in range(12):
+        chain.write([record(f"op{number}")], 5)
+    names = list(files_on(disk))
+    disk.remove(FOLDER / names[1])
+    assert any("are missing" in str(each) for each in verified_on(disk).findings)
+
+
+def test_another_node_does_not_write_into_it() -> None:
+    disk = SimulatedDisk()
+    opened(disk).close()
+    with pytest.raises(AuditRefused, match=r"that of node 1 of region eu.*audit_dir of its own"):
+        opened(disk, Owner("world", "eu", 2, "cd" * 16))
+
+
+def test_a_new_data_folder_of_the_same_node_is_told() -> None:
+    disk = SimulatedDisk()
+    opened(disk).close()
+    opened(disk, Owner("world", "eu", 1, "cd" * 16)).close()
+    report = verified_on(disk)
+    assert report.is_sound
+    assert report.notes == ["from record 2 on the node has another data folder"]
+
+
+@pytest.mark.parametrize("size", [1, 40, 200])
+def test_a_line_that_a_crash_cut_is_kept_aside_and_noted(size: int) -> None:
+    """INV-ACF2."""
+    disk = SimulatedDisk()
+    chain = opened(disk)
+    chain.write([record("whole"), record("torn")], 5)
+    path = FOLDER / "audit-00000001.jsonl"
+    whole, torn = disk.read_file(path)[: len(b"".join(lines_on(disk)[:2]))], lines_on(disk)[2]
+    file = disk.open(path)
+    file.truncate(len(whole) + size)
+    file.fdatasync()
+    chain = opened(disk)
+    chain.write([record("next")], 5)
+    assert operations(lines_on(disk)) == ["chain-begun", "whole", "torn", "next"]
+    assert is_sound_by_hand(lines_on(disk))
+    report = verified_on(disk)
+    assert report.is_sound
+    assert any(f"left {size} bytes of a record" in note for note in report.notes)
+    [aside] = [name for name in disk.list_dir(FOLDER) if name.startswith("torn-")]
+    assert disk.read_file(FOLDER / aside) == torn[:size]
+
+
+def test_a_change_by_hand_is_not_healed_by_a_start() -> None:
+    disk = SimulatedDisk()
+    chain = opened(disk)
+    chain.write([record(f"op{number}") for number in range(5)], 5)
+    path = FOLDER / "audit-00000001.jsonl"
+    disk.damage(path, disk.read_file(path).index(b"op2"))
+    assert not verified_on(disk).is_sound
+    opened(disk).write([record("next")], 5)
+    assert "so does a change by hand" in str(verified_on(disk).findings[0])
+
+
+def test_each_crash_leaves_a_chain_that_holds_what_was_durable() -> None:
+    """INV-ACF1: at every operation of the disk, killed or without power."""
+    for seed in range(120):
+        rng = random.Random(seed)
+        disk = SimulatedDisk()
+        written: list[str] = []
+        disk.crash_after(seed // 2)
+        try:
+            chain = opened(disk, file_bytes_max=SMALL)
+            for number in range(8):
+                chain.write([record(f"op{number}", reason="x" * rng.randrange(400))], 5)
+                written.append(f"op{number}")
+        except Crashed:
+            pass
+        disk.process_killed() if seed % 2 else disk.power_loss(rng)
+        chain = opened(disk, file_bytes_max=SMALL)
+        chain.write([record("after")], 5)
+        found = [name for name in operations(lines_on(disk)) if name.startswith("op")]
+        assert found[: len(written)] == written, seed
+        assert len(found) <= len(written) + 1, seed
+        assert is_sound_by_hand(lines_on(disk)), seed
+        assert all("power loss" in str(each) for each in verified_on(disk).findings), seed
+
+
+def test_a_full_disk_refuses_and_takes_it_again_when_there_is_room() -> None:
+    disk = SimulatedDisk()
+    chain = opened(disk)
+    chain.write([record("before")], 5)
+    disk.room_bytes = 100
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space") as caught:
+            chain.write([record("refused")], 5)
+        assert caught.value.errno == errno.ENOSPC
+    disk.room_bytes = None
+    assert chain.write([record("after")], 5) == [3]
+    assert operations(lines_on(disk)) == ["chain-begun", "before", "after"]
+    assert verified_on(disk).is_sound
+
+
+class HalfWritten:
+    """A file whose writes end half way: no more fits."""
+
+    def __init__(self, file: DiskFile) -> None:
+        """Write into `file`."""
+        self._file = file
+
+    def pwrite(self, position: int, *buffers: Buffer) -> int:
+        """See `DiskFile`."""
+        self._file.pwrite(position, b"".join(buffers)[:30])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_what_fitted_of_a_refused_record_is_cut_off() -> None:
+    """INV-ACF1: a crash right behind it leaves nothing of it."""
+    disk = SimulatedDisk()
+    chain = opened(disk)
+    chain.write([record("before")], 5)
+    assert chain._file is not None
+    whole, chain._file = chain._file, HalfWritten(chain._file)
+    with pytest.raises(OSError, match="No space"):
+        chain.write([record("refused")], 5)
+    assert all(line.endswith(b"\n") for line in lines_on(disk))
+    chain._file = whole
+    chain.write([record("after")], 5)
+    assert verified_on(disk).is_sound
+
+
+def test_a_full_disk_at_the_border_of_files() -> None:
+    disk = SimulatedDisk()
+    chain = opened(disk, file_bytes_max=1)
+    disk.room_bytes = 10
+    with pytest.raises(OSError, match="No space"):
+        chain.write([record("refused")], 5)
+    assert list(files_on(disk)) == ["audit-00000001.jsonl"]
+    disk.room_bytes = None
+    chain.write([record("after")], 5)
+    assert operations(lines_on(disk)) == ["chain-begun", "file-begun", "after"]
+    assert verified_on(disk).is_sound
+
+
+def test_a_sync_that_failed_is_not_tried_again() -> None:
+    """INV-ACF1, INV-DK3."""
+    disk = SimulatedDisk()
+    chain = opened(disk)
+
+    def broken(operation: str, _path: Path) -> None:
+        if operation == "fdatasync":
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk.fault = broken
+    with pytest.raises(OSError, match="Input/output"):
+        chain.write([record("unknown")], 5)
+    disk.fault = None
+    with pytest.raises(OSError, match="restart the node"):
+        chain.write([record("refused")], 5)

@@ -1,0 +1,243 @@
+"""The recorder: intents before, the rest behind, floods as counts, nothing lost uncounted (INV-ARC1..3, INV-ATR1, INV-ATR2)."""
+
+import asyncio
+import errno
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from region_broker.security.audit import recorder as recorder_module
+from region_broker.security.audit.events import Actor, AuditEvent, Kind, Outcome
+from region_broker.security.audit.recorder import FLOOD_KINDS_MAX, FLOOD_MS, AuditRecorder
+from region_broker.security.audit.trail import AuditUnwritable, told_unless_said
+from region_broker.security.identity import Identity
+from tests.fixtures.node_logs import ManualClock, at_once
+from tests.simulation.disk import SimulatedDisk
+from tests.unit.region_broker.security.audit.chains import (
+    MIB,
+    lines_on,
+    opened,
+    operations,
+    verified_on,
+)
+
+ALICE = Identity("User:alice", "10.0.0.1", "SCRAM-SHA-256")
+TURNS = 60
+
+
+class Trail:
+    """A recorder on a simulated disk, on a clock that is moved by hand."""
+
+    def __init__(self, *, bytes_max: int = MIB) -> None:
+        self.disk = SimulatedDisk()
+        self.clock = ManualClock()
+        self.recorder = AuditRecorder(
+            opened(self.disk), self.clock, node="eu/1", bytes_max=bytes_max, offload=at_once
+        )
+
+    async def turns(self) -> None:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+
+    async def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass, also for whoever waits by the loop's time for news."""
+        self.clock.pass_ms(duration_ms)
+        self.recorder._news.set()
+        await self.turns()
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in lines_on(self.disk)][1:]
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[Trail]:
+    trail = Trail(**settings)
+    task = asyncio.get_running_loop().create_task(trail.recorder.run())
+    try:
+        await trail.turns()
+        yield trail
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        trail.recorder.close()
+        assert verified_on(trail.disk).is_sound
+
+
+def change(operation: str = "CreateTopic", outcome: Outcome = Outcome.INTENDED) -> AuditEvent:
+    return AuditEvent(
+        kind=Kind.CHANGE, operation=operation, outcome=outcome, actor=Actor.of(ALICE, "1#7"),
+        resource_type="TOPIC", resource="orders", details={"partitions": 3},
+    )  # fmt: skip
+
+
+async def test_an_intent_is_durable_before_who_waits_goes_on() -> None:
+    """INV-ATR1."""
+    async with running() as trail:
+        recorded = await trail.recorder.intended(change())
+        trail.disk.process_killed()  # whatever is not synced may be lost from here on
+        [intent] = trail.records()
+        assert intent["outcome"] == "intended"
+        assert {key: intent[key] for key in ("principal", "host", "mechanism", "request_id", "node", "resource", "details")} == {
+            "principal": "User:alice", "host": "10.0.0.1", "mechanism": "SCRAM-SHA-256", "request_id": "1#7", "node": "eu/1",
+            "resource": "orders", "details": {"partitions": 3},
+        }  # fmt: skip
+        assert recorded.is_told is False
+
+
+async def test_the_outcome_answers_its_intent_once() -> None:
+    """INV-ARC3: also where the queue of what nobody waits for is full."""
+    async with running() as trail:
+        recorded = await trail.recorder.intended(change())
+        for _ in range(recorder_module.QUEUE_MAX + 10):
+            trail.recorder.record(change("step", Outcome.DONE))
+        recorded.ended(Outcome.DONE)
+        recorded.ended(Outcome.FAILED)
+        await trail.turns()
+        assert trail.recorder.lost["change"] == 10
+        intent, outcome = [row for row in trail.records() if row["operation"] == "CreateTopic"]
+        assert (outcome["outcome"], outcome["answers"]) == ("done", intent["seq"])
+
+
+async def test_what_ends_without_a_word_is_unknown() -> None:
+    async with running() as trail:
+        recorded = await trail.recorder.intended(change())
+        with pytest.raises(ZeroDivisionError), told_unless_said(recorded):
+            raise ZeroDivisionError
+        await trail.turns()
+        assert trail.records()[-1]["outcome"] == "unknown"
+
+
+async def test_intents_of_one_turn_are_one_sync() -> None:
+    """INV-ARC1."""
+    async with running() as trail:
+        syncs = []
+        trail.disk.fault = lambda operation, _: syncs.append(operation) if operation == "fdatasync" else None  # fmt: skip
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(50):
+                tasks.create_task(_intend(trail.recorder, change(f"op{number}")))
+        assert len(syncs) == 1
+        assert sorted(operations(lines_on(trail.disk)[1:])) == sorted(f"op{n}" for n in range(50))
+
+
+async def _intend(recorder: AuditRecorder, event: AuditEvent) -> None:
+    await recorder.intent(event)
+
+
+async def test_a_full_disk_refuses_intents_with_the_reason_and_goes_on_later() -> None:
+    """INV-ATR1; what nobody waits for is kept meanwhile."""
+    async with running() as trail:
+        trail.disk.room_bytes = 0
+        with pytest.raises(
+            AuditUnwritable, match=r"No space left.*What cannot be recorded is not done"
+        ):
+            await trail.recorder.intent(change())
+        assert "No space" in (trail.recorder.problem() or "")
+        trail.recorder.record(change("ElectLeader", Outcome.DONE))
+        trail.disk.room_bytes = None
+        await trail.pass_ms(recorder_module.RETRY_MS)
+        await trail.recorder.intent(change("later"))
+        assert trail.recorder.problem() is None
+        assert sorted(operations(lines_on(trail.disk)[1:])) == ["ElectLeader", "later"]
+
+
+async def test_a_broken_disk_refuses_until_a_restart() -> None:
+    async with running() as trail:
+
+        def broken(operation: str, _path: object) -> None:
+            if operation == "fdatasync":
+                raise OSError(errno.EIO, "Input/output error")
+
+        trail.disk.fault = broken
+        with pytest.raises(AuditUnwritable, match="restart the node"):
+            await trail.recorder.intent(change())
+        trail.disk.fault = None
+
+
+async def test_equal_refusals_of_a_second_are_one_record_with_a_count() -> None:
+    """INV-ATR2."""
+    async with running() as trail:
+        for number in range(1_000):
+            trail.recorder.refused(ALICE, "WRITE", "TOPIC", "orders" if number % 2 else "bills")
+        await trail.turns()
+        assert trail.records() == []
+        await trail.pass_ms(FLOOD_MS)
+        found = {row["resource"]: row for row in trail.records()}
+        assert {name: row["count"] for name, row in found.items()} == {"orders": 500, "bills": 500}
+        assert found["orders"]["operation"] == "WRITE"
+        trail.recorder.refused(ALICE, "WRITE", "TOPIC", "orders")
+        await trail.pass_ms(FLOOD_MS)
+        assert "count" not in trail.records()[-1], "one is one"
+
+
+async def test_a_flood_of_different_ones_is_counted_not_kept() -> None:
+    """INV-ARC2."""
+    async with running() as trail:
+        for number in range(FLOOD_KINDS_MAX + 300):
+            trail.recorder.login(Identity(f"User:u{number}", "10.9.9.9", "PLAIN"), right=False, reason="wrong-credentials")  # fmt: skip
+        trail.recorder.peer_refused("Node:us/9", "10.9.9.9", code="other-cluster")
+        await trail.pass_ms(FLOOD_MS)
+        rows = trail.records()
+        logins = [row for row in rows if row["kind"] == "login"]
+        assert len(logins) == FLOOD_KINDS_MAX
+        assert all((row["outcome"], row["reason"]) == ("refused", "wrong-credentials") for row in logins)  # fmt: skip
+        [lost] = [row for row in rows if row["operation"] == "lost"]
+        assert lost["details"] == {"login": 300, "peer-refusal": 1}
+        assert trail.recorder.lost["login"] == 300
+        assert "301 refusals" in verified_on(trail.disk).notes[0]
+
+
+async def test_beyond_bytes_max_refusals_are_counted_and_changes_recorded() -> None:
+    async with running(bytes_max=1) as trail:
+        trail.recorder.refused(ALICE, "READ", "TOPIC", "orders")
+        await trail.pass_ms(FLOOD_MS)
+        await trail.recorder.intent(change())
+        assert [row["operation"] for row in trail.records()] == ["CreateTopic", "lost"]
+
+
+async def test_texts_of_peers_are_bounded_and_nothing_is_dropped_silently() -> None:
+    """INV-AUD1: a line holds what it can, and says how much it left out."""
+    async with running() as trail:
+        many = [f"{number}" + "\U0001f30a" * 400 for number in range(900)]
+        event = AuditEvent(
+            kind=Kind.CHANGE, operation="x" * 5_000, outcome=Outcome.INTENDED, resource="\ud800" * 9_000,
+            details={"acls_added": many, "more": "y" * 100},
+        )  # fmt: skip
+        await trail.recorder.intent(event)
+        [row] = trail.records()
+        assert row["resource"].endswith("...(+8700)")
+        kept = len(row["details"]["acls_added"]) + ("more" in row["details"])
+        assert 100 < kept < 901
+        assert row["details"]["left_out"] == 901 - kept
+
+
+async def test_a_stop_refuses_who_waits_and_writes_the_rest() -> None:
+    trail = Trail()
+    loop = asyncio.get_running_loop()
+    held: list[Callable[[], None]] = []
+    gate = asyncio.Event()
+
+    async def slowly(work: Callable[[], None]) -> None:
+        held.append(work)
+        await gate.wait()
+        work()
+
+    trail.recorder._offload = slowly
+    running_task = loop.create_task(trail.recorder.run())
+    first = loop.create_task(trail.recorder.intent(change("first")))
+    await trail.turns()
+    second = loop.create_task(trail.recorder.intent(change("second")))
+    trail.recorder.record(change("third", Outcome.DONE))
+    await trail.turns()
+    running_task.cancel()
+    await trail.turns()
+    gate.set()
+    await asyncio.wait([running_task, first, second])
+    assert first.result() == 2, "a thread had begun with it"
+    assert isinstance(second.exception(), AuditUnwritable)
+    trail.recorder.close()
+    assert operations(lines_on(trail.disk)) == ["chain-begun", "first", "third"]
+    with pytest.raises(AuditUnwritable, match="stopping"):
+        await trail.recorder.intent(change())
