@@ -9,7 +9,7 @@ import signal
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from region_broker.config.relations import NODE_COUNT_MAX
 from region_broker.ports.system.chance import SystemChance
 from region_broker.workbench.cluster_plan import ClusterError, RegionPlace
 from region_broker.workbench.local_cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from region_broker.workbench.secure_cluster import SecuredCluster
 
 _WATCH_INTERVAL_S = 0.2
 
@@ -30,6 +33,7 @@ Examples:
   tidemark dev --nodes 3                    two regions of three nodes: any one of each may go
   tidemark dev --nodes 3 --regions 1        one region of three nodes
   tidemark dev --data-dir ./cluster         the same cluster again, with everything in it
+  tidemark dev --secure                     with TLS, logins and ACLs, and what clients need to come in
 """
 )
 @click.option("--regions", "region_count", default=2, show_default=True, type=click.IntRange(1, 8),
@@ -45,11 +49,14 @@ Examples:
     "--data-dir", type=click.Path(path_type=Path, file_okay=False),
     help="Keep the data here. Without it a temporary folder is used and removed at the end.",
 )  # fmt: skip
+@click.option("--secure", is_flag=True, help="Every port with TLS, and nobody in who has not logged in: for one administrator, whose password and"
+              " token are drawn, and lie beside the data.")  # fmt: skip
 @click.option("-o", "--output", "output", type=click.Choice(["table", "json"]), default="table",
               show_default=True, help="How to announce the regions.")  # fmt: skip
 def dev(
-    region_count: int, node_count: int, port: int | None, data_dir: Path | None, output: str
-) -> None:
+    region_count: int, node_count: int, port: int | None, data_dir: Path | None, secure: bool,
+    output: str,
+) -> None:  # fmt: skip
     """Run a local cluster of regions, each node a process of its own, for development.
 
     Topics that clients ask for are made, as Kafka does where nobody told it otherwise.
@@ -65,11 +72,12 @@ def dev(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-dev-"))
             )
             cluster = stack.enter_context(_open(folder, (region_count, node_count), port))
+            made = _secure(cluster) if secure else None
             cluster.start()
             # From here on only `sigtimedwait` receives them. (A blocked signal would be inherited by
             # the nodes, so not earlier.)
             signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
-            _announce(cluster, output)
+            _announce(cluster, output, made)
             _watch(cluster, stopping)
     except ClusterError as error:
         fail(str(error))
@@ -102,16 +110,48 @@ def _open(folder: Path, counts: tuple[int, int], port: int | None) -> LocalClust
         fail(f"{folder} cannot be used: {error.strerror or error}. Give another --data-dir.")
 
 
-def _announce(cluster: LocalCluster, output: str) -> None:
+def _secure(cluster: LocalCluster) -> "SecuredCluster":
+    from region_broker.security.certificates import CertificateRefused
+    from region_broker.workbench.secure_cluster import secured
+
+    try:
+        made = secured(cluster.folder, cluster.plan)
+    except CertificateRefused as error:
+        raise ClusterError(str(error)) from error
+    except OSError as error:
+        raise ClusterError(f"{error.filename} cannot be used: {error.strerror or error}") from error
+    cluster.tell(made.settings, made.of_node, "https")
+    return made
+
+
+def _announce(cluster: LocalCluster, output: str, made: "SecuredCluster | None") -> None:
     if output == "json":
-        click.echo(
-            json.dumps({"regions": [_row(cluster, place) for place in cluster.plan.regions]})
-        )
+        told: dict[str, Any] = {"regions": [_row(cluster, place) for place in cluster.plan.regions]}
+        if made is not None:
+            told["security"] = made.announced()
+        click.echo(json.dumps(told))
         return
     for node in cluster.plan.nodes:
         pids = ",".join(map(str, cluster.pids(node.name)))
         click.echo(f"{node.name}  kafka {node.bootstrap}  http {node.http}  pid {pids}")
+    if made is not None:
+        _announce_logins(cluster, made)
     click.echo("ready")
+
+
+def _announce_logins(cluster: LocalCluster, made: "SecuredCluster") -> None:
+    """Print what to paste, for librdkafka, Java, Python and our own commands."""
+    from region_broker.workbench.secure_cluster import client_files, python_text
+
+    for name, text in client_files(made.admin, cluster.bootstrap).items():
+        click.echo(f"\n# {made.folder / name}\n{text}", nl=False)
+    click.echo(f"\n# Python\n{python_text(made.folder, cluster.bootstrap)}", nl=False)
+    click.echo(
+        f"\n# commands, and curl\n"
+        f"tidemark context set dev --bootstrap {cluster.bootstrap} --url {cluster.http} --ca {made.admin.ca} --user {made.admin.user}"
+        f" --password-file {made.folder / 'password'} --http-token-file {made.folder / 'http.token'}\n"
+        f'curl --cacert {made.admin.ca} -H "Authorization: Bearer $(cat {made.folder / "http.token"})" {cluster.plan.nodes[0].http}/readyz\n'
+    )
 
 
 def _row(cluster: LocalCluster, place: RegionPlace) -> dict[str, Any]:

@@ -111,12 +111,14 @@ def _until_reached(client: "AdminClient", refused: "Sequence[KafkaError]") -> No
 
 
 def tell_if_behind(client: "AdminClient") -> bool | None:
-    """Say in one line if the region that answers does not act; return whether it acts, None for brokers that do not tell."""
+    """Say in one line if the region that answers does not act; return whether it acts, None for brokers that do not tell (us)."""
     from confluent_kafka.admin._config import ConfigResource
 
     number = client.list_topics(timeout=TIMEOUT_S).controller_id
     resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
     answers = client.describe_configs([resource])
+    if _is_forbidden(answers[resource]):
+        return None
     told = wait_for(answers[resource], f"node {number} does not tell its configs").get(_ACTING)
     if told is None:
         return None
@@ -128,6 +130,22 @@ def tell_if_behind(client: "AdminClient") -> bool | None:
             err=True,
         )
     return acting
+
+
+def _is_forbidden(asked: Future[Any]) -> bool:
+    """Return whether a node refuses to tell, as we may not ask: what it answers otherwise still counts."""
+    from confluent_kafka import KafkaError
+
+    try:
+        error = asked.exception(timeout=TIMEOUT_S)
+    except TimeoutError:
+        return False
+    return (
+        error is not None
+        and bool(error.args)
+        and isinstance(error.args[0], KafkaError)
+        and error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    )
 
 
 def _check_reachable(bootstrap: str) -> None:
@@ -169,7 +187,12 @@ def _speaks_kafka(host: str, port: int) -> bool:
             connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
         try:
             connection.sendall(_API_VERSIONS)
-            answer = connection.recv(_API_VERSIONS_HEAD.size, socket.MSG_WAITALL)
+            answer = b""
+            while len(answer) < _API_VERSIONS_HEAD.size:
+                said = connection.recv(_API_VERSIONS_HEAD.size - len(answer))
+                if not said:
+                    break
+                answer += said
         except TimeoutError:
             return True
         except ConnectionError:

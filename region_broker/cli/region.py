@@ -60,7 +60,7 @@ def region() -> None:
 def status(url: str | None, output: str) -> None:
     """Show role, region epoch, tidemark and lag of every region."""
     cluster = Cluster(parse_urls(url))
-    views = cluster.views()
+    views = cluster.whole_views()
     names = sorted({*cluster.http, *views})
     if output == JSON:
         regions = [views.get(name) or {"region": name, "reachable": False} for name in names]
@@ -417,7 +417,7 @@ def losses(url: str | None, output: str) -> None:
     cluster = Cluster(parse_urls(url))
     found: list[Mapping[str, Any]] = []
     elsewhere: dict[str, Mapping[str, Any]] = {}
-    views = cluster.views()
+    views = cluster.whole_views()
     for name in sorted(views):
         leading = LeadingNode(cluster.nodes_of(name))
         listed = leading.ask("/v1/region/losses", ASK_S)

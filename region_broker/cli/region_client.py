@@ -138,6 +138,15 @@ class Cluster:
         self._views = views
         return views
 
+    def whole_views(self) -> dict[str, dict[str, Any]]:
+        """Return what `views` does; raises `ApiError` where we may see a part only, too."""
+        found = self.views()
+        if any(view.get("in_brief") for view in found.values()):
+            raise ApiError(
+                403, "forbidden", "you may see which region acts, and no more: Describe on the cluster is needed, or a token for readers"
+            )  # fmt: skip
+        return found
+
     def _take(self, view: dict[str, Any], url: str, views: dict[str, dict[str, Any]]) -> None:
         """Keep what a node says, where no better one has spoken for its region."""
         name = str(view["region"])

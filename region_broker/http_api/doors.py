@@ -32,6 +32,9 @@ from region_broker.security.login import is_this_machine
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+BY_TOKEN: Final = "TOKEN"  # noqa: S105 -- a mechanism
+BY_PASSWORD: Final = "BASIC"  # noqa: S105 -- a mechanism
+_MECHANISMS: Final = {"bearer": BY_TOKEN, "basic": BY_PASSWORD}
 SHOWN_MAX: Final = 200
 TOLD_MAX: Final = 20
 TOLD_WITHIN_MS: Final = 10_000
@@ -64,7 +67,10 @@ class EverybodyMay:
 
 
 class Passed(NamedTuple):
-    """What became of a request at the door, for the audit trail. `refused`: "" where it was let in."""
+    """What became of a request at the door, for the audit trail. `refused`: "" where it was let in.
+
+    Of who is unknown `identity` has a mechanism if credentials were shown that prove nothing, and the name that they say.
+    """
 
     identity: Identity
     method: str
@@ -78,7 +84,11 @@ class _Caller(NamedTuple):
 
 
 class _NotProved(Exception):
-    """Credentials that prove nothing."""
+    """Credentials that prove nothing; `tried`: whose they say they are."""
+
+    def __init__(self, tried: Identity) -> None:
+        super().__init__()
+        self.tried = tried
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,8 +158,8 @@ def guarded(doors: Doors) -> Any:
             )
             response.headers[hdrs.RETRY_AFTER] = "1"
             return response
-        except _NotProved:
-            return unknown(request, Identity(ANONYMOUS_PRINCIPAL, request.remote or ""))
+        except _NotProved as error:
+            return unknown(request, error.tried)
         need = _need(request)
         may = _may(caller, need, request, doors)
         if not may and not _may_in_brief(caller, need, doors):
@@ -220,16 +230,18 @@ def _certified(request: web.Request, doors: Doors, host: str) -> _Caller:
 
 async def _proved(header: str, request: web.Request, doors: Doors, host: str) -> _Caller:
     scheme, _, said = header[:_HEADER_MAX].partition(" ")
+    tried = Identity(ANONYMOUS_PRINCIPAL, host, _MECHANISMS.get(scheme.lower(), "HTTP"))
     if scheme.lower() == "bearer" and doors.tokens is not None and doors.clock is not None:
         doors.tokens.look()
         row = doors.tokens.row_of(said.strip(), doors.clock.wall_ms())
         if row is not None:
-            return _Caller(Identity(f"{TOKEN_TYPE}:{row.name}", host, "TOKEN"), row.role)
+            return _Caller(Identity(f"{TOKEN_TYPE}:{row.name}", host, BY_TOKEN), row.role)
     if scheme.lower() == "basic" and doors.passwords is not None and _is_private(request, host):
         name, password = _name_and_password(said.strip())
-        if await doors.passwords.proves(name, password):
-            return _Caller(Identity(user(name), host, "BASIC"))
-    raise _NotProved
+        tried = Identity(user(shown(name)), host, BY_PASSWORD) if name else tried
+        if name and await doors.passwords.proves(name, password):
+            return _Caller(Identity(user(name), host, BY_PASSWORD))
+    raise _NotProved(tried)
 
 
 def _is_private(request: web.Request, host: str) -> bool:
@@ -238,14 +250,12 @@ def _is_private(request: web.Request, host: str) -> bool:
 
 
 def _name_and_password(said: str) -> tuple[str, str]:
-    """Return both parts of RFC 7617's credentials; raises `_NotProved`."""
+    """Return both parts of RFC 7617's credentials; empty ones where there are none."""
     try:
         name, colon, password = base64.b64decode(said, validate=True).decode().partition(":")
-    except (binascii.Error, ValueError) as error:
-        raise _NotProved from error
-    if not colon:
-        raise _NotProved
-    return name, password
+    except (binascii.Error, ValueError):
+        return "", ""
+    return (name, password) if colon else ("", "")
 
 
 def _unknown(*, offers_basic: bool) -> web.Response:

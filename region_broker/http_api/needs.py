@@ -94,6 +94,7 @@ def brief_region(view: Mapping[str, object]) -> dict[str, object]:
     """Return what a client must know of a region: whether it acts, and where the others are met."""
     peers = view.get("peers")
     return {
+        "in_brief": True,
         **{key: view[key] for key in BRIEF_REGION_FIELDS if key in view},
         "peers": [
             {key: peer[key] for key in BRIEF_PEER_FIELDS if key in peer}

@@ -1,11 +1,12 @@
 """Passwords that come over HTTP: checked off the loop, a few at a time, and ever slower for whoever fails.
 
 INV-HPC1  a check takes a thread, never the loop; `AT_ONCE` of them at once, `WAITING_MAX` more wait, others are refused at once
+INV-HPC4  a password for a user who is not there is put through the work that it would be for one who is
 INV-HPC2  a refusal comes later the more often its address has failed, and says the same for an unknown user as for a wrong password;
           whoever waits for one blocks no other address, and of one address `DELAYED_MAX` wait
 INV-HPC3  what was proved a moment ago is known again without the work, while the user's keys are the same; the password is not kept
 What is remembered is bounded: `ADDRESSES_MAX` addresses, `PROVED_MAX` proofs.
-Not here: what a password is judged by (`security.password_proofs`), what a caller may do (`doors`).
+Not here: who is known, and what a password is judged by (`security.sasl`), what a caller may do (`doors`).
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from typing import Final
 
 from idempotency.ports import Chance, Clock
 from region_broker.ports.offload import Offload
-from region_broker.security.access import Access, ScramKeys
-from region_broker.security.password_proofs import is_proved
+from region_broker.security.access import ScramKeys
+from region_broker.security.sasl.scram_keys import PASSWORD_BYTES_MAX, fits
 
 AT_ONCE: Final = 2
 WAITING_MAX: Final = 64
@@ -28,6 +29,10 @@ PROVED_MAX: Final = 1_000
 DELAY_MS_MIN: Final = 100
 DELAY_MS_MAX: Final = 3_000
 FORGIVEN_MS: Final = 60_000
+
+
+KeysFor = Callable[[str], tuple[ScramKeys, bool]]
+"""The keys of a user's name, and whether they are somebody's: of nobody, such as cost the same (`sasl.desk`)."""
 
 
 class TooManyLogins(Exception):
@@ -78,10 +83,10 @@ class PasswordChecks:
     """Knows whether a password is a user's, by the users that the metadata have now."""
 
     def __init__(
-        self, access: Callable[[], Access], chance: Chance, offload: Offload = asyncio.to_thread
+        self, keys_for: KeysFor, chance: Chance, offload: Offload = asyncio.to_thread
     ) -> None:
-        """`access` is asked anew each time."""
-        self._access = access
+        """`keys_for` is asked anew each time."""
+        self._keys_for = keys_for
         self._offload = offload
         self._room = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
@@ -90,33 +95,30 @@ class PasswordChecks:
 
     async def proves(self, user: str, password: str) -> bool:
         """Return whether it does; raises `TooManyLogins` (INV-HPC1)."""
-        access = self._access()
-        found = access.keys_by_user
-        keys = found.get((user, "SCRAM-SHA-256")) or found.get((user, "SCRAM-SHA-512"))
-        mark = self._mark(keys, password)
-        if keys is not None and mark in self._proved:
+        keys, is_real = self._keys_for(user)
+        secret = password.encode("utf-8", "surrogatepass")
+        mark = self._mark(keys, secret)
+        if is_real and mark in self._proved:
             self._proved.move_to_end(mark)
             return True
         if self._waiting >= WAITING_MAX:
             raise TooManyLogins
         judged: list[bool] = []
-        like = access.keys[0] if access.keys else None
         self._waiting += 1
         try:
             async with self._room:
-                await self._offload(lambda: judged.append(is_proved(keys, password, like)))
+                await self._offload(lambda: judged.append(fits(keys, secret)))
         finally:
             self._waiting -= 1
-        if judged[0]:
-            self._proved[mark] = None
-            if len(self._proved) > PROVED_MAX:
-                self._proved.popitem(last=False)
-        return judged[0]
+        if not (is_real and judged[0] and len(secret) <= PASSWORD_BYTES_MAX):
+            return False
+        self._proved[mark] = None
+        if len(self._proved) > PROVED_MAX:
+            self._proved.popitem(last=False)
+        return True
 
-    def _mark(self, keys: ScramKeys | None, password: str) -> bytes:
+    def _mark(self, keys: ScramKeys, secret: bytes) -> bytes:
         """Return what tells a proof from all others (INV-HPC3): a hash under a key that nothing but this process knows."""
-        name = b"" if keys is None else keys.user.encode()
-        stored = b"" if keys is None else keys.stored_key
-        secret = password.encode("utf-8", "surrogatepass")
-        parts = b"".join(len(part).to_bytes(8, "big") + part for part in (name, stored, secret))
+        told = (keys.user.encode(), keys.stored_key, secret)
+        parts = b"".join(len(part).to_bytes(8, "big") + part for part in told)
         return hmac.new(self._own_key, parts, hashlib.sha256).digest()

@@ -15,13 +15,18 @@ from typing_extensions import override
 
 from region_broker.config.exposure import asks_who_calls, open_ports, warning_of
 from region_broker.config.node_config import NodeConfig
-from region_broker.http_api.doors import Doors
+from region_broker.http_api.doors import Doors, Passed
 from region_broker.http_api.password_checks import PasswordChecks
+from region_broker.node.authorizer import authorizer_of
+from region_broker.node.logins import compose_logins
 from region_broker.node.node_ports import Ports
 from region_broker.ports.system.watched_file import WatchedFile
 from region_broker.security.access import Access
+from region_broker.security.audit.trail import AuditTrail
 from region_broker.security.http_tokens import FILE_BYTES_MAX, HttpTokens
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL
+from region_broker.security.sasl.desk import LoginDesk, LoginSettings
+from region_broker.security.sasl.scram import HASHES
 from region_broker.wire.listening import NoIdentity
 
 REASONS: Final = ("unknown", "forbidden", "cross-site")
@@ -29,19 +34,38 @@ _log: Final = logging.getLogger("tidemark.http")
 
 
 def doors_of(config: NodeConfig, ports: Ports, access: Callable[[], Access]) -> Doors:
-    """Return the door of a node; `access` is asked for users whenever one comes."""
+    """Return the door of a node; `access` is asked for users and ACLs whenever one comes. Raises `NodeRefused`."""
     tokens = None
     if path := config.http_tokens_file:
         tokens = HttpTokens(WatchedFile(Path(path), FILE_BYTES_MAX).look, _tell_unusable(path))
         tokens.look()
     is_closed = asks_who_calls(config)
+    desk = compose_logins(config, ports, access) or LoginDesk(
+        LoginSettings(mechanisms=tuple(HASHES)), access, ports.clock, ports.chance
+    )
     return Doors(
         clock=ports.clock,
         is_closed=is_closed,
         tokens=tokens,
         principal_of=_principal_of(ports),
-        passwords=PasswordChecks(access, ports.chance) if is_closed else None,
+        authorizer=authorizer_of(config, access),
+        passwords=PasswordChecks(desk.keys_for_password, ports.chance) if is_closed else None,
     )
+
+
+def told_to(trail: AuditTrail) -> Callable[[Passed], None]:
+    """Return what records refusals and wrong logins at the door; orders are recorded by themselves (`http_api.audited_orders`)."""
+
+    def tell(passed: Passed) -> None:
+        if not passed.refused or not trail.is_on:
+            return
+        if passed.refused == "unknown" and passed.identity.mechanism:
+            trail.login(passed.identity, right=False, reason="wrong-credentials")
+        else:
+            operation = f"{passed.method} {passed.path}"
+            trail.refused(passed.identity, operation, "HTTP", passed.path, reason=passed.refused)
+
+    return tell
 
 
 def _principal_of(ports: Ports) -> Callable[[bytes], str]:

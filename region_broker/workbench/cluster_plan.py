@@ -43,11 +43,13 @@ class NodePorts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     http_port: int
     peer_port: int
     host: str = "127.0.0.1"
+    http_scheme: str = "http"
+    """`https` where the cluster is secured; said anew each time that it is opened."""
 
     @property
     def http(self) -> str:
         """The base address of the HTTP API."""
-        return f"http://{self.host}:{self.http_port}"
+        return f"{self.http_scheme}://{self.host}:{self.http_port}"
 
 
 class NodePlace(NodePorts, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class RegionPlace(NodePorts, frozen=True, kw_only=True, omit_defaults=True):
             http_port=ports.http_port,
             peer_port=ports.peer_port,
             host=ports.host,
+            http_scheme=ports.http_scheme,
         )
 
     @property
@@ -127,6 +130,19 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> list[NodePlace]:
         """The nodes of all regions."""
         return [node for region in self.regions for node in region.nodes]
+
+    def speaking(self, http_scheme: str) -> "ClusterPlan":
+        """Return the plan with another scheme of HTTP."""
+        replace = msgspec.structs.replace
+        regions = [
+            replace(
+                region,
+                http_scheme=http_scheme,
+                siblings=[replace(each, http_scheme=http_scheme) for each in region.siblings],
+            )
+            for region in self.regions
+        ]
+        return replace(self, regions=regions)
 
 
 def planned(

@@ -105,6 +105,7 @@ class LocalCluster:
         self.folder = folder
         self.plan = plan
         self._settings = dict(settings)
+        self._settings_of_node: Mapping[str, Mapping[str, Any]] = {}
         self._started: dict[str, _Started] = {}
         self._peer_routes: Mapping[tuple[str, str], int] = {}
         self._starts: StartsProcess = _start
@@ -122,6 +123,7 @@ class LocalCluster:
         path = folder / PLAN_FILE
         with contextlib.ExitStack() as held:
             plan = planned(path, str(new_cluster_id), (region_count, node_count), port, held)
+            plan = plan.speaking("http")
             folder.mkdir(parents=True, exist_ok=True)
             write_plan(path, plan)
             return cls(folder, plan, settings or {}, held.pop_all())
@@ -174,6 +176,14 @@ class LocalCluster:
         For what stands between them, and can be cut. Counts from the next start of each.
         """
         self._peer_routes = dict(ports)
+
+    def tell(
+        self, settings: Mapping[str, Any], of_node: Mapping[str, Mapping[str, Any]], http_scheme: str
+    ) -> None:  # fmt: skip
+        """Put more keys into the configurations: of every node, and of each by its name; counts from the next start on."""
+        self._settings |= settings
+        self._settings_of_node = of_node
+        self.plan = self.plan.speaking(http_scheme)
 
     def start_by(self, starts: StartsProcess) -> None:
         """Start processes in another way from now on."""
@@ -327,6 +337,7 @@ class LocalCluster:
             # Who gives nodes networks of their own has nobody else in there.
             **({} if is_this_machine(self.node(name).host) else {"insecure": True}),
             **self._settings,
+            **self._settings_of_node.get(name, {}),
             "regions": [self._entry(place, name) for place in self.plan.regions],
         }
 

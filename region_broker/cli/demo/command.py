@@ -27,6 +27,7 @@ WORKERS_MAX: Final = 64
 Examples:
   tidemark demo
   tidemark demo --nodes 3                   two regions of three nodes
+  tidemark demo --secure                    with TLS, logins and ACLs
   tidemark demo --rows 50000 --report demo.html
   tidemark demo --input transfers.csv --id id --from payer --to payee --amount cents
 """
@@ -45,6 +46,11 @@ Examples:
 @click.option("--amount", "amount_column", default="", help="Its column with a whole number.")
 @click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True,
               help="Reconcile with Spark, or without Java with the local engine.")  # fmt: skip
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="With TLS on all ports, and workers that log in and may do their work alone.",
+)
 @click.option("--report", "report_path", type=click.Path(path_type=Path, dir_okay=False),
               default=Path("tidemark-demo.html"), show_default=True, help="The HTML report.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False),
@@ -53,8 +59,8 @@ Examples:
               show_default=True, help="How to print the result.")  # fmt: skip
 def demo(
     rows: str, node_count: int, workers: int, input_path: Path | None, id_column: str, from_column: str,
-    to_column: str, amount_column: str, engine: str, report_path: Path, data_dir: Path | None,
-    output: str,
+    to_column: str, amount_column: str, engine: str, secure: bool, report_path: Path,
+    data_dir: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Show that a region can die in mid-stream and nothing is torn, doubled, or lost unnamed.
 
@@ -92,6 +98,7 @@ def demo(
             as_json=output == "json",
             rows_in_source=FLIGHTS_ROWS if input_path is None else len(transfers),
             node_count=node_count,
+            secure=secure,
         )
         broken = perform(plan)
     if broken:

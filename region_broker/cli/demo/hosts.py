@@ -9,13 +9,16 @@ as an application would. What a host saw it writes to standard output, one line 
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Final
 
+from region_broker.security.login import NO_SECURITY, Security
+from region_broker.workbench.credentials import present_as
 from region_broker.workbench.workload import Ack, Journal, Worker
 
 WORKERS_PER_HOST: Final = 4
@@ -49,7 +52,8 @@ def _say(*words: str) -> None:
 
 
 def main(bootstrap: str, life: str, numbers: list[int]) -> None:
-    """Run the workers `numbers` until standard input is closed."""
+    """Run the workers `numbers` until standard input is closed; its first line says as whom they ask."""
+    present_as(Security(**json.loads(sys.stdin.readline())))
     workers = [Worker(number, bootstrap, _Reporting(), life=life) for number in numbers]
     for worker in workers:
         worker.start()
@@ -74,8 +78,11 @@ class _Host:
 class HostedFleet:
     """All workers, in host processes; `stop` ends them."""
 
-    def __init__(self, worker_count: int, bootstrap: str, journal: Journal) -> None:
-        """Start nothing yet."""
+    def __init__(
+        self, worker_count: int, bootstrap: str, journal: Journal, security: Security = NO_SECURITY
+    ) -> None:
+        """Start nothing yet; workers ask as `security`."""
+        self._security = security
         numbers = list(range(worker_count))
         self._hosts = [
             _Host(numbers[first : first + WORKERS_PER_HOST])
@@ -130,6 +137,10 @@ class HostedFleet:
             text=True,
             process_group=0,  # a Ctrl-C in the terminal is its starter's, which closes its standard input
         )
+        assert host.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen below
+            host.process.stdin.write(json.dumps(asdict(self._security)) + "\n")
+            host.process.stdin.flush()
         return host.process
 
     def _listen(self, host: _Host, said: IO[str]) -> None:

@@ -14,6 +14,7 @@ import click
 from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import NewTopic
 
+from region_broker.cli.demo import secure
 from region_broker.cli.demo.hosts import HostedFleet
 from region_broker.cli.demo.losses import Asked, Comparison, compare
 from region_broker.cli.demo.mirror_audit import Audit, MirrorAuditor
@@ -23,6 +24,7 @@ from region_broker.cli.demo.story import Story
 from region_broker.cli.kafka import admin_client, wait_for
 from region_broker.cli.output import print_json, print_object
 from region_broker.ports.system.chance import SystemChance
+from region_broker.security.login import NO_SECURITY, Security
 from region_broker.workbench import stage
 from region_broker.workbench.audit import Entry, Findings, audit, read_accounts, shorten
 from region_broker.workbench.cluster_plan import ClusterError
@@ -59,6 +61,7 @@ class Plan:
     as_json: bool
     rows_in_source: int
     node_count: int = 1
+    secure: bool = False
 
 
 @dataclass(slots=True)
@@ -87,19 +90,24 @@ def perform(plan: Plan) -> list[str]:
     )  # fmt: skip
     try:
         with cluster:
-            _set_up(plan, story, cluster)
-            _work_through_failover(plan, story, cluster, journal, facts)
+            if plan.secure:
+                secure.shut(cluster)
+            as_worker = _set_up(plan, story, cluster)
+            _work_through_failover(plan, story, cluster, journal, facts, as_worker)
             findings = _audit(plan, story, cluster, journal, facts)
             facts.folders = {name: stage.leading_folder(cluster, name) for name in (OTHER, PRIMARY)}
         facts.reconciled = _reconcile(plan, story, facts)
     except (ClusterError, stage.StageError, KafkaException, ApiError, OSError) as error:
         return [f"the demo could not go on: {error!r}"]
+    finally:
+        secure.leave()
     broken = _judge(findings, facts, plan)
     _conclude(plan, story, journal, facts, findings, broken)
     return broken
 
 
-def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
+def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> Security:
+    """Start the regions, and write the input; return as whom workers ask."""
     several = f" of {plan.node_count} nodes" if plan.node_count > 1 else ""
     story.tell(f"starting two regions{several}, eu (primary) and us, each {'node ' if several else ''}a process of its own")  # fmt: skip
     cluster.start(on_up=lambda name: story.progress(f"node {name} runs") if several else None)
@@ -114,17 +122,25 @@ def _set_up(plan: Plan, story: Story, cluster: LocalCluster) -> None:
     client = admin_client(bootstrap)
     for name, future in client.create_topics(topics).items():
         wait_for(future, f"topic {name} was not created")
+    as_worker = NO_SECURITY
+    if plan.secure:
+        as_worker = secure.let_workers_in(bootstrap)
+        story.tell(
+            "TLS on all ports; workers log in by SCRAM, and may do their work alone, by ACLs"
+        )
     count = produce_input(bootstrap, plan.transfers, INPUT_PARTITIONS)
     stage.wait_mirrored(cluster, PRIMARY, OTHER, _SETTLE_TIMEOUT_S)
     story.tell(f"{count:,} rows written to {INPUT_TOPIC} in eu, copied to us")
+    return as_worker
 
 
 def _work_through_failover(
-    plan: Plan, story: Story, cluster: LocalCluster, journal: Journal, facts: Facts
-) -> None:
+    plan: Plan, story: Story, cluster: LocalCluster, journal: Journal, facts: Facts,
+    as_worker: Security,
+) -> None:  # fmt: skip
     total = len(plan.transfers)
     timeout_s = row_timeout_s(total)
-    fleet = HostedFleet(plan.worker_count, cluster.bootstrap, journal)
+    fleet = HostedFleet(plan.worker_count, cluster.bootstrap, journal, as_worker)
     auditors = {region: _auditor(cluster, region) for region in (OTHER, PRIMARY)}
     fleet.start()
     try:

@@ -61,7 +61,7 @@ def _look(
 ) -> tuple[dict[str, Mapping[str, Any] | None], dict[str, Between]]:
     """Ask every region; return its view (None: no answer) and what happened since the last look."""
     cluster = Cluster(urls)
-    answered = cluster.views()
+    answered = cluster.whole_views()
     views: dict[str, Mapping[str, Any] | None] = {
         name: answered.get(name) for name in sorted({*cluster.http, *answered})
     }

@@ -1,8 +1,9 @@
 """The door of the HTTP port over real sockets: who gets in, who does not, and what that one is told."""
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,11 +30,15 @@ from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.routes_cluster import ClusterApi, add_cluster_routes
 from region_broker.http_api.waiting import Waiting, waiting_app
 from region_broker.node import Node
-from region_broker.node.http_doors import DoorCollector, doors_of
+from region_broker.node.http_doors import DoorCollector, doors_of, told_to
 from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import Access, Operation, ResourceType
+from region_broker.security.audit.events import AuditEvent, Kind
+from region_broker.security.audit.trail import AuditTrail
 from region_broker.security.http_tokens import HttpTokens, Role, file_of, made_token
 from region_broker.security.identity import Identity
+from region_broker.security.sasl.desk import LoginDesk, LoginSettings
+from region_broker.security.sasl.scram import HASHES
 from tests.fixtures.failover_regions import free_ports
 from tests.fixtures.scram_users import access_of, rfc_keys, scram_keys
 from tests.unit.region_broker.test_start_checks import PORTS, config_of
@@ -133,11 +138,17 @@ class Guarded:
             return found.status, said, found.headers
 
 
+def desk_of(access: Callable[[], Access]) -> LoginDesk:
+    return LoginDesk(LoginSettings(mechanisms=tuple(HASHES)), access, PORTS.clock, CHANCE)
+
+
 def doors_with(access: Access | None = None, **more: Any) -> Doors:
     rows = [row for _, row in TOKENS.values()]
     said: list[bytes | None] = [file_of(rows)]
     tokens = HttpTokens(lambda: said.pop() if said else None, lambda _why: None)
-    passwords = PasswordChecks(lambda: access or access_of(rfc_keys()), CHANCE)
+    passwords = PasswordChecks(
+        desk_of(lambda: access or access_of(rfc_keys())).keys_for_password, CHANCE
+    )
     clock = more.pop("clock", None) or Hurried()
     return Doors(clock=clock, is_closed=True, tokens=tokens, passwords=passwords, **more)
 
@@ -227,7 +238,7 @@ async def test_INV_HND3_details_are_for_those_who_may_see_them() -> None:
         assert (status, said["warning"], said["checks"]) == (200, "beware", {"region": "ok"})
         _, said, _ = await node.ask("/v1/region", auth=("user", "pencil"))
         assert said == {
-            "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "",
+            "in_brief": True, "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "",
             "peers": [{"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False}],
         }  # fmt: skip
         _, said, _ = await node.ask("/v1/region", token=TOKENS[Role.READER][0])
@@ -271,6 +282,36 @@ async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
         assert (await node.ask("/livez", token="no"))[0] == 401, (
             "a wrong one is told wherever it is shown"
         )
+
+
+async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
+    class Kept(AuditTrail):
+        is_on = True
+
+        def __init__(self) -> None:
+            self.events: list[AuditEvent] = []
+
+        def record(self, event: AuditEvent) -> None:
+            self.events.append(event)
+
+    trail = Kept()
+    async with behind(doors_with(authorizer=Acls())) as node:
+        node.doors.on_passed = told_to(trail)
+        await node.ask("/metrics", auth=("mal\nlory", "open-sesame"))
+        await node.ask("/metrics", token="tmt_wrong")
+        await node.ask("/metrics")
+        await node.ask("/metrics", auth=("user", "pencil"))
+        await node.ask("/v1/verdict?topic=orders", auth=("user", "pencil"))
+    told = [
+        (each.kind, each.actor.principal, each.actor.mechanism, each.reason)
+        for each in trail.events
+    ]
+    assert told == [
+        (Kind.LOGIN, "User:mal?lory", "BASIC", "wrong-credentials"), (Kind.LOGIN, "User:ANONYMOUS", "TOKEN", "wrong-credentials"),
+        (Kind.REFUSAL, "User:ANONYMOUS", "", "unknown"), (Kind.REFUSAL, "User:user", "BASIC", "forbidden"),
+    ]  # fmt: skip
+    assert "open-sesame" not in repr(trail.events)
+    assert "tmt_wrong" not in repr(trail.events)
 
 
 async def test_INV_HDO3_a_password_is_not_taken_in_the_clear() -> None:
@@ -361,7 +402,9 @@ async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() 
         await go.wait()
         work()
 
-    checks = PasswordChecks(lambda: access_of(rfc_keys()), CHANCE, offload)
+    checks = PasswordChecks(
+        desk_of(lambda: access_of(rfc_keys())).keys_for_password, CHANCE, offload
+    )
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(checks.proves("user", f"p{n}")) for n in range(WAITING_MAX)]
         await asyncio.sleep(0)
@@ -395,6 +438,24 @@ async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
     assert len(slow._by_address) == ADDRESSES_MAX
 
 
+async def test_INV_HPC4_an_unknown_user_costs_what_a_wrong_password_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[tuple[str, int]] = []
+    real = hashlib.pbkdf2_hmac
+
+    def counted(name: str, secret: bytes, salt: bytes, iterations: int) -> bytes:
+        done.append((name, iterations))
+        return real(name, secret, salt, iterations)
+
+    keys = scram_keys("user", "pencil", iterations=8192, digest="sha512")
+    checks = PasswordChecks(desk_of(lambda: access_of(keys)).keys_for_password, CHANCE)
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+    assert not await checks.proves("user", "wrong")
+    assert not await checks.proves("nobody", "pencil")
+    assert done == [("sha512", 8192)] * 2
+
+
 async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
     works = 0
 
@@ -404,7 +465,7 @@ async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
         work()
 
     access = access_of(rfc_keys())
-    checks = PasswordChecks(lambda: access, CHANCE, offload)
+    checks = PasswordChecks(desk_of(lambda: access).keys_for_password, CHANCE, offload)
     assert [await checks.proves("user", "pencil") for _ in range(3)] == [True] * 3
     assert works == 1
     assert not await checks.proves("user", "wrong")

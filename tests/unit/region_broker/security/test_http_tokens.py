@@ -1,4 +1,4 @@
-"""Tokens of the HTTP port, and passwords against the keys of SCRAM."""
+"""Tokens of the HTTP port."""
 
 import hashlib
 import hmac
@@ -17,8 +17,6 @@ from region_broker.security.http_tokens import (
     made_token,
     rows_of,
 )
-from region_broker.security.password_proofs import PASSWORD_BYTES_MAX, is_proved
-from tests.fixtures.scram_users import rfc_keys, scram_keys
 
 CHANCE = SystemChance()
 
@@ -129,32 +127,3 @@ def test_a_role_covers_those_before_it() -> None:
     assert list(Role) == order
     for at, role in enumerate(order):
         assert [role.covers(other) for other in order] == [i <= at for i in range(4)]
-
-
-def test_a_password_is_proved_by_the_keys_of_rfc_7677() -> None:
-    assert is_proved(rfc_keys(), "pencil")
-    for wrong in ("Pencil", "pencil ", "", "pencil" * 1000, "\ud800"):
-        assert not is_proved(rfc_keys(), wrong)
-    assert is_proved(scram_keys("u", "pässwörd", digest="sha512"), "pässwörd")
-    assert not is_proved(
-        scram_keys("u", "x" * (PASSWORD_BYTES_MAX + 1)), "x" * (PASSWORD_BYTES_MAX + 1)
-    )
-
-
-def test_INV_PWP1_an_unknown_user_costs_what_a_wrong_password_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[tuple[str, int]] = []
-    real = hashlib.pbkdf2_hmac
-
-    def counted(name: str, secret: bytes, salt: bytes, iterations: int) -> bytes:
-        done.append((name, iterations))
-        return real(name, secret, salt, iterations)
-
-    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
-    like = scram_keys("other", "x", iterations=8192, digest="sha512")
-    done.clear()
-    assert not is_proved(like, "wrong")
-    assert not is_proved(None, "wrong", like)
-    assert not is_proved(None, "wrong")
-    assert done == [("sha512", 8192), ("sha512", 8192), ("sha256", 4096)]
