@@ -31,7 +31,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLACE: Final = struct.Struct(">qii")
-_PLACE_AND_CRC: Final = struct.Struct(">qiixI2xi")
+_PLACE_AND_CRC: Final = struct.Struct(">qiixIhi")
 _AFTER_CRC: Final = struct.Struct(">hiqqqhii")
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _END_TXN_MARKER: Final = struct.Struct(">hi")
@@ -48,6 +48,8 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
+SEALED_BIT: Final = 0x4000
+"""The records section is sealed: a bit that Kafka leaves unused (`region_broker.security.sealing`, ADR 61)."""
 
 _MARKER_VERSION: Final = 0
 _REMEMBERED_FRONTS_MAX: Final = 64
@@ -121,6 +123,11 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Whether the batch is a marker, not data."""
         return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the records are sealed: what is said of them holds once they are opened."""
+        return self.attributes & SEALED_BIT != 0
 
     @property
     def codec(self) -> int:
@@ -219,21 +226,21 @@ def crc_ok(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     return crc32c(memoryview(buf)[pos + _CRC_COVERS_FROM : end]) == header.crc
 
 
-def first_unsound(
+def look_over(
     buf: Buffer, offset: int, *, leader_epoch: LeaderEpoch | None = None, gap_below: int = 0
-) -> int:
-    """Return where the first batch lies that is not what was written; -1 if all of `buf` is sound.
+) -> tuple[int, int]:
+    """Return where the first batch lies that is not what was written (-1 if all of `buf` is sound), and which bits of attributes those before it have.
 
     The first batch must hold or follow `offset`, the others continue it, with gaps only below `gap_below`; all are
     of `leader_epoch`, if given: offsets and leader epoch are not under the CRC. For reads that leave the node.
     """
     pos, end, view = 0, len(buf), memoryview(buf)
     unpack = _PLACE_AND_CRC.unpack_from
-    lowest, highest = 0, offset
+    lowest, highest, seen = 0, offset, 0
     while pos < end:
         if end - pos < HEADER_BYTES:
-            return pos
-        base, batch_length, epoch, crc, last_delta = unpack(buf, pos)
+            return pos, seen
+        base, batch_length, epoch, crc, attributes, last_delta = unpack(buf, pos)
         stop = pos + LENGTH_PREFIX_BYTES + batch_length
         if (
             batch_length < _BATCH_LENGTH_MIN
@@ -243,10 +250,11 @@ def first_unsound(
             or base + last_delta < highest
             or (leader_epoch is not None and epoch != leader_epoch)
         ):
-            return pos
+            return pos, seen
+        seen |= attributes
         lowest = highest = base + last_delta + 1
         pos = stop
-    return -1
+    return -1, seen
 
 
 def stamped_front(header: BatchHeader) -> bytes:
@@ -387,7 +395,7 @@ def read_varint(data: Buffer, pos: int) -> tuple[int, int]:
 
 __all__ = [
     "CODEC_MASK", "CONTROL_BIT", "FRONT_BYTES", "HEADER_BYTES", "LENGTH_PREFIX_BYTES", "LOG_APPEND_TIME_BIT",
-    "MAGIC", "TRANSACTIONAL_BIT", "BatchError", "BatchFault", "BatchHeader", "Buffer",
-    "ControlType", "DecisionError", "MarkerFacts", "build_marker", "crc_ok", "first_unsound", "iter_headers",
-    "read_header", "read_marker", "read_varint", "stamped_front", "write_varint",
+    "MAGIC", "SEALED_BIT", "TRANSACTIONAL_BIT", "BatchError", "BatchFault", "BatchHeader", "Buffer",
+    "ControlType", "DecisionError", "MarkerFacts", "build_marker", "crc_ok", "iter_headers",
+    "look_over", "read_header", "read_marker", "read_varint", "stamped_front", "write_varint",
 ]  # fmt: skip

@@ -72,6 +72,10 @@ FETCH_PARTITION_COUNT_MAX: Final = 20_000
 # Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
 LOOKUPS_MAX: Final = 20_000
 LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
+# Sealed batches of one partition that are opened on the event loop (some 5 GB/s); what is more is opened in a thread. The same for one that is
+# sealed as it is produced.
+OPENED_INLINE_BYTES_MAX: Final = 2 * MIB
+SEALED_INLINE_BYTES_MAX: Final = 2 * MIB
 FETCH_WAIT_MS_MAX: Final = 300_000
 # Kafka's max.incremental.fetch.session.cache.slots, and min.incremental.fetch.session.eviction.ms; a remembered
 # partition takes about 500 bytes.

@@ -283,6 +283,11 @@ def _hint(error_code: int) -> str:
     """Return where to look for what an error of the protocol has no words for."""
     from confluent_kafka import KafkaError
 
+    if error_code == KafkaError.SECURITY_DISABLED:
+        return (
+            ". Nothing says who anybody is, so everything is allowed: name somebody who may make ACLs in super_users of the nodes' files"
+            " (docs/reference/security.md)"
+        )
     standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
     if error_code == KafkaError.INVALID_MSG:  # Kafka's CORRUPT_MESSAGE
         return (

@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "acl": ("admin.acl:acl", "Who may do what: list, add, remove, explain."),
     "audit": ("audit:audit", "The audit trail of a node: verify, list, tail, head."),
     "bench": ("bench.command:bench", "Measure a broker: produce, consume, transactions."),
     "broker": ("broker:broker", "Run one node from a configuration file."),
@@ -30,6 +31,7 @@ _COMMANDS: Final = {
     "doctor": ("doctor:doctor", "Say what is missing on this machine and how to mend it."),
     "group": ("admin.group:group", "Consumer groups: list, describe, reset offsets, delete."),
     "init": ("init:init", "Give birth to a cluster at its primary region, once."),
+    "key": ("key:key", "Keys that topics are sealed under at rest: make, rotate, destroy."),
     "log": ("inspect.log_export:log", "Log files: dump batches, export records."),
     "node": ("admin.node:node", "Nodes: see and change what one counts on while it runs."),
     "produce": (

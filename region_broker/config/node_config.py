@@ -186,6 +186,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         int, Within(ANY_NODE, INT32_MAX, f"{ANY_NODE}: the only one of the region")
     ] = ANY_NODE
     listen_host: Annotated[str, Host()] = ""
+    encryption_keys_file: Annotated[str, FileOrNone()] = ""
     insecure: bool = False
     http_tokens_file: Annotated[str, FileOrNone()] = ""
     flush_policy: Literal["commit", "interval", "os"] = "commit"

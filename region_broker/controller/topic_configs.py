@@ -167,6 +167,10 @@ _CONFIGS: Final = (
         name=DOMAIN_KEY, type=ConfigType.STRING, default="main",
         text="The domain that the topic fails over with; fixed at creation.",
     ),
+    TopicConfig(
+        name="tidemark.encryption", type=ConfigType.STRING, default="",
+        text="The named key that records are sealed under at rest; empty: none. Of batches that come from then on.",
+    ),
     _number(
         MIN_IN_SYNC, 1, 1,
         "Nodes of the region that must be in sync for a write with acks=all; at most as many as the region has.",

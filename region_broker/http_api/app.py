@@ -58,26 +58,32 @@ def make_app(  # noqa: PLR0913 - the rest by keyword
     audit: AuditTrail = NO_AUDIT,
 ) -> web.Application:
     """Return the application. `checks` are named readiness checks; None or a reason each. `warning`: what `/readyz` says besides.
-    `audit`: where orders are recorded."""
-    app = bounded(limits, doors, audited(audit))
+
+    `audit`: where orders are recorded.
+    """
+    app = bounded(limits, doors, audit)
+
+    def remark() -> str:
+        """Records are served, and changes are not: that is no reason to send clients elsewhere."""
+        return "; ".join(filter(None, (api.remark(), audit.problem())))
+
     registry.register(RegionCollector(api))
-    add_health_routes(
-        app, {"region": api.not_ready, **checks}, registry, api.remark, warning=warning
-    )
+    add_health_routes(app, {"region": api.not_ready, **checks}, registry, remark, warning=warning)
     add_region_routes(app, api)
     return app
 
 
-def bounded(limits: HttpLimits, doors: Doors = OPEN_DOORS, *inner: Middleware) -> web.Application:
-    """Return an application without routes, that bounds requests, lets in whom `doors` do, and whose errors are problems; `inner`: what is
-    within that."""
+def bounded(
+    limits: HttpLimits, doors: Doors = OPEN_DOORS, audit: AuditTrail = NO_AUDIT
+) -> web.Application:
+    """Return an application without routes, that bounds requests, lets in whom `doors` do, and whose errors are problems."""
     app = web.Application(
         client_max_size=limits.body_bytes_max,
         middlewares=[
             _errors_as_problems,
             _time_limit(limits.request_timeout_ms),
             guarded(doors),
-            *inner,
+            audited(audit),
         ],
     )
     app.on_response_prepare.append(_say_no_version)

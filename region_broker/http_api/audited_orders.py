@@ -2,7 +2,7 @@
 
 INV-HAO1  whatever is not a question (GET, HEAD, OPTIONS) and has a route is an order: a new route is recorded without being named here
 INV-HAO2  of a body only the fields in `_TOLD` are recorded, so a field that holds a secret is not, unless it is named there
-Whoever knows who asks puts that into the request under `IDENTITY`, in a middleware outside of this one.
+Who asks is known from the door (`http_api.doors`), which is outside of this: who is refused there orders nothing.
 Not here: what an order changes in the metadata, which is recorded by itself, with the same request id (`controller.audited_commands`).
 """
 
@@ -30,7 +30,7 @@ from region_broker.security.audit.trail import (
     Recorded,
     told_unless_said,
 )
-from region_broker.security.identity import ANONYMOUS, Identity
+from region_broker.security.identity import ANONYMOUS
 
 _QUESTIONS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _TOLD: Final = frozenset(
@@ -94,7 +94,6 @@ def _actor(request: web.Request, count: int) -> Actor:
     peer = request.transport.get_extra_info("peername") if request.transport else None
     host, port = (str(peer[0]), peer[1]) if peer else (request.remote or "", 0)
     identity = request.get(IDENTITY, ANONYMOUS)
-    assert isinstance(identity, Identity)
     if not identity.host:
         identity = msgspec.structs.replace(identity, host=host)
     return Actor.of(identity, f"http {host}:{port}#{count}")

@@ -3,6 +3,7 @@
 Not here: Kafka's error numbers (`region_broker.handlers`).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -33,6 +34,10 @@ class CorruptRange(LogError):
         """Carry the offset that was asked for, and what is wrong there."""
         super().__init__(reason)
         self.offset = offset
+
+
+class SealedRecords(LogError):
+    """The records are sealed, and this node has not the key. Whoever copies bytes needs none."""
 
 
 class NotMended(LogError):
@@ -77,6 +82,15 @@ class ColdRange(Exception):
         self.size_bytes = size_bytes
         self.others: tuple[ColdRange, ...] = ()
         """What the same reading also lacks: it looked on."""
+
+
+class SealedRange(ColdRange):
+    """A read that was not to wait met more sealed bytes than it opens itself: call `work` in a thread, and read again."""
+
+    def __init__(self, work: Callable[[], None], size_bytes: int) -> None:
+        """Carry what opens them."""
+        super().__init__(Path(), 0, size_bytes)
+        self.work = work
 
 
 class OffsetOutOfRange(LogError):

@@ -95,6 +95,11 @@ class LogConfig:
     compacts: bool = False
     deletes: bool = True
     cleaning: CleaningRules = CleaningRules()
+    encryption: str = ""
+    """The named key that batches are sealed under before they are written; "": none."""
+
+
+ENCRYPTION_KEY: Final = "tidemark.encryption"
 
 
 def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConfig:
@@ -107,6 +112,12 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
     if not policies <= {"compact", "delete", ""}:
         raise UnsupportedConfig(
             f"cleanup.policy={configs['cleanup.policy']} is not served, only delete, compact and both"
+        )
+    encryption = configs.get(ENCRYPTION_KEY, "")
+    if encryption and "compact" in policies:
+        raise UnsupportedConfig(
+            f"{ENCRYPTION_KEY}={encryption} together with cleanup.policy={configs['cleanup.policy']} is not served: who compacts must read keys,"
+            " and regions would seal what stays each in its own way (docs/ROADMAP.md)"
         )
     lag_max_ms = values.number("max.compaction.lag.ms", INT64_MAX, 1, INT64_MAX)
     segment_ms = values.number("segment.ms", node.segment_ms, 1, INT64_MAX)
@@ -131,6 +142,7 @@ def topic_log_config(node: NodeLogConfig, configs: Mapping[str, str]) -> LogConf
             lag_min_ms=values.number("min.compaction.lag.ms", 0, 0, INT64_MAX),
             lag_max_ms=lag_max_ms,
         ),
+        encryption=encryption,
     )
 
 

@@ -116,11 +116,6 @@ def step_recorder(trail: AuditTrail, region: str) -> Callable[[Event, State, Sta
     return record
 
 
-def audit_checks(trail: AuditTrail) -> dict[str, Callable[[], str | None]]:
-    """Return what readiness looks at of a trail; nothing where there is none."""
-    return {"audit": trail.problem} if isinstance(trail, AuditRecorder) else {}
-
-
 def register_figures(trail: AuditTrail, registry: CollectorRegistry) -> None:
     """Let /metrics tell of a trail, where there is one."""
     if isinstance(trail, AuditRecorder):

@@ -43,8 +43,9 @@ from region_broker.ledgers.marker_ends import MarkerEnds
 from region_broker.ledgers.offsets_log import PartitionOffsetsLog
 from region_broker.ledgers.txn_log import PartitionTransactionLog
 from region_broker.metrics import Metrics
+from region_broker.node.audit_hooks import hear
 from region_broker.node.audit_topic import carrying
-from region_broker.node.auditing import audit_checks, open_trail, register_figures, step_recorder
+from region_broker.node.auditing import open_trail, register_figures, step_recorder
 from region_broker.node.authorizer import compose_authorizer
 from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
@@ -439,7 +440,6 @@ class Node:
             self.peers = PeerServer(ports.peer_network, self._handshake, peer_settings(config))
         else:
             self.peers = self._cluster.peers
-        self.peers.audit = storage.metadata.audit
         self._source.register(self.peers)
         self._failover_answers.register(self.peers)
         self.peers.admit = self._admit
@@ -555,15 +555,20 @@ class Node:
                 "transactions": lambda: "; ".join(self.transactions.failures) or None,
                 "disk": lambda: storage.partitions.room.refusal,
                 "damage": self.scrubber.problem,
-                **audit_checks(storage.metadata.audit),
+                "keys": lambda: storage.partitions.sealing.problem,
             },
             self.metrics.registry,
             doors=self.doors,
             warning=warning_of(self.config),
             audit=storage.metadata.audit,
         )
+        trail = storage.metadata.audit
+        register_figures(trail, self.metrics.registry)
+        hear(
+            trail, self._services, self.doors,
+            kafka=self.kafka, peers=self.peers, failed=self._ports.speaks.failed,
+        )  # fmt: skip
         self.metrics.registry.register(DoorCollector(self.config, self.doors))
-        register_figures(storage.metadata.audit, self.metrics.registry)
         self.metrics.registry.register(
             NodeCollector(
                 GaugeSources(
@@ -723,6 +728,7 @@ class Node:
                         ("cleaner", self.cleaner.run()),
                         ("scrubber", self.scrubber.run()),
                         ("ledger-images", self.ledger_images.run()),
+                        ("sealing", self.storage.partitions.sealing.run(self._ports.clock)),
                         ("disk-room", self._watch_disk()),
                         ("digests", self.storage.complete_digests()),
                         ("tls", self._ports.speaks.run()),

@@ -67,7 +67,7 @@ from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
-from region_broker.log.log_config import FlushPolicy, NodeLogConfig
+from region_broker.node.log_settings import KeysRefused, log_settings, sealing_of
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
@@ -95,7 +95,7 @@ _JOURNAL_FILE: Final = "failover.journal"
 
 
 START_REFUSALS: Final = (
-    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged,
+    NodeRefused, IdentityDamaged, MetadataUnreadable, NewerFormat, LogDamaged, JournalDamaged, KeysRefused,
 )  # fmt: skip
 """What an opening raises where the folder may not be used as it is: each says in its text why, and what to do."""
 
@@ -195,21 +195,14 @@ class Storage:
         folder, metadata = begun.folder, begun.metadata
         image = metadata.image
         present = counting_of(config, image).config
-        log_config = NodeLogConfig(
-            flush_policy=FlushPolicy(config.flush_policy),
-            flush_interval_ms=config.flush_interval_ms,
-            journal_bytes=config.journal_bytes,
-            proves_full_segments=len(config.own.nodes) > 1,  # INV-R9: others have what is missing
-            cached_tail_bytes=config.cached_tail_bytes,
-            disk_free_bytes_min=present.disk_free_bytes_min,
-            deleted_topic_retention_ms=present.deleted_topic_retention_ms,
-        )
+        log_config = log_settings(config, present)
         group_commit = GroupCommit(
             log_config, ports.clock, on_sealed=partial(_write_digest, ports.disk)
         )
         partitions = PartitionTable(
-            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit
-        )
+            ports.disk, folder / _LOGS_FOLDER, ports.clock, log_config, group_commit,
+            sealing_of(config, ports.disk, ports.clock),
+        )  # fmt: skip
         for topic in image.topics.values():
             partitions.open_topic(topic.as_kept)
         partitions.finish_drops()

@@ -17,6 +17,7 @@ from idempotency.record_batch import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER_BYTES,
+    SEALED_BIT,
     TRANSACTIONAL_BIT,
     BatchError,
     BatchFault,
@@ -55,6 +56,8 @@ class AppendVerdict(Enum):
     MARKER_ALREADY_APPLIED = auto()
     """Success, once `next_offset` is below HW (T6)."""
     UNSUPPORTED_MAGIC = auto()
+    KEY_NOT_HERE = auto()
+    """The topic is sealed, and this node has not the key: it takes nothing rather than keep it plain."""
 
 
 APPEND_VERDICTS: Final = {
@@ -129,6 +132,8 @@ def _invalid(header: BatchHeader) -> str:
         return "only the broker writes control batches"
     if attributes & TRANSACTIONAL_BIT and header.producer_id < 0:
         return "a transactional batch needs a producer id"
+    if attributes & SEALED_BIT:
+        return f"bit {SEALED_BIT:#x} of its attributes says that a broker has sealed it: no client sets that"
     if attributes & CODEC_MASK > CODEC_MAX:
         return f"compression codec {header.codec} is unknown"
     return ""

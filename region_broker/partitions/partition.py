@@ -17,6 +17,7 @@ through this class.
 Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 """
 
+from typing import NamedTuple
 from uuid import UUID
 
 from idempotency.identity import LeaderEpoch, LogKey, TopicPartition
@@ -26,6 +27,7 @@ from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
 from region_broker.partitions.commit_waiters import CommitFuture
+from region_broker.partitions.opening_sealed import OpenedAside, OpeningSealed
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
 from region_broker.partitions.parts.copy_view import CopyView
@@ -34,7 +36,18 @@ from region_broker.partitions.parts.retention import Retention
 from region_broker.partitions.parts.sight import Sight
 from region_broker.partitions.parts.writer import PartitionWriter
 from region_broker.partitions.readable_watchers import ReadableWatchers
+from region_broker.partitions.record_rules import Seal
 from region_broker.partitions.trimming import Trimming
+from region_broker.security.sealing.sealed_batch import LogPlace
+from region_broker.security.sealing.sealing import Sealing
+
+
+class SharedParts(NamedTuple):
+    """What all partitions of a node share."""
+
+    cold_reads: ColdReads
+    sealing: Sealing
+    opened_aside: OpenedAside
 
 
 class Partition:
@@ -46,9 +59,10 @@ class Partition:
         topic_id: UUID,
         log: PartitionLog,
         start: LogStart,
-        cold_reads: ColdReads,
+        shared: SharedParts,
     ) -> None:
         """Start as a mirror that shows nothing; `become_leader` or `become_mirror` follows."""
+        place = LogPlace.of(topic_id, tp.partition)
         self.tp = tp
         self.topic_id = topic_id
         self.key = LogKey(topic_id, tp.partition)
@@ -60,8 +74,11 @@ class Partition:
         self.commits = Commits(log.content, log.durability)
         self.copies = Copies(log.listener)
         self.copy_view = CopyView(sight, self.watchers)
-        self.writer = PartitionWriter(tp, log, sight, self._trimming, self.follow_term)
-        self.reader = PartitionReader(tp, log, sight, cold_reads)
+        self.writer = PartitionWriter(
+            tp, log, sight, self._trimming, self.follow_term, Seal(shared.sealing, place)
+        )
+        opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
+        self.reader = PartitionReader(tp, log, sight, shared.cold_reads, opening)
         self.retention = Retention(
             log, sight, self._trimming, self.watchers, self.copies, self.commits
         )

@@ -4,6 +4,8 @@ INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `pre
          or under other rules than those in force now, is treated all the same when it is appended
 INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since
          refuse no retry of what is there
+INV-FIT4  a topic with `tidemark.encryption` has every fresh batch sealed here, as the last thing done to it: what is written, to the log and to
+         the journal, is sealed. Where the key is not here nothing is written. Markers and ledgers are written elsewhere, and are plain
 A batch is judged by its header; records are looked at only where `compression.type` asks for another codec than the
 batch has, by that codec, and in compacted topics, for their keys.
 
@@ -22,13 +24,16 @@ from idempotency.record_batch import (
     Buffer,
     read_header,
 )
-from region_broker.limits import RECORD_ERRORS_MAX
+from region_broker.limits import RECORD_ERRORS_MAX, SEALED_INLINE_BYTES_MAX
 from region_broker.log.cleaning.batch_filter import open_body, walk
 from region_broker.log.log_config import LogConfig, RecordRules
 from region_broker.partitions.admission import AppendOutcome, AppendVerdict, check_client_batch
 from region_broker.records.batch_rewrite import recompressed, with_append_time
 from region_broker.records.batches import RecordsError
 from region_broker.records.compression import Codec
+from region_broker.security.sealing.data_keys import KeyNotHere
+from region_broker.security.sealing.sealed_batch import LogPlace
+from region_broker.security.sealing.sealing import Sealing
 
 NO_TIMESTAMP_MS: Final = -1
 RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024
@@ -37,6 +42,8 @@ RECOMPRESSED_INLINE_BYTES_MAX: Final = 8 * 1024
 def is_heavy(data: Buffer, config: LogConfig) -> bool:
     """Return whether `prepared` should be run for the batch, in a thread, before it is appended."""
     codec = config.records.codec
+    if config.encryption and len(data) > SEALED_INLINE_BYTES_MAX:
+        return True
     if codec is None and not config.compacts:
         return False
     try:
@@ -56,12 +63,34 @@ class Prepared(NamedTuple):
     made: Buffer | AppendOutcome
 
 
-def prepared(data: Buffer, config: LogConfig) -> Prepared:
-    """Do ahead what takes long: look at the batch's keys, change its codec."""
+class Seal(NamedTuple):
+    """What seals the batches of one log."""
+
+    sealing: Sealing
+    place: LogPlace
+
+    def put(self, data: Buffer, header: BatchHeader, config: LogConfig) -> Buffer | AppendOutcome:
+        """Return a batch sealed as its topic asks, or why it is not to be written."""
+        try:
+            return self.sealing.sealed(data, header, self.place, config.encryption)
+        except KeyNotHere as error:
+            detail = f"the topic is sealed (tidemark.encryption): {error}"
+            return AppendOutcome(AppendVerdict.KEY_NOT_HERE, detail=detail)
+
+
+def prepared(data: Buffer, config: LogConfig, seal: Seal) -> Prepared:
+    """Do ahead what takes long: look at the batch's keys, change its codec, seal it.
+
+    Batches that get this node's time as they are written are sealed then: the time is bound by the seal (INV-SLB1).
+    """
     header = check_client_batch(data, config.message_bytes_max)
     if isinstance(header, AppendOutcome):
         return Prepared(config, header)
-    return Prepared(config, _made(data, header, config))
+    made = _made(data, header, config)
+    seals = config.encryption and not config.records.log_append_time
+    if seals and not isinstance(made, AppendOutcome):
+        made = seal.put(made, read_header(made), config)
+    return Prepared(config, made)
 
 
 def fitted(
@@ -69,6 +98,7 @@ def fitted(
     header: BatchHeader,
     config: LogConfig,
     now_ms: int,
+    seal: Seal,
     ahead: Prepared | None = None,
 ) -> tuple[Buffer, BatchHeader] | AppendOutcome:
     """Return a fresh batch as it is to be written, with its header, or why it is refused.
@@ -85,14 +115,19 @@ def fitted(
         return made
     if made is not data:
         data, header = made, read_header(made)
+    if rules.log_append_time:
+        data = with_append_time(data, header, now_ms)
+        header = read_header(data)
+    if config.encryption and not header.is_sealed:
+        made = seal.put(data, header, config)
+        if isinstance(made, AppendOutcome):
+            return made
+        data, header = made, read_header(made)
     if header.size_bytes > config.segment_bytes:
         return AppendOutcome(
             AppendVerdict.LARGER_THAN_SEGMENT,
             detail=f"the batch has {header.size_bytes} bytes, segment.bytes is {config.segment_bytes}",
         )
-    if rules.log_append_time:
-        data = with_append_time(data, header, now_ms)
-        header = read_header(data)
     return data, header
 
 

@@ -9,11 +9,11 @@ Not here: how far a reader may see (`partition`), the bytes (`log.partition_log`
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from idempotency.identity import LeaderEpoch, TopicPartition
 from idempotency.partition_state import AbortedTxn
-from idempotency.record_batch import crc_ok, first_unsound, iter_headers
+from idempotency.record_batch import SEALED_BIT, crc_ok, iter_headers, look_over
 from region_broker.log.failures import CorruptRange, LogDamaged, PartitionFailed
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.segment import BatchAtTime, ReadSlice
@@ -26,6 +26,14 @@ CORRUPT_OFFSETS_NAMED: Final = 100
 _NO_EPOCH: Final = -1
 
 
+class SoundSlice(NamedTuple):
+    """Whole sound batches, where to go on, and whether any of them is sealed."""
+
+    data: bytes | bytearray
+    next_offset: int
+    is_sealed: bool = False
+
+
 class SoundReads:
     """Reads `log`, which is called `tp` in texts. A disk error stops the log."""
 
@@ -36,10 +44,8 @@ class SoundReads:
         self.corrupt_count = 0
         self._corrupt_at: set[int] = set()
 
-    def read(
-        self, offset: int, max_bytes: int, end: int, *, wait: bool
-    ) -> tuple[bytes | bytearray, int]:
-        """Return whole sound batches from `offset` up to `end`, and where to go on.
+    def read(self, offset: int, max_bytes: int, end: int, *, wait: bool) -> SoundSlice:
+        """Return whole sound batches from `offset` up to `end`, as they are stored.
 
         Raises CorruptRange if the first one is damaged, PartitionFailed, and ColdRange unless `wait`.
         """
@@ -48,22 +54,22 @@ class SoundReads:
         if found is None:
             if offset < end:
                 raise self._corrupt(offset, "the batch there does not end where readers may see")
-            return b"", offset
-        bad_at = first_unsound(
+            return SoundSlice(b"", offset)
+        bad_at, seen = look_over(
             found.data,
             offset,
             leader_epoch=self._one_epoch(offset, found),
             gap_below=self._log.cleaning.holes_below,
         )
         if bad_at < 0:
-            return found.data, found.next_offset
+            return SoundSlice(found.data, found.next_offset, seen & SEALED_BIT != 0)
         if bad_at == 0:
             raise self._corrupt(offset, "the batch there has a wrong CRC")
         sound = found.data[:bad_at]
         next_offset = offset
         for _, header in iter_headers(sound):
             next_offset = header.next_offset
-        return sound, next_offset
+        return SoundSlice(sound, next_offset, seen & SEALED_BIT != 0)
 
     def _one_epoch(self, offset: int, found: ReadSlice) -> LeaderEpoch | None:
         """Return the leader epoch of all that was read, None if there are several."""

@@ -52,9 +52,11 @@ from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.laying_out import LayingOut, TopicSpec
 from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
-from region_broker.partitions.partition import Partition
+from region_broker.partitions.opening_sealed import OpenedAside
+from region_broker.partitions.partition import Partition, SharedParts
 from region_broker.partitions.trimming import Hold
 from region_broker.ports.disk import Disk
+from region_broker.security.sealing.sealing import Sealing, without_keys
 
 logger: Final = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class PartitionTable:
         clock: Clock,
         config: NodeLogConfig,
         group_commit: GroupCommit,
+        sealing: Sealing | None = None,
     ) -> None:
         """Take the folder, creating it if need be; raises NewerFormat, LogDamaged (the journal), OSError."""
         self._disk = disk
@@ -93,6 +96,8 @@ class PartitionTable:
         self._cache = SealedCache(disk, config)
         self.recovery_checkpoints = RecoveryCheckpoints()
         self.cold_reads = ColdReads(disk)
+        self.sealing = without_keys() if sealing is None else sealing
+        self._shared = SharedParts(self.cold_reads, self.sealing, OpenedAside())
         self.room = DiskRoom(config.disk_free_bytes_min)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
@@ -331,9 +336,11 @@ class PartitionTable:
                 f" {self._group_commit.policy.value}, only with commit"
             )
         try:
-            topic_log_config(self._config, configs)
+            asked_config = topic_log_config(self._config, configs)
         except UnsupportedConfig as error:
             return str(error)
+        if asked_config.encryption:
+            return self.sealing.refusal_of(asked_config.encryption)
         return None
 
     def update_config(self, topic: TopicSpec) -> None:
@@ -362,7 +369,7 @@ class PartitionTable:
             start = LogStart(self._disk, setup.folder, log.log_end_offset)
         except (LogDamaged, OSError) as error:
             return self._broken(tp, topic_id, config, str(error))
-        return Partition(tp, topic_id, log, start, self.cold_reads)
+        return Partition(tp, topic_id, log, start, self._shared)
 
     def _broken(
         self, tp: TopicPartition, topic_id: UUID, config: LogConfig, reason: str
@@ -370,7 +377,7 @@ class PartitionTable:
         logger.error("partition %s cannot be opened: %s", tp, reason)
         log = PartitionLog.broken(self._setup(tp, topic_id, config), reason)
         start = LogStart.nowhere(self._disk, log.folder)
-        return Partition(tp, topic_id, log, start, self.cold_reads)
+        return Partition(tp, topic_id, log, start, self._shared)
 
     def _setup(self, tp: TopicPartition, topic_id: UUID, config: LogConfig) -> LogSetup:
         return LogSetup(

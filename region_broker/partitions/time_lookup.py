@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from idempotency.record_batch import read_header
 from region_broker.limits import LOOKUP_BYTES_ON_LOOP_MAX
 from region_broker.log.cold_reads import ColdReads
+from region_broker.log.failures import SealedRecords
 from region_broker.log.segment import BatchAtTime
+from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.sound_reads import SoundReads
 from region_broker.records.batches import RecordsError, iter_records
 
@@ -33,6 +36,7 @@ class TimeLookup:
     cold_reads: ColdReads
     start: int
     end: int
+    opening: OpeningSealed
 
     async def first(self, timestamp_ms: int) -> Position | None:
         """Return the first record at or after a time. Raises CorruptRange, PartitionFailed."""
@@ -50,7 +54,7 @@ class TimeLookup:
         if head is None or head.header.base_offset >= self.start:
             return await self._latest_whole()
         # Records of this batch were deleted, perhaps those with its largest time: no other is like that.
-        in_head = await asyncio.to_thread(latest_in, head, self.start)
+        in_head = await asyncio.to_thread(latest_in, await self._opened(head), self.start)
         behind = await replace(self, start=head.header.next_offset)._latest_whole()
         if in_head is None or (behind is not None and behind[1] > in_head[1]):
             return behind
@@ -70,7 +74,20 @@ class TimeLookup:
             partial(self.reads.batch_at, timestamp_ms, start, self.end)
         )
 
+    async def _opened(self, found: BatchAtTime) -> BatchAtTime:
+        """Return a batch opened; as it is where it is not sealed, or nobody here can: then its first record stands for it."""
+        if not found.header.is_sealed:
+            return found
+        try:
+            batch, _ = await asyncio.to_thread(
+                self.opening.opened, found.batch, found.header.next_offset, wait=True
+            )
+        except SealedRecords:  # said by `opening`
+            return found
+        return BatchAtTime(read_header(batch), batch)
+
     async def _position(self, found: BatchAtTime, timestamp_ms: int) -> Position | None:
+        found = await self._opened(found)
         if found.header.codec == 0 and len(found.batch) <= LOOKUP_BYTES_ON_LOOP_MAX:
             return position_in(found, timestamp_ms, self.start)
         return await asyncio.to_thread(position_in, found, timestamp_ms, self.start)

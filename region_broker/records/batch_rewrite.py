@@ -39,7 +39,7 @@ def with_append_time(batch: Buffer, header: BatchHeader, now_ms: int) -> bytes:
     result = bytearray(batch)
     _ATTRIBUTES.pack_into(result, _ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME_BIT)
     _TIMESTAMP_MS.pack_into(result, _MAX_TIMESTAMP_AT, now_ms)
-    return _sealed(result)
+    return _with_crc(result)
 
 
 def recompressed(
@@ -64,10 +64,10 @@ def recompressed(
         raise RecordsError(str(error)) from error
     _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, header.attributes & ~CODEC_MASK | codec)
     _LENGTH.pack_into(head, _LENGTH_AT, HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed))
-    return _sealed(head + packed)
+    return _with_crc(head + packed)
 
 
-def _sealed(batch: bytearray) -> bytes:
+def _with_crc(batch: bytearray) -> bytes:
     crc = crc32c(memoryview(batch)[_ATTRIBUTES_AT:])
     _CRC.pack_into(batch, _CRC_AT, crc)
     return bytes(batch)

@@ -26,6 +26,7 @@ from idempotency.identity import (
     ProducerId,
     SequenceNumber,
 )
+from idempotency.record_batch import SEALED_BIT
 from region_broker.limits import (
     DECOMPRESSED_BYTES_MAX,
     RECORD_COUNT_MAX,
@@ -179,11 +180,7 @@ def iter_records(
         raise RecordsError(f"batch length {batch_length} with {len(view)} bytes given")
     if not 0 <= count <= RECORD_COUNT_MAX:
         raise RecordsError(f"record count {count} is not in 0..{RECORD_COUNT_MAX}")
-    try:
-        codec = Codec(attributes & _CODEC_MASK)
-        body = decompress(codec, bytes(view[HEADER_BYTES:end]), max_bytes=max_bytes)
-    except (ValueError, CompressionError) as error:
-        raise RecordsError(str(error)) from error
+    body = _body_of(attributes, bytes(view[HEADER_BYTES:end]), max_bytes)
     position, lowest = 0, base_offset
     for index in range(count):
         try:
@@ -197,6 +194,16 @@ def iter_records(
         lowest = record.offset + 1
     if position != len(body):
         raise RecordsError(f"{len(body) - position} bytes follow the last record")
+
+
+def _body_of(attributes: int, section: bytes, max_bytes: int) -> bytes:
+    """Return a records section decompressed; raises `RecordsError`."""
+    if attributes & SEALED_BIT:
+        raise RecordsError("its records are sealed: only a reader that has the key opens them")
+    try:
+        return decompress(Codec(attributes & _CODEC_MASK), section, max_bytes=max_bytes)
+    except (ValueError, CompressionError) as error:
+        raise RecordsError(str(error)) from error
 
 
 class _Malformed(Exception):

@@ -248,7 +248,7 @@ class VerdictService:
     ) -> GivenVerdict:
         """Answer below the last stable offset, as read-committed consumers are answered (C38)."""
         found = await partition.reader.cold_reads.read(
-            partial(partition.reader.fetch, offset, 1, Isolation.READ_COMMITTED)
+            partial(partition.reader.fetch, offset, 1, Isolation.READ_COMMITTED, as_stored=True)
         )
         self.check_acting()
         for each in found.aborted:

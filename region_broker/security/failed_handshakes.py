@@ -5,7 +5,7 @@ Not here: what a reason is (`ports.handshakes`).
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -29,6 +29,8 @@ class FailedHandshakes(Collector):
         self._counts: dict[tuple[str, str], int] = {}
         self._said: dict[tuple[str, str], tuple[int, int]] = {}
         """When a kind was told last, and how many there were then."""
+        self.heard: Callable[[str, FailedHandshake], None] = lambda _port, _failed: None
+        """Told of each one, with the port; set where there is an audit trail."""
 
     def on_port(self, port: str) -> OnFailedHandshake:
         """Return what a port is to call."""
@@ -39,6 +41,7 @@ class FailedHandshakes(Collector):
         return self._counts.get((port, reason), 0)
 
     def _note(self, port: str, failed: FailedHandshake) -> None:
+        self.heard(port, failed)
         kind = port, failed.reason
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         now_ms = self._clock.monotonic_ms()

@@ -27,6 +27,7 @@ from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
 from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
 from region_broker.wire.connection import (
     FETCH_KEY,
@@ -39,7 +40,7 @@ from region_broker.wire.connection import (
 from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
 from region_broker.wire.framing import FramingError
 from region_broker.wire.headers import HeaderError
-from region_broker.wire.listening import PLAIN, Listening, NoIdentity
+from region_broker.wire.listening import BY_TLS, PLAIN, Listening, NoIdentity
 from region_broker.wire.memory_budget import MemoryBudget, Share
 from region_broker.wire.request_trace import Trace, trace_of
 
@@ -144,6 +145,8 @@ class KafkaServer:
         self._admission = Admission(caps or ConnectionCaps())
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
         self._memory = memory or MemoryBudget()
+        self.on_certificate: Callable[[Identity, str], None] = lambda _who, _refused: None
+        """Told whom a client certificate proved, or why it proved nobody; set where there is an audit trail."""
         self._numbering = Numbering()
         self._listeners: list[Listener] = []
         self._links: dict[_Link, None] = {}  # in the order they came
@@ -294,8 +297,12 @@ class KafkaServer:
             self._admission.left(address)
             self._metrics.connections_refused.labels("no_principal").inc()
             logger.warning("refused %s: its certificate names nobody: %s", stream.peer, error)
+            nobody = Identity(ANONYMOUS_PRINCIPAL, address, BY_TLS)
+            self.on_certificate(nobody, "its certificate names nobody")
             stream.abort()
             return
+        if state.identity.mechanism == BY_TLS:
+            self.on_certificate(state.identity, "")
         peer = Peer(self._numbering.next(), stream.peer, self._numbering, state)
         link = _Link(
             stream, Connection(peer), asyncio.Event(), set(), Share(), self._clock.monotonic_ms()

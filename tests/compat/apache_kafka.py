@@ -165,7 +165,7 @@ def _taken(port: int) -> bool:
 def jars() -> Path | None:
     """Return the folder of Kafka's jars, fetched where it is not there; None if it cannot be."""
     home = os.environ.get("TIDEMARK_COMPAT_CACHE") or Path.home() / ".cache" / "tidemark-compat"
-    folder = Path(home) / "apache-kafka" / VERSION / "jars"
+    folder = Path(home) / "apache-kafka" / VERSION / "jars-and-tools"
     if folder.exists():
         return folder
     if shutil.which("mvn") is None:

@@ -16,6 +16,7 @@ import pytest
 from chaos.starting.starter import forked_starts
 from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
 from tests.compat.places import PLACES, TESTED_PLACES, start
+from tests.fixtures.sealing_keys import keys_in_files
 
 _NUMBERS = itertools.count()
 
@@ -39,6 +40,7 @@ def bootstrap(
     with LocalCluster.open(
         folder, region_count=place.region_count, node_count=place.node_count, port=0,
         new_cluster_id=UUID(int=1),
+        settings={"encryption_keys_file": str(keys_in_files(folder / "keys", "secret"))},
     ) as cluster:  # fmt: skip
         cluster.start_by(starts)
         start(cluster, place)

@@ -30,6 +30,8 @@ from tests.process.tls_cluster import TlsCluster, open_tls_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
+SUPER_USERS = "User:CN=alice;User:ANONYMOUS"
+"""Where a listener asks who clients are, only these may do anything without ACLs."""
 MALLORY = user_certificate("mallory")
 VALUES = [str(number) for number in range(20)]
 
@@ -44,6 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
         further=True,
         security_protocol="SSL",
         http_security_protocol="SSL",
+        super_users=SUPER_USERS,
     ) as made:
         made.start()
         yield made
@@ -72,7 +75,7 @@ def mutual(cluster: TlsCluster) -> str:
 
 def metric(cluster: TlsCluster, reason: str) -> float:
     """Return how many handshakes failed on the Kafka port for a reason, as HTTP tells it, over TLS, too."""
-    context = ssl.create_default_context(cafile=str(cluster.folder / "tls-1" / "ca.pem"))
+    context = context_of(put(cluster.folder / "alice", user_certificate()))
     url = f"https://localhost:{cluster.plan.nodes[0].http_port}/metrics"
     with urllib.request.urlopen(url, context=context, timeout=CALL_S) as answer:
         lines = answer.read().decode().splitlines()

@@ -32,7 +32,7 @@ from idempotency.ledger_records import (
     decode_transaction_value,
     transaction_status,
 )
-from idempotency.record_batch import CODEC_MASK, CONTROL_BIT, HEADER_BYTES, read_varint
+from idempotency.record_batch import CODEC_MASK, CONTROL_BIT, HEADER_BYTES, SEALED_BIT, read_varint
 
 UNREADABLE: Final = -1
 
@@ -71,6 +71,8 @@ def iter_records(batch: bytes) -> Iterator[tuple[int, bytes | None, bytes | None
     Raises LedgerError if the batch is compressed or its records are malformed.
     """
     attributes = int.from_bytes(batch[CRC_COVERS_FROM : CRC_COVERS_FROM + 2], "big")
+    if attributes & SEALED_BIT:
+        raise LedgerError("the records are sealed: only a reader that has the key opens them")
     if attributes & CODEC_MASK:
         raise LedgerError("a ledger batch is compressed: coordinators never do that")
     position = HEADER_BYTES

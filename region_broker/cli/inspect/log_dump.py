@@ -26,12 +26,20 @@ from idempotency.record_batch import (
     read_header,
     read_marker,
 )
+from region_broker.cli.inspect.sealed_logs import (
+    NotOpened,
+    facts_of,
+    keys_of,
+    keys_option,
+    opened,
+)
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, fail, output_option, printable
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.log.file_names import LOG_SUFFIX, file_name
 from region_broker.partitions.table import TOPIC_FILE_NAME
 from region_broker.records.batches import Record, RecordsError, iter_records
 from region_broker.records.compression import Codec
+from region_broker.security.sealing.sealing import Sealing
 
 _FIRST_SEGMENT: Final = file_name(0, LOG_SUFFIX)
 _SEGMENT: Final = re.compile(r"\d{20}\.log")
@@ -55,9 +63,13 @@ Examples:
 @click.option("--records", is_flag=True, help="The records of each batch, too.")
 @click.option("--from", "start", default=0, type=click.IntRange(0), help="First offset to print.")
 @click.option("--limit", type=click.IntRange(1), help="Batches to print at most.")
+@keys_option
 @output_option
-def dump(path: Path, records: bool, start: int, limit: int | None, output: str) -> None:
+def dump(
+    *, path: Path, records: bool, start: int, limit: int | None, keys_file: Path | None, output: str
+) -> None:
     """Print the batches of a segment file, or of all segments in a partition's folder PATH."""
+    sealing = keys_of(keys_file)
     segments = segments_of(path)
     printed = 0
     document = _Document(output)
@@ -67,7 +79,10 @@ def dump(path: Path, records: bool, start: int, limit: int | None, output: str) 
             for position, header, batch in batches_of(segment):
                 if header.last_offset < start:
                     continue
-                document.add(described(segment, position, header, batch, topic, records=records))
+                row = described(segment, position, header, batch)
+                if records and not header.is_control:
+                    row["content"] = list(_contents(batch, header, segment, topic, sealing))
+                document.add(row)
                 printed += 1
                 if limit is not None and printed >= limit:
                     document.end()
@@ -120,10 +135,8 @@ def batches_of(segment: Path) -> Iterator[tuple[int, BatchHeader, bytes]]:
             position += header.size_bytes
 
 
-def described(
-    segment: Path, position: int, header: BatchHeader, batch: bytes, topic: str, *, records: bool
-) -> dict[str, Any]:
-    """Return a batch as plain values; with its records if asked."""
+def described(segment: Path, position: int, header: BatchHeader, batch: bytes) -> dict[str, Any]:
+    """Return a batch as plain values, without its records."""
     row: dict[str, Any] = {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -143,8 +156,8 @@ def described(
     }
     if header.is_control:
         row.update(_marker(batch))
-    if records and not header.is_control:
-        row["content"] = list(_contents(batch, topic))
+    if header.is_sealed:
+        row.update(facts_of(batch, header))
     return row
 
 
@@ -168,15 +181,19 @@ def _marker(batch: bytes) -> dict[str, Any]:
     return facts
 
 
-def _contents(batch: bytes, topic: str) -> Iterator[dict[str, Any]]:
+def _contents(
+    batch: bytes, header: BatchHeader, segment: Path, topic: str, sealing: Sealing
+) -> Iterator[dict[str, Any]]:
     try:
-        for record in iter_records(batch):
+        for record in iter_records(opened(batch, header, segment, sealing)):
             yield {
                 "offset": record.offset,
                 "timestamp": _time(record.timestamp_ms),
                 **_key_and_value(record, topic),
                 "headers": {name: _text(value) for name, value in record.headers},
             }
+    except NotOpened as error:
+        yield {"sealed": str(error)}
     except RecordsError as error:
         yield {"damage": str(error)}
 
@@ -263,11 +280,17 @@ def _line(row: Mapping[str, Any]) -> str:
             f" round {decision['round']}"
         )
     parts.append(f"crc {row['crc']}")
+    if "sealed" in row:
+        parts.append(
+            f"sealed {' '.join(f'{name} {value}' for name, value in row['sealed'].items())}"
+        )
     return "  ".join(parts)
 
 
 def _record_line(record: Mapping[str, Any]) -> str:
     if "damage" in record:
         return f"damaged: {record['damage']}"
+    if "sealed" in record:
+        return f"not shown: {record['sealed']}"
     line = f"{record['offset']}  {record['timestamp']}  {record['key']} = {record['value']}"
     return line + "".join(f"  {name}: {value}" for name, value in record["headers"].items())

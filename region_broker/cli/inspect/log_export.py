@@ -2,6 +2,7 @@
 
 INV-EX2  what is printed is what `consume -o json` would have printed: neither markers, nor records of transactions that were
          aborted or have no end, nor what DeleteRecords took
+INV-EX4  what is sealed and cannot be opened by the keys given counts as damage does: it is named with its key, and never printed
 INV-EX3  damage is named with its position, and the exit code is 1; of that partition, what lies before it is printed
 The files are only read, and no node is asked: a deleted topic that is kept, a folder of a node that is down.
 Not here: what a line looks like (`cli.records.lines`), which deletions are kept (`log.recovery.kept_deletions`).
@@ -16,12 +17,14 @@ import click
 
 from idempotency.record_batch import BatchError, BatchHeader, ControlType, crc_ok, read_marker
 from region_broker.cli.inspect.log_dump import batches_of, log, segments_of
+from region_broker.cli.inspect.sealed_logs import NotOpened, keys_of, keys_option, opened
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, fail
 from region_broker.cli.records.lines import json_line
 from region_broker.log.indexes.log_start import read_log_start
 from region_broker.log.recovery.kept_deletions import DeletionNote, note_of
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import RecordsError, iter_records
+from region_broker.security.sealing.sealing import Sealing
 
 __all__ = ["log"]
 
@@ -39,7 +42,8 @@ Examples:
 """,
 )
 @click.argument("folder", type=click.Path(path_type=Path))
-def export(folder: Path) -> None:
+@keys_option
+def export(folder: Path, keys_file: Path | None) -> None:
     """Print the committed records of a topic, or of one partition, from its FOLDER: JSON, an object a line.
 
     For a topic that was deleted by mistake: `tidemark topic deleted` names the folder. The records get new offsets where
@@ -49,14 +53,15 @@ def export(folder: Path) -> None:
     note = note_of(RealDisk(), folder if folder not in partitions else folder.parent)
     if note.internal:
         fail(f"{folder} is of a ledger: it holds no records of clients", EXIT_USAGE)
+    sealing = keys_of(keys_file)
     damage = []
     count = 0
     for partition in partitions:
         try:
-            for line in lines_of(partition, note.name):
+            for line in lines_of(partition, note.name, sealing):
                 sys.stdout.buffer.write(line + b"\n")
                 count += 1
-        except (_Damaged, BatchError, RecordsError, OSError) as error:
+        except (_Damaged, NotOpened, BatchError, RecordsError, OSError) as error:
             damage.append(f"{partition}: {error}")
     sys.stdout.buffer.flush()
     if damage:
@@ -88,7 +93,7 @@ class _Damaged(Exception):
     """Bytes that are a batch by their form and not by their checksum."""
 
 
-def lines_of(partition: Path, topic: str) -> Iterator[bytes]:
+def lines_of(partition: Path, topic: str, sealing: Sealing) -> Iterator[bytes]:
     """Yield the committed records of a partition's folder as JSON; raises what damage raises."""
     ends = _ends(partition)
     number = int(partition.name.partition(".")[0])
@@ -96,7 +101,7 @@ def lines_of(partition: Path, topic: str) -> Iterator[bytes]:
     for header, batch in _sound_batches(partition):
         if header.is_control or not _is_committed(header, ends):
             continue
-        for record in iter_records(batch):
+        for record in iter_records(opened(batch, header, partition / "0", sealing)):
             if record.offset >= log_start_offset:
                 yield json_line(
                     topic, number, record.offset, record.timestamp_ms,

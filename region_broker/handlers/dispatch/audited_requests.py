@@ -9,10 +9,12 @@ Not here: the handlers.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from region_broker.handlers.dispatch.answered_errors import error_names
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.security.audit.events import AuditEvent, Detail, Kind, Outcome, acting_as
+from region_broker.security.audit.events import Actor, AuditEvent, Detail, Kind, Outcome, acting_as
 from region_broker.security.audit.trail import told_unless_said
 
 Told = tuple[str, str, Mapping[str, Detail]]
@@ -53,6 +55,23 @@ def _write_markers(request: Any) -> Told:
     return "CLUSTER", "markers", {"markers": rows}
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """A request; `Acting`. Who asks is made out only where something is recorded."""
+
+    ctx: RequestContext
+
+    def actor(self) -> Actor:
+        """See `Acting`."""
+        return actor_of(self.ctx)
+
+
+def actor_of(ctx: RequestContext) -> Actor:
+    """Return who asks, from the client's own address, by the id that its request has in logs."""
+    identity = ctx.identity
+    host = identity.host or ctx.peer.rpartition(":")[0]
+    return Actor(identity.principal, host, identity.mechanism, identity.token_id, ctx.request_id)
+
+
 _OF_API: Final[Mapping[int, Callable[[Any], Told]]] = {
     21: _delete_records,
     27: _write_markers,
@@ -68,7 +87,7 @@ def _named(names: list[str]) -> str:
 
 async def handled(api: Api, ctx: RequestContext, request: Any) -> _ANSWERED:
     """Carry a request out for whoever asked; one that destroys is recorded before. Raises as the handler, and `AuditUnwritable`."""
-    with acting_as(ctx):
+    with acting_as(_Asked(ctx)):
         told = _OF_API.get(api.key)
         if told is None:
             return await api.handle(ctx, request)
@@ -78,7 +97,7 @@ async def handled(api: Api, ctx: RequestContext, request: Any) -> _ANSWERED:
                 kind=Kind.CHANGE,
                 operation=api.name,
                 outcome=Outcome.INTENDED,
-                actor=ctx.actor(),
+                actor=actor_of(ctx),
                 resource_type=resource_type,
                 resource=resource,
                 details=details,

@@ -9,7 +9,8 @@ INV-HRD2 a node that does not lead serves a Fetch only of a reader that says its
          the leader
 INV-HRD3 a follower never says that an offset is out of range, as that would make a consumer begin anew: what lies beyond its HW is
          OFFSET_NOT_AVAILABLE once the reader has waited, what lies below its log start the leader is asked for
-INV-HRD4 a follower whose bytes are not what was written serves no readers until they are, and sends them to the leader
+INV-HRD4 a follower whose bytes are not what was written, or that has not the key of what is sealed, serves no readers until that is mended, and
+         sends them to the leader
 INV-HRD5 who leads, and is not sure of it, says neither that an offset is out of range nor that a sequence is out of order, but that it does
          not lead: clients ask who does, and come back
 Not here: who serves, and until when (`region.cluster.reader_places`, `region.cluster.replica_readers`), reading (`fetch.reading`).
@@ -52,5 +53,5 @@ class ReaderPlaces(Protocol):
         ...
 
     def stop_serving(self, key: LogKey, offset: int, name: str) -> None:
-        """Serve no readers as a follower until a log, called `name`, is sound again at `offset` (INV-HRD4)."""
+        """Serve no readers as a follower until a log, called `name`, can be read again at `offset` (INV-HRD4)."""
         ...

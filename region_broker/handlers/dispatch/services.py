@@ -37,7 +37,7 @@ from region_broker.partitions.fetch_sessions import FetchSessions
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange, Operation, ResourceType
-from region_broker.security.audit.trail import NO_AUDIT, Actor, AuditTrail
+from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 from region_broker.security.authorizer import AllowAll, Authorizer
 from region_broker.security.identity import Identity
 from region_broker.security.quotas.throttles import Meter, Throttles
@@ -488,14 +488,6 @@ class RequestContext(msgspec.Struct):
     def request_id(self) -> str:
         """Return by what the request is found in logs, here and at the client: its address and correlation id (INV-WT1)."""
         return f"{self.peer}#{self.correlation_id}"
-
-    def actor(self) -> Actor:
-        """Return who asks, for the audit trail (`Acting`)."""
-        identity = self.identity
-        host = identity.host or self.peer.rpartition(":")[0]
-        return Actor(
-            identity.principal, host, identity.mechanism, identity.token_id, self.request_id
-        )
 
     @property
     def is_forwarded(self) -> bool:

@@ -10,7 +10,7 @@ Not here: who may ask and what a session is told (`fetch`), who tells of changes
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -19,13 +19,22 @@ from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_read_t
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
-from region_broker.log.failures import ColdRange, CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import (
+    ColdRange,
+    CorruptRange,
+    OffsetOutOfRange,
+    PartitionFailed,
+    SealedRecords,
+)
 from region_broker.partitions.fetch_sessions import FetchSession, Wanted
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
 from region_broker.security.identity import Identity
 from region_broker.wire.codec.fast_paths.fetch import NO_REPLICA, FetchedRow
+
+_LEADER_MAY_READ: Final = (ErrorCode.corrupt_message, ErrorCode.topic_authorization_failed)
+"""What keeps one node from giving out what another one may (INV-HRD4)."""
 
 
 class Read(NamedTuple):
@@ -252,7 +261,7 @@ class Reading:
         readers = self._services.readers
         assert readers is not None, "a copy is shown in a region of several nodes"
         readers.counts.copy_bytes += len(row.records)
-        if row.error_code != ErrorCode.corrupt_message:
+        if row.error_code not in _LEADER_MAY_READ:
             return row
         readers.stop_serving(partition.key, item.offset, str(partition.tp))
         return FetchedRow(item.index, int(ErrorCode.not_leader_or_follower))
@@ -272,6 +281,9 @@ class Reading:
             return FetchedRow(item.index, int(error))
         except CorruptRange:
             return FetchedRow(item.index, int(ErrorCode.corrupt_message))
+        except SealedRecords:
+            # INV-OPS1. No client goes on by itself after this one, and every client says it to its application.
+            return FetchedRow(item.index, int(ErrorCode.topic_authorization_failed))
         except PartitionFailed:
             return FetchedRow(item.index, int(ErrorCode.kafka_storage_error))
         aborted = None

@@ -31,6 +31,7 @@ ERROR_OF_VERDICT: Final = {
     AppendVerdict.COORDINATOR_FENCED: ErrorCode.transaction_coordinator_fenced,
     AppendVerdict.MARKER_ALREADY_APPLIED: ErrorCode.invalid_record,
     AppendVerdict.UNSUPPORTED_MAGIC: ErrorCode.unsupported_for_message_format,
+    AppendVerdict.KEY_NOT_HERE: ErrorCode.policy_violation,
 }
 assert set(ERROR_OF_VERDICT) == set(AppendVerdict)
 

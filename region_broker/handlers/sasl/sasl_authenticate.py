@@ -12,6 +12,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.closing import closing_answer
 from region_broker.handlers.sasl.sessions import let_in
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.security.sasl.desk import LoginDesk
 from region_broker.security.sasl.login import AUTHENTICATE_KEY
 from region_broker.security.sasl.refusals import LoginRefused
@@ -38,9 +39,12 @@ async def handle_sasl_authenticate(ctx: RequestContext, request: Any) -> Fields:
         session_ms = 0 if outcome.proved is None else let_in(ctx, desk, outcome.proved)
     except LoginRefused as refused:
         ctx.services.metrics.logins.labels(mechanism, "refused").inc()
+        tried = Identity(ANONYMOUS_PRINCIPAL, ctx.host, mechanism)
+        ctx.services.audit.login(tried, right=False, reason=str(refused))  # INV-SSL1
         raise await _refusal(ctx, desk, refused) from refused
     if outcome.proved is not None:
         ctx.services.metrics.logins.labels(mechanism, "accepted").inc()
+        ctx.services.audit.login(ctx.identity, right=True)
     return {
         "error_code": ErrorCode.none, "error_message": None, "auth_bytes": outcome.answer, "session_lifetime": session_ms,
     }  # fmt: skip

@@ -19,6 +19,7 @@ from region_broker.controller.config_changes import (
     MalformedChange,
     check_shape,
 )
+from region_broker.controller.feature_levels import SEALS_SINCE_LEVEL
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem
@@ -34,6 +35,7 @@ from region_broker.handlers.topics.config_orders import (
     ResourceType,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.security import access
 from region_broker.security.access import Operation
 
@@ -50,9 +52,21 @@ def configs_refusal(services: Services, configs: Mapping[str, str | None]) -> st
     problem = config_problem(configs, services.metadata.image.domains or {"main"})
     if problem is None:
         problem = _problem_of_in_sync(len(services.nodes.replicas), configs)
+    if problem is None:
+        problem = _problem_of_seal(services.metadata.image.feature_level, configs)
     if problem is not None:
         return problem
     return services.partitions.config_problem({k: str(v) for k, v in configs.items()})
+
+
+def _problem_of_seal(level: int, configs: Mapping[str, str | None]) -> str | None:
+    """Return why no topic can be sealed yet: older nodes may be there (INV-FL1)."""
+    if not configs.get(ENCRYPTION_KEY) or level >= SEALS_SINCE_LEVEL:
+        return None
+    return (
+        f"{ENCRYPTION_KEY} came with feature level {SEALS_SINCE_LEVEL}, and this region is at {level}: older nodes would write such a topic in the"
+        " open. When all nodes of all regions run this version, raise it: tidemark cluster upgrade --finalize"
+    )
 
 
 def _problem_of_in_sync(node_count: int, configs: Mapping[str, str | None]) -> str | None:

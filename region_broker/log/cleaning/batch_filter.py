@@ -58,7 +58,9 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
 
 
 def open_body(batch: bytes, header: BatchHeader) -> bytes:
-    """Return the batch's records, decompressed; raises RecordsError."""
+    """Return the batch's records, decompressed; raises RecordsError, also where they are sealed: those stay as they are (INV-CLW5)."""
+    if header.is_sealed:
+        raise RecordsError("the records are sealed")
     try:
         return decompress(Codec(header.codec), batch[HEADER_BYTES:])
     except (ValueError, CompressionError) as error:

@@ -1,6 +1,6 @@
 """Reading one partition: for consumers as far as they may see, for mirrors as far as it is durable.
 
-Not here: how far that is (`sight`), damaged bytes (`sound_reads`), waiting for more (`readable_watchers`).
+Not here: how far that is (`sight`), damaged bytes (`sound_reads`), sealed ones (`opening_sealed`), waiting for more (`readable_watchers`).
 """
 
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from idempotency.record_batch import BatchHeader, iter_headers
 from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import LogError, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
+from region_broker.partitions.opening_sealed import OpeningSealed
 from region_broker.partitions.parts.sight import Isolation, Sight
 from region_broker.partitions.sound_reads import SoundReads
 from region_broker.partitions.time_lookup import TimeLookup
@@ -36,9 +37,15 @@ class PartitionReader:
     """Changes nothing but its counts."""
 
     def __init__(
-        self, tp: TopicPartition, log: PartitionLog, sight: Sight, cold_reads: ColdReads
+        self,
+        tp: TopicPartition,
+        log: PartitionLog,
+        sight: Sight,
+        cold_reads: ColdReads,
+        opening: OpeningSealed,
     ) -> None:
         """Read `log` of `tp`."""
+        self._opening = opening
         self.cold_reads = cold_reads
         """Runs `fetch` and `read_raw` without `wait`, and waits elsewhere for what is not in memory."""
         self.read_bytes = 0
@@ -60,11 +67,13 @@ class PartitionReader:
         isolation: Isolation,
         *,
         first_batch_always: bool = True,
+        as_stored: bool = False,
         wait: bool = True,
     ) -> FetchSlice:
         """Return whole batches from `offset` on (C38, C39); empty if nothing is readable there yet.
 
-        Raises OffsetOutOfRange, PartitionFailed, CorruptRange, and ColdRange unless `wait` (see `cold_reads`).
+        What is sealed is opened, unless `as_stored`. Raises OffsetOutOfRange, PartitionFailed, CorruptRange, SealedRecords, and ColdRange unless
+        `wait` (see `cold_reads`).
         """
         sight = self._sight
         data: bytes | bytearray = b""
@@ -74,7 +83,9 @@ class PartitionReader:
         else:
             self._check_range(offset, sight.log_start_offset)
             end = sight.readable_end(isolation)
-            data, next_offset = self._reads.read(offset, max_bytes, end, wait=wait)
+            data, next_offset, is_sealed = self._reads.read(offset, max_bytes, end, wait=wait)
+            if is_sealed and not as_stored and (first_batch_always or len(data) <= max_bytes):
+                data, next_offset = self._opening.opened(data, next_offset, wait=wait)
         if not first_batch_always and len(data) > max_bytes:
             data, next_offset = b"", offset
         self.read_bytes += len(data)
@@ -103,7 +114,13 @@ class PartitionReader:
         self._check_range(offset, self._content.start_offset)
         high_watermark = self._sight.high_watermark
         end = high_watermark if limit is None else min(limit, high_watermark)
-        return self._reads.read(offset, max_bytes, end, wait=wait)[0]
+        return self._reads.read(offset, max_bytes, end, wait=wait).data
+
+    def opened(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Return what `read_raw` returned as consumers get it; raises SealedRecords, CorruptRange. May run in a thread."""
+        if not any(header.is_sealed for _, header in iter_headers(data)):
+            return data
+        return self._opening.opened(data, 0, wait=True)[0]
 
     def read_durable(self, offset: int, max_bytes: int, limit: int) -> bytes | bytearray:
         """Return whole batches as `read_raw` does, up to `limit`, of what is durable on this node, committed or not.
@@ -113,7 +130,7 @@ class PartitionReader:
         self._check_range(offset, self._content.start_offset)
         return self._reads.read(
             offset, max_bytes, min(limit, self._durability.durable_offset), wait=True
-        )[0]
+        ).data
 
     def read_replica(
         self, offset: int, max_bytes: int, *, wait: bool = True
@@ -124,7 +141,7 @@ class PartitionReader:
         PartitionFailed, CorruptRange, and ColdRange unless `wait`.
         """
         self._check_range(offset, self._content.start_offset)
-        return self._reads.read(offset, max_bytes, self._content.end_offset, wait=wait)
+        return self._reads.read(offset, max_bytes, self._content.end_offset, wait=wait)[:2]
 
     def bytes_up_to_end(self, offset: int, enough: int, *, wait: bool = True) -> int:
         """Return how many bytes a follower that is at `offset` lacks; stops counting at `enough`, as `readable_bytes` does."""
@@ -183,7 +200,7 @@ class PartitionReader:
         self._content.check_running()
         sight = self._sight
         end = sight.readable_end(isolation)
-        return TimeLookup(self._reads, self.cold_reads, sight.log_start_offset, end)
+        return TimeLookup(self._reads, self.cold_reads, sight.log_start_offset, end, self._opening)
 
     def _end_of_older_regions(self) -> tuple[LeaderEpoch, int] | None:
         """Return the last leader epoch of the regions that acted before this one, and where it ends here."""

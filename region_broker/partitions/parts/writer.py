@@ -27,7 +27,7 @@ from region_broker.partitions.admission import (
 from region_broker.partitions.appending.marker_writes import MarkerBatch, write_markers
 from region_broker.partitions.appending.mirrored_batches import LogTail, check_mirrored, writes_of
 from region_broker.partitions.parts.sight import Sight
-from region_broker.partitions.record_rules import Prepared, fitted, is_heavy, prepared
+from region_broker.partitions.record_rules import Prepared, Seal, fitted, is_heavy, prepared
 from region_broker.partitions.trimming import Trimming
 
 
@@ -41,8 +41,10 @@ class PartitionWriter:
         sight: Sight,
         trimming: Trimming,
         follow_term: Callable[[LeaderEpoch], None],
+        seal: Seal,
     ) -> None:
         """Write to `log` of `tp`; `follow_term` hears the leader epoch of what was mirrored."""
+        self._seal = seal
         self.cleaned_at_primary = 0
         """How far the primary region has cleaned this log, as it said last: a mirror goes no further (T13)."""
         self.written_bytes = 0
@@ -86,7 +88,7 @@ class PartitionWriter:
         self, data: Buffer, header: BatchHeader, ahead: Prepared | None
     ) -> AppendOutcome:
         config = self._content.config
-        found = fitted(data, header, config, self._content.wall_ms(), ahead)
+        found = fitted(data, header, config, self._content.wall_ms(), self._seal, ahead)
         if isinstance(found, AppendOutcome):
             return found
         outcome = self._write(*found)
@@ -100,7 +102,7 @@ class PartitionWriter:
 
     def prepared(self, data: Buffer) -> Prepared:
         """Return what the topic's rules make of a client batch; may run in a thread."""
-        return prepared(data, self._content.config)
+        return prepared(data, self._content.config, self._seal)
 
     def append_markers(self, markers: Sequence[MarkerBatch]) -> list[AppendOutcome]:
         """Write transaction markers by one write, but for decisions that are in the log already (T6, C30, C31).

@@ -41,10 +41,10 @@ JOINED_BYTES_MAX: Final = 64 * 1024
 """What is written in pieces is joined up to so much where it goes through TLS: each piece is a record, or several, of it."""
 
 
-class AsyncioStream(asyncio.Protocol):
+class _Stream(asyncio.BaseProtocol):
     """`ByteStream` on an asyncio transport: chunks are handed over as received, never joined."""
 
-    def __init__(self, on_made: Callable[["AsyncioStream"], None] | None = None) -> None:
+    def __init__(self, on_made: Callable[["_Stream"], None] | None = None) -> None:
         """Create the protocol of a connection to come; `on_made` is called once it stands."""
         self._on_made = on_made
         self._transport: asyncio.Transport | None = None
@@ -95,7 +95,6 @@ class AsyncioStream(asyncio.Protocol):
         if self._on_made is not None:
             self._on_made(self)
 
-    @override
     def data_received(self, data: bytes) -> None:
         """Hand a chunk on, or queue it; stop reading the socket when enough is queued."""
         if self._consume is not None:
@@ -109,8 +108,7 @@ class AsyncioStream(asyncio.Protocol):
             self._reading_paused = True
         self._wake_reader()
 
-    @override
-    def eof_received(self) -> bool:
+    def _peer_ended(self) -> bool:
         """Note that the peer sends no more; our side stays open for the answers still owed."""
         self._eof = True
         self._wake_reader()
@@ -247,18 +245,31 @@ class AsyncioStream(asyncio.Protocol):
         await self._gone.wait()
 
 
-class SecuredStream(AsyncioStream, asyncio.BufferedProtocol):
+class AsyncioStream(_Stream, asyncio.Protocol):
+    """A stream without TLS."""
+
+    @override
+    def eof_received(self) -> bool:
+        """See `_peer_ended`."""
+        return self._peer_ended()
+
+
+class SecuredStream(_Stream, asyncio.BufferedProtocol):
     """The same behind TLS, that lets records of TLS be opened into `room`, which it shares with others.
 
-    asyncio and uvloop would make 256 KiB for each record, of 16 KiB at most, and shrink them: five times as much work as opening it.
+    asyncio and uvloop would make 256 KiB for each record, of 16 KiB at most, and shrink them: up to five times as much work as opening
+    it. To uvloop nothing has room that is an `asyncio.Protocol`, too.
     """
 
-    def __init__(
-        self, room: memoryview, on_made: Callable[["AsyncioStream"], None] | None = None
-    ) -> None:
+    def __init__(self, room: memoryview, on_made: Callable[[_Stream], None] | None = None) -> None:
         """Create the protocol of a connection to come; what is in `room` is taken out in the step in which it comes."""
         super().__init__(on_made)
         self._room = room
+
+    @override
+    def eof_received(self) -> bool:
+        """See `_peer_ended`."""
+        return self._peer_ended()
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -10,6 +10,7 @@ INV-RPR2 a follower serves by the image that it has, and by that of no other nod
 Not here: what is told of nodes (`view`), what a follower shows (`replica_readers`).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,12 @@ from idempotency.ports import Clock
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.handlers.dispatch.readers import ReaderCounts
-from region_broker.log.failures import CorruptRange, OffsetOutOfRange, PartitionFailed
+from region_broker.log.failures import (
+    CorruptRange,
+    OffsetOutOfRange,
+    PartitionFailed,
+    SealedRecords,
+)
 from region_broker.partitions.table import PartitionTable
 
 LOOK_MS: Final = 1_000
@@ -88,7 +94,7 @@ class RegionReaders:
         """See `ReaderPlaces`."""
         if not self._met:
             _log.error(
-                "this node serves no readers while it follows, until that is mended: %s is damaged at %d or behind it", name, offset
+                "this node serves no readers while it follows, until that is mended: %s is damaged, or sealed under a key that is not here, at %d or behind it", name, offset
             )  # fmt: skip
             self._put_off()
         self._met.setdefault(key, offset)
@@ -122,12 +128,13 @@ class RegionReaders:
             return False
         read = partial(partition.reader.read_raw, offset, 1)
         try:
-            await self._parts.partitions.cold_reads.read(read)
+            data = await self._parts.partitions.cold_reads.read(read)
+            await asyncio.to_thread(partition.reader.opened, data)
         except (
             OffsetOutOfRange
         ):  # deleted, or copied again, and then not in sync before all is there
             return True
-        except (CorruptRange, PartitionFailed):
+        except (CorruptRange, PartitionFailed, SealedRecords):
             return False
         return True
 

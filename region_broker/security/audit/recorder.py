@@ -106,7 +106,7 @@ class AuditRecorder(AuditTrail):
         return self._files.total_bytes
 
     def problem(self) -> str | None:
-        """Say why changes are refused, None where they are not."""
+        """See `AuditTrail`."""
         return self.unwritable or None
 
     # -- what the node tells ---------------------------------------------------------------------

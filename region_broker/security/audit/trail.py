@@ -70,6 +70,10 @@ class AuditTrail:
         """As `intent`, and return what is to be told the outcome."""
         return Recorded(self, event, await self.intent(event))
 
+    def problem(self) -> str | None:
+        """Say why changes are refused, None where they are not. To be overridden."""
+        return None
+
     async def run(self) -> None:
         """Write what comes until cancelled. To be overridden."""
         await asyncio.Event().wait()

@@ -1,7 +1,8 @@
 """The throttle time in an answer that is written already: put where its schema has it, whoever wrote the answer.
 
 INV-WTT1  nothing but the throttle time of an answer changes; an answer without a place for it stays as it is
-Most answers begin with it, Produce ends with it; the few others are read and written again.
+Most answers begin with it, the others end with it, but for their tags. Where there are tags (ApiVersions, a Produce that names leaders)
+the answer is read and written again.
 Not here: how long a client is throttled (`security.quotas`), the socket (`wire.server`).
 """
 
@@ -21,6 +22,7 @@ from region_broker.wire.codec.answers import response_codec
 from region_broker.wire.codec.schemas import class_of, field_shapes
 
 _I32: Final = struct.Struct(">i")
+_PRODUCE_KEY: Final = 0
 _NAME: Final = "throttle_time"
 _ERROR_CODE_BYTES: Final = 2
 
@@ -28,14 +30,17 @@ _ERROR_CODE_BYTES: Final = 2
 class _Place(Enum):
     NONE = auto()
     LAST = auto()
-    """Behind everything but tags."""
-    ELSEWHERE = auto()
+    """Behind everything but the count of tags; where that is not 0, as in `BEFORE_TAGS`. The two can be told apart: what a Produce ends with
+    then is a port, which is not 0, before no rack and no tags."""
+    BEFORE_TAGS = auto()
+    """Behind everything but tags, of which there are some."""
 
 
 @cache
 def _place(api_key: int, version: int) -> int | _Place:
     """Return at which byte of the answer the field stands, where that is the same in all; or how it is found."""
-    names = [shape.name for shape in field_shapes(class_of(api_key, version, EntityType.response))]
+    shapes = field_shapes(class_of(api_key, version, EntityType.response))
+    names = [shape.name for shape in shapes]
     if _NAME not in names:
         return _Place.NONE
     front_bytes = _I32.size + response_codec(api_key, version).flexible_header
@@ -44,7 +49,10 @@ def _place(api_key: int, version: int) -> int | _Place:
         return front_bytes
     if before == ["error_code"]:
         return front_bytes + _ERROR_CODE_BYTES
-    return _Place.LAST if before == ["responses"] else _Place.ELSEWHERE
+    behind = shapes[len(before) + 1 :]
+    is_last = all(shape.tag is not None for shape in behind)
+    assert is_last, f"no place is known of the throttle time in answers of API {api_key}"
+    return _Place.LAST if not behind or api_key == _PRODUCE_KEY else _Place.BEFORE_TAGS
 
 
 def throttle_told_ms(api_key: int, version: int, answer: Buffer) -> int:
@@ -61,7 +69,8 @@ def with_throttle(api_key: int, version: int, answer: Buffer, throttle_ms: int) 
     if place is _Place.NONE:
         return answer
     if place is _Place.LAST:
-        tags = b"\0" if response_codec(api_key, version).flexible_header else b""
+        entity: Any = response_codec(api_key, version).entity
+        tags = b"\0" if entity.__flexible__ else b""
         tail = b"\0\0\0\0" + tags
         if bytes(answer[-len(tail) :]) == tail:
             place = len(answer) - len(tail)

@@ -2,16 +2,21 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 var adminChecks = []check{
 	{"admin: create, grow, alter and delete topics", topics},
 	{"admin: offsets of topics and groups", offsets},
 	{"admin: list and describe transactions", transactions},
+	{"admin: set, describe and remove client quotas", quotas},
 }
 
 func topics(ctx context.Context, w world) error {
@@ -105,6 +110,49 @@ func offsets(ctx context.Context, w world) error {
 		}
 		_, err = admin.DeleteGroup(ctx, group)
 		return err
+	})
+}
+
+func quotas(ctx context.Context, w world) error {
+	user := w.prefix + "-go-quotas"
+	entity := kadm.ClientQuotaEntity{{Type: "user", Name: kadm.StringPtr(user)}, {Type: "client-id", Name: nil}}
+	of := []kadm.DescribeClientQuotaComponent{{Type: "user", MatchName: kadm.StringPtr(user), MatchType: kmsg.QuotasMatchTypeExact}}
+	return w.admin(func(admin *kadm.Client) error {
+		described := func(wanted ...float64) error {
+			return until(ctx, fmt.Sprintf("quotas %v", wanted), func() (bool, error) {
+				found, err := admin.DescribeClientQuotas(ctx, false, of)
+				if err != nil {
+					return false, err
+				}
+				var values []float64
+				for _, each := range found {
+					for _, value := range each.Values {
+						values = append(values, value.Value)
+					}
+				}
+				return slices.Equal(values, wanted), nil
+			})
+		}
+		alter := func(op kadm.AlterClientQuotaOp) error {
+			answers, err := admin.AlterClientQuotas(ctx, []kadm.AlterClientQuotaEntry{{Entity: entity, Ops: []kadm.AlterClientQuotaOp{op}}})
+			if err != nil {
+				return err
+			}
+			return answers[0].Err
+		}
+		if err := alter(kadm.AlterClientQuotaOp{Key: "producer_byte_rate", Value: 54321}); err != nil {
+			return err
+		}
+		if err := described(54321); err != nil {
+			return err
+		}
+		if err := alter(kadm.AlterClientQuotaOp{Key: "producer_byte_rate", Value: -1}); !errors.Is(err, kerr.InvalidRequest) {
+			return fmt.Errorf("a quota below 0: %v", err)
+		}
+		if err := alter(kadm.AlterClientQuotaOp{Key: "producer_byte_rate", Remove: true}); err != nil {
+			return err
+		}
+		return described()
 	})
 }
 

@@ -124,6 +124,7 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
         14: [Case("sync", 5, {**MEMBER, "assignments": []}, [READ_G])],
         15: [Case("describe", 6, {"groups": ("g",), "include_authorized_operations": False}, [DESCRIBE_G])],
         16: [Case("list", 5, {"states_filter": (), "types_filter": ()}, [[*DESCRIBE_C, *DESCRIBE_G]], hides="'simple'")],
+        17: [Case("handshake", 1, {"mechanism": "PLAIN"})],
         18: [Case("versions", 4, {"client_software_name": "c", "client_software_version": "1"})],
         19: [Case("create", 7, {"timeout": 1, "validate_only": True, "topics": [{"name": "new", "num_partitions": 1, "replication_factor": 9,
             "assignments": (), "configs": ()}]}, [n(Op.CREATE, C, T)])],
@@ -170,7 +171,11 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
             Case("describe", 4, {"topics": None}, [DESCRIBE_C]),
             Case("before v3", 2, {"topics": None}, [DESCRIBE_C], hides="orders"),
         ],
+        36: [Case("authenticate", 2, {"auth_bytes": b""})],
         37: [Case("grow", 3, {"timeout": 1, "validate_only": True, "topics": [{"name": "orders", "count": 1, "assignments": None}]}, [n(Op.ALTER, T)])],
+        38: [Case("one's own", 3, {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime": 1})],
+        39: [Case("renew", 2, {"hmac": b"none", "renew_period": 1})],
+        40: [Case("expire", 2, {"hmac": b"none", "expiry_time_period": 1})],
         41: [Case("describe", 3, {"owners": None})],
         42: [Case("delete", 2, {"groups_names": ("gone",)}, [n(Op.DELETE, G)])],
         43: [
@@ -190,6 +195,7 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
         49: [Case("alter", 1, {"validate_only": True, "entries": [{"entity": [{"entity_type": "user", "entity_name": "a"}], "ops": []}]},
             [n(Op.ALTER_CONFIGS, C)])],
         50: [Case("describe", 0, {"users": None}, [DESCRIBE_C])],
+        51: [Case("alter", 0, {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []}, [ALTER_C])],
         55: [Case("describe", 0, {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}, [DESCRIBE_C])],
         57: [Case("update", 1, {"timeout": 1, "validate_only": True, "feature_updates": [
             {"feature": "metadata.version", "max_version_level": 1, "upgrade_type": 1, "allow_downgrade": False}]}, [ALTER_C])],

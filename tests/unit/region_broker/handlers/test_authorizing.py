@@ -84,8 +84,9 @@ async def test_every_api_judges_every_kind_of_resource_as_kafka_does(tmp_path: P
         await prepared(judged)
         orders = judged.services.metadata.image.topics["orders"].topic_id
         table = kafka_table(orders)
-        assert set(table) == set(all_apis().by_key), "an API without a row of Kafka's table"
-        for key, cases in table.items():
+        served = all_apis().by_key
+        assert served.keys() <= table.keys(), "an API without a row of Kafka's table"
+        for key, cases in ((key, table[key]) for key in served):
             for case in cases:
                 for kind in KINDS:
                     for grant in GRANTS:
@@ -122,7 +123,8 @@ async def test_who_may_nothing_is_refused_in_every_version(tmp_path: Path) -> No
             values: dict[str, Any] = {}
             for case in reversed(asked):
                 values |= case.values
-            for version in all_apis().by_key[key].versions if asked else ():
+            api = all_apis().by_key.get(key)
+            for version in api.versions if asked and api is not None else ():
                 asks = values if key == METADATA else with_ids(values, orders)
                 answer = await judged.ask(key, version, asks)
                 if (key, version) in NO_PLACE_FOR_AN_ERROR:

@@ -42,6 +42,7 @@ from region_broker.security.sasl.login import (
 )
 from region_broker.security.sasl.scram_keys import keys_of
 from region_broker.security.sasl.tokens import TokenSecret
+from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.kafka_port import RawClient, WireFixture, frame_of, wire_fixture
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.waiting import until
@@ -623,3 +624,27 @@ async def test_an_acl_lets_somebody_make_and_see_tokens_of_another(tmp_path: Pat
         assert await owned(client) == [made.token_id]
         await fixture.services.metadata.change_access(allow(Operation.DESCRIBE_TOKENS))
         assert sorted(await owned(client)) == sorted([made.token_id, theirs.token_id])
+
+
+@pytest.mark.parametrize("mechanism", [SCRAM, "PLAIN"])
+async def test_the_audit_trail_hears_of_each_login_and_of_no_password(
+    tmp_path: Path, mechanism: str
+) -> None:
+    """INV-AUD1: right and wrong, with mechanism and address; the reason names who was tried."""
+
+    async def login(client: RawClient, password: str) -> Any:
+        await shake(client, mechanism)
+        if mechanism == SCRAM:
+            return await scram(client, password=password)
+        return await say(client, f"\0alice\0{password}".encode())
+
+    async with port(tmp_path) as fixture:
+        trail = fixture.services.audit = ToldTrail()
+        assert (await login(await fixture.connect(), "hunter2")).error_code.value != 0
+        assert (await login(await fixture.connect(), "secret")).error_code is ErrorCode.none
+    wrong, right = trail.told
+    assert (wrong.kind, wrong.outcome, wrong.actor.mechanism, wrong.actor.host) == ("login", "refused", mechanism, "127.0.0.1")  # fmt: skip
+    assert "alice" in wrong.reason
+    assert (right.actor.principal, right.outcome) == ("User:alice", "done")
+    assert "hunter2" not in repr(trail.told)
+    assert "secret" not in repr(trail.told)

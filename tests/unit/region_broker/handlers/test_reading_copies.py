@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import LeaderEpoch
 from region_broker.handlers.fetch.reading import Reading
+from region_broker.log.failures import CorruptRange, LogError, SealedRecords
 from region_broker.partitions.fetch_sessions import Wanted
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.security.identity import ANONYMOUS
@@ -16,6 +17,36 @@ START, HIGH_WATERMARK = 5, 9
 
 class Asked(Exception):
     """The copy is read."""
+
+
+class Readers:
+    """Hears that a node is to serve nobody."""
+
+    def __init__(self) -> None:
+        self.readers = self.counts = self
+        self.copy_bytes = 0
+        self.stopped: list[tuple[object, int, str]] = []
+
+    def stop_serving(self, key: object, offset: int, name: str) -> None:
+        self.stopped.append((key, offset, name))
+
+
+@pytest.mark.parametrize("refusal", [CorruptRange(5, "damage"), SealedRecords("no key")])
+def test_INV_HRD4_what_a_follower_cannot_read_the_leader_is_asked_for(refusal: LogError) -> None:
+    class Unreadable(Copy):
+        key, tp = "the log", "orders-0"
+
+        def fetch(self, *_: object, **_more: object) -> NoReturn:
+            raise refusal
+
+    services = Readers()
+    item = Wanted(cast("Any", "orders"), 0, LeaderEpoch(-1), START, 100)
+    reading = Reading(
+        cast("Any", services), (item,), Isolation.READ_UNCOMMITTED, bytes_min=1, bytes_max=100, wait_ms_max=0, identity=ANONYMOUS
+    )  # fmt: skip
+    row = reading._row_of_copy(cast("Any", Unreadable()), item, 100, first=True, wait=True)
+    assert row.error_code == ErrorCode.not_leader_or_follower
+    assert services.stopped == [("the log", START, "orders-0")]
 
 
 class Copy:

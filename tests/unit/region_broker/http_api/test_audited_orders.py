@@ -2,14 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession, web
+from prometheus_client import CollectorRegistry
 
-from region_broker.http_api.app import DEFAULT_LIMITS, OPEN_DOORS, HttpServer, bounded
-from region_broker.http_api.audited_orders import audited, told
+from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
+from region_broker.http_api.audited_orders import told
 from region_broker.http_api.doors import IDENTITY
+from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import answer, problem
 from region_broker.security.audit.events import Outcome, present_actor
 from region_broker.security.identity import Identity
@@ -41,10 +43,11 @@ async def _fail(_request: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def serving(trail: ToldTrail) -> AsyncIterator[tuple[ClientSession, str]]:
-    app = bounded(DEFAULT_LIMITS, OPEN_DOORS, _as_admin, audited(trail))
+    app = bounded(DEFAULT_LIMITS, audit=trail)
+    app.middlewares.insert(-1, _as_admin)
     app.router.add_post("/v1/region/switch", _switch)
-    app.router.add_post("/v1/refused", _refuse)
-    app.router.add_delete("/v1/failing", _fail)
+    app.router.add_post("/v1/cluster/drain", _refuse)
+    app.router.add_post("/v1/cluster/elect", _fail)
     app.router.add_get("/v1/region", _refuse)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
@@ -74,7 +77,7 @@ async def test_an_order_is_recorded_with_who_asks_and_what_came_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "outcome", "reason"),
-    [("POST", "/v1/refused", "refused", "409 not-now"), ("DELETE", "/v1/failing", "unknown", "it ended without an answer")],
+    [("POST", "/v1/cluster/drain", "refused", "409 not-now"), ("POST", "/v1/cluster/elect", "unknown", "it ended without an answer")],
 )  # fmt: skip
 async def test_refused_and_failed_orders_say_so(
     method: str, path: str, outcome: str, reason: str
@@ -109,3 +112,36 @@ async def test_an_order_that_cannot_be_recorded_is_not_carried_out() -> None:
 def test_a_body_that_is_no_object_tells_nothing() -> None:
     assert told([BODY]) == told("to") == told(None) == {}
     assert told({"to": {"a": 1}, "node_id": 3}) == {"node_id": 3}
+
+
+class _Ready:
+    """A region that is ready."""
+
+    def not_ready(self) -> str | None:
+        """See `RegionApi`."""
+        return None
+
+    def remark(self) -> str:
+        """See `RegionApi`."""
+        return "us is away"
+
+
+class _Unwritable(ToldTrail):
+    """Cannot be written."""
+
+    def problem(self) -> str | None:
+        """See `AuditTrail`."""
+        return "the audit trail cannot be written: No space left on device"
+
+
+async def test_a_region_whose_trail_is_full_is_ready_with_a_remark() -> None:
+    app = make_app(cast("RegionApi", _Ready()), {}, CollectorRegistry(), audit=_Unwritable())
+    server = HttpServer(app)
+    host, port = await server.start("127.0.0.1", 0)
+    try:
+        async with ClientSession() as session, session.get(f"http://{host}:{port}/readyz") as got:
+            assert (got.status, (await got.json())["remark"]) == (
+                200, "us is away; the audit trail cannot be written: No space left on device",
+            )  # fmt: skip
+    finally:
+        await server.stop()

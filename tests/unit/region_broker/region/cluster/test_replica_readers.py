@@ -23,9 +23,10 @@ from region_broker.region.cluster.reader_places import (
 )
 from region_broker.region.cluster.replica_readers import PATIENCE_MS, ReplicaReaders
 from tests.fixtures.cluster_images import born, main_domain
-from tests.fixtures.node_logs import TOPIC_ID, Fixture, ManualClock
+from tests.fixtures.node_logs import TOPIC_ID, Fixture, ManualClock, batch, fixture
 from tests.fixtures.region_nodes import member
 from tests.fixtures.scrubbing import filled, sealed
+from tests.fixtures.sealing_keys import keys_in_memory
 
 EPOCH = LeaderEpoch(7)
 LEADER, ME, OTHER = member(1), member(2), member(3)
@@ -231,6 +232,22 @@ async def test_INV_HRD4_INV_RPR4_a_follower_with_damage_serves_nobody_until_it_i
     await found.look()
     assert not found.may_serve(LEADER, EPOCH), "another place of it is not mended"
     found.is_damaged = lambda _: False
+    await found.look()
+    assert found.may_serve(LEADER, EPOCH)
+
+
+async def test_INV_HRD4_a_follower_without_the_key_serves_nobody_until_it_has_it() -> None:
+    sealing = keys_in_memory()
+    some, clock = fixture({"tidemark.encryption": "secret"}, sealing=sealing), ManualClock()
+    some.partition.writer.append(batch())
+    some.sync()
+    sealing.keys.use({})
+    held = image(node(LEADER, "a"), node(ME, "b"))
+    found = readers_of(ME, held, is_open=True, partitions=some.table, clock=clock)
+    found.stop_serving(some.partition.key, 0, "orders-0")
+    await found.look()
+    assert not found.may_serve(LEADER, EPOCH)
+    sealing.keys.use(keys_in_memory().keys.named)
     await found.look()
     assert found.may_serve(LEADER, EPOCH)
 

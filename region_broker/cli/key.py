@@ -1,0 +1,199 @@
+"""`tidemark key`: the named keys that topics are sealed under at rest, in the file that nodes have as `encryption_keys_file`.
+
+Each command reads the file, changes it, and puts it back as a whole; nodes notice within seconds. Copies on other nodes and in other regions are
+the operator's. No key is ever printed. Not here: what is in the file (`security.sealing.key_ring`), topics (`tidemark topic`).
+"""
+
+import os
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from region_broker.cli.output import EXIT_FAILED, EXIT_USAGE, fail, output_option, print_rows
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.security.sealing.key_ring import (
+    Ring,
+    RingError,
+    destroyed,
+    read_ring,
+    rewrapped,
+    unlock,
+    with_version,
+    write_ring,
+)
+from region_broker.security.sealing.key_sources import (
+    KeySource,
+    KeySources,
+    SourceFailed,
+    new_source_key,
+)
+
+_DISK: Final = RealDisk()
+_SOURCES: Final = KeySources(_DISK)
+_File = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group(epilog="Example: tidemark key make /etc/tidemark/keys.toml orders --file orders.key")
+def key() -> None:
+    """Keys that records are sealed under at rest: list, make, rotate, rewrap, destroy."""
+
+
+def _tells(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (RingError, SourceFailed) as error:
+            fail(str(error), EXIT_FAILED)
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}", EXIT_FAILED)
+
+    return run
+
+
+def _sources(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--wrap", help="Beside --unwrap: the command that wraps new versions."),
+        click.option("--unwrap", help="A command: gets what is wrapped, writes the key, in base64."),
+        click.option("--env", help="A variable of the nodes' environment that holds it, in base64."),
+        click.option("--file", "source_file", type=click.Path(path_type=Path),
+                     help="A file that holds it, in base64; made where there is none."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _source(
+    source_file: Path | None, env: str | None, unwrap: str | None, wrap: str | None
+) -> KeySource:
+    try:
+        source = KeySource(
+            file=str(source_file.absolute()) if source_file else "",
+            env=env or "",
+            unwrap=tuple(shlex.split(unwrap or "")),
+            wrap=tuple(shlex.split(wrap or "")),
+        )
+    except ValueError as error:
+        fail(f"{error}: give --file, --env, or --unwrap with --wrap", EXIT_USAGE)
+    if source_file is not None and not source_file.exists():
+        with open(source_file, "x", encoding="ascii", opener=_private) as new:
+            new.write(new_source_key() + "\n")
+        click.echo(
+            f"{source_file} was made: only who runs nodes may read it; keep a copy elsewhere"
+        )
+    return source
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _now() -> str:
+    now = datetime.fromtimestamp(SystemClock().wall_ms() // 1000, UTC)
+    return now.isoformat().replace("+00:00", "Z")
+
+
+def _there(file: Path) -> Ring:
+    return read_ring(_DISK, file) if file.exists() else {}
+
+
+@key.command("list", epilog="Example: tidemark key list /etc/tidemark/keys.toml -o json")
+@_File
+@click.option(
+    "--check", is_flag=True, help="Ask the sources, too, whether each key can be used here."
+)
+@output_option
+@_tells
+def list_keys(file: Path, check: bool, output: str) -> None:
+    """List the keys in FILE and their versions; none of them is shown."""
+    ring = read_ring(_DISK, file)
+    usable = unlock(_SOURCES, ring) if check else {}
+    rows = []
+    for name, found in sorted(ring.items()):
+        alive = [each.id for each in found.versions if each.wrapped]
+        for each in found.versions:
+            state = "newest" if alive and each.id == alive[-1] else "kept for reading"
+            row = {
+                "key": name, "version": each.id, "made": each.made, "source": str(found.source),
+                "state": state if each.wrapped else f"destroyed {each.destroyed}",
+            }  # fmt: skip
+            if check:
+                row["here"] = usable[name].missing or "yes"
+            rows.append(row)
+    print_rows(rows, output, title="keys")
+
+
+@key.command(
+    "make",
+    epilog="""\b
+Examples:
+  tidemark key make /etc/tidemark/keys.toml orders --file /etc/tidemark/orders.key
+  tidemark key make keys.toml orders --unwrap "kms-client decrypt prod" --wrap "kms-client encrypt prod"
+""",
+)
+@_File
+@click.argument("name")
+@_sources
+@_tells
+def make(file: Path, name: str, **source: Any) -> None:
+    """Make a key NAME in FILE, with a first version that its source wraps."""
+    ring = _there(file)
+    write_ring(_DISK, file, with_version(_SOURCES, ring, name, _source(**source), _now()))
+    click.echo(
+        f"key {name} was made. Give every node this file (encryption_keys_file) and the source, then"
+        f" seal topics by tidemark.encryption={name}"
+    )
+
+
+@key.command("rotate", epilog="Example: tidemark key rotate /etc/tidemark/keys.toml orders")
+@_File
+@click.argument("name")
+@_tells
+def rotate(file: Path, name: str) -> None:
+    """Give the key NAME a new version: what is written from then on is sealed under it."""
+    write_ring(_DISK, file, with_version(_SOURCES, read_ring(_DISK, file), name, None, _now()))
+    click.echo(
+        f"key {name} has a new version. Give this file to the nodes that only read first, then to those that write: what is sealed under a version"
+        " is read by nodes that have it. Older versions stay for what they sealed"
+    )
+
+
+@key.command(
+    "rewrap",
+    epilog="Example: tidemark key rewrap keys.toml orders --file /etc/tidemark/new-orders.key",
+)
+@_File
+@click.argument("name")
+@_sources
+@_tells
+def rewrap(file: Path, name: str, **source: Any) -> None:
+    """Put all versions of NAME under another source, or a new key of the same service; no log is touched."""
+    write_ring(_DISK, file, rewrapped(_SOURCES, read_ring(_DISK, file), name, _source(**source)))
+    click.echo(
+        f"key {name} is wrapped by the new source. The old one still opens older copies of this file: destroy those, or it"
+    )
+
+
+@key.command("destroy", epilog="Example: tidemark key destroy keys.toml orders --yes")
+@_File
+@click.argument("name")
+@click.option("--version", help="Only this version; the newest goes only with all others.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_tells
+def destroy(file: Path, name: str, version: str | None, yes: bool) -> None:
+    """Destroy the key NAME in FILE: what is sealed under it can be read by nobody any more.
+
+    Other copies of the file, and backups, still have it until they are destroyed, too; so have they all once the source's own key is.
+    """
+    ring = destroyed(read_ring(_DISK, file), name, version, _now())
+    what = f"version {version} of {name}" if version else f"all versions of {name}"
+    if not yes:
+        click.confirm(f"Destroy {what} for good? Records sealed under it are lost", abort=True)
+    write_ring(_DISK, file, ring)
+    click.echo(f"{what} destroyed here. Replace or destroy the other copies of this file, too")

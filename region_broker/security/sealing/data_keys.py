@@ -1,0 +1,154 @@
+"""Data keys: what batches are sealed with, drawn by a process for itself, and found again by the form that they are wrapped in.
+
+INV-DKY1  no nonce is used twice with a key. A data key is drawn by one process, with 256 bits of the machine's chance, and only that process
+          ever seals with it; its nonces are a counter that begins at 0 and gives each number once, whatever thread asks. A process that
+          starts again has no counter, and draws another key; whoever copies a log (followers, mirrors, mending) copies what is sealed
+INV-DKY2  a data key seals NONCES_MAX batches at most, and for KEY_AGE_MS: a new version of its named key is in use a day later everywhere,
+          and at once where a node reads its keys again
+INV-DKY3  whoever forgets a version of a named key forgets what it wrapped in the same step: destroyed is unreadable
+Not here: named keys (`key_ring`), the form of a batch (`sealed_batch`).
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
+from region_broker.security.sealing.sealed_batch import NONCE_BYTES, KeyRef, SealingKey, head_of
+
+KEY_BYTES: Final = 32
+KEY_AGE_MS: Final = 24 * 3_600_000
+NONCES_MAX: Final = 1 << 32
+KNOWN_MAX: Final = 4_096
+"""Data keys that are kept opened for readers: one for each day, node and named key, so these are years."""
+
+
+class KeyNotHere(Exception):
+    """A batch, or a topic, needs a named key that this node has not; the text says which, why, and what to do."""
+
+
+class KeyVersion(NamedTuple):
+    """One version of a named key, unlocked. `material` wraps data keys, and is told nobody."""
+
+    version: bytes
+    material: bytes
+
+    def __repr__(self) -> str:
+        """Say which it is, and nothing of the key."""
+        return f"KeyVersion({self.version.hex()})"
+
+
+class NamedKey(NamedTuple):
+    """A named key as a node has it: its versions, the newest one last; `missing`: why some are not here, or none; `failed`: whether that may pass."""
+
+    name: str
+    versions: tuple[KeyVersion, ...]
+    missing: str = ""
+    failed: bool = False
+
+
+class _Drawn(NamedTuple):
+    """A data key of this process, and until when it seals."""
+
+    key: SealingKey
+    until_ms: int
+    left: Callable[[], bool]
+
+
+class DataKeys:
+    """Of one node. May be asked from any thread."""
+
+    def __init__(
+        self, monotonic_ms: Callable[[], int], draw: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        """Have no key; `draw` gives so many bytes of chance."""
+        self._monotonic_ms = monotonic_ms
+        self._draw = draw
+        self._named: Mapping[str, NamedKey] = {}
+        self._drawn: dict[str, _Drawn] = {}
+        self._known: dict[KeyRef, AESGCM] = {}
+        self._changes = threading.Lock()
+
+    @property
+    def named(self) -> Mapping[str, NamedKey]:
+        """The named keys that are there."""
+        return self._named
+
+    def use(self, named: Mapping[str, NamedKey]) -> None:
+        """Have these named keys from now on, and no others; what they wrapped before is looked up again (INV-DKY3)."""
+        with self._changes:
+            self._named = dict(named)
+            self._known = {}
+            current = {
+                name: key.versions[-1].version for name, key in named.items() if key.versions
+            }
+            self._drawn = {
+                name: drawn
+                for name, drawn in self._drawn.items()
+                if current.get(name) == drawn.key.ref.version
+            }
+
+    def sealing_key(self, name: str) -> SealingKey:
+        """Return what seals under a named key now; raises `KeyNotHere`."""
+        drawn = self._drawn.get(name)
+        if drawn is not None and drawn.left() and self._monotonic_ms() < drawn.until_ms:
+            return drawn.key
+        with self._changes:
+            return self._draw_for(name)  # two threads may draw one each: both are good
+
+    def _draw_for(self, name: str) -> SealingKey:
+        newest = self._versions_of(name)[-1]
+        material = self._draw(KEY_BYTES)
+        ref = KeyRef(name, newest.version, aes_key_wrap(newest.material, material))
+        numbers = itertools.count()
+        last = [0]
+
+        def nonce() -> bytes:
+            last[0] = number = next(numbers)  # one step of the interpreter: no two threads get one
+            return number.to_bytes(NONCE_BYTES, "big")
+
+        key = SealingKey(ref, AESGCM(material), nonce, head_of(ref))
+        until_ms = self._monotonic_ms() + KEY_AGE_MS
+        self._drawn[name] = _Drawn(key, until_ms, lambda: last[0] < NONCES_MAX)
+        return key
+
+    def _versions_of(self, name: str) -> tuple[KeyVersion, ...]:
+        key = self._named.get(name)
+        if key is None or not key.versions:
+            why = "it is none of its keys" if key is None else key.missing
+            raise KeyNotHere(
+                f"this node has not the key {name!r}: {why}. Its keys are in the file that encryption_keys_file names"
+                " (`tidemark key list FILE`)"
+            )
+        return key.versions
+
+    def cipher(self, ref: KeyRef) -> AESGCM:
+        """Return what opens batches that were sealed by `ref`; raises `KeyNotHere`."""
+        found = self._known.get(ref)
+        if found is not None:
+            return found
+        with self._changes:
+            cipher = AESGCM(self._unwrapped(ref))
+            if len(self._known) >= KNOWN_MAX:
+                self._known.pop(next(iter(self._known)))
+            self._known[ref] = cipher
+            return cipher
+
+    def _unwrapped(self, ref: KeyRef) -> bytes:
+        for each in self._versions_of(ref.name):
+            if each.version == ref.version:
+                try:
+                    return aes_key_unwrap(each.material, ref.wrapped)
+                except InvalidUnwrap:
+                    raise KeyNotHere(
+                        f"version {ref.version.hex()} of the key {ref.name!r} that this node has is not the one that sealed the batch,"
+                        " or the batch was changed"
+                    ) from None
+        why = self._named[ref.name].missing or "it was destroyed, or came later than this file"
+        raise KeyNotHere(
+            f"this node has not version {ref.version.hex()} of the key {ref.name!r}: {why} (`tidemark key list FILE`)"
+        )

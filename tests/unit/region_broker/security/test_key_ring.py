@@ -1,0 +1,246 @@
+"""The file of named keys, its sources, and `tidemark key`. RFC 3394 section 4.6: the vector with 256 bits."""
+
+import base64
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from region_broker.cli.key import key
+from region_broker.ports.system.disk import RealDisk
+from region_broker.security.sealing import key_sources
+from region_broker.security.sealing.key_ring import (
+    RingError,
+    destroyed,
+    read_ring,
+    rewrapped,
+    unlock,
+    with_version,
+    write_ring,
+)
+from region_broker.security.sealing.key_sources import KeySource, KeySources, SourceFailed
+from region_broker.security.sealing.sealing import KeysFile, Sealing
+
+KEK = bytes.fromhex("000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F")
+KEY = bytes.fromhex("00112233445566778899AABBCCDDEEFF000102030405060708090A0B0C0D0E0F")
+WRAPPED = bytes.fromhex(
+    "28C9F404C4B810F4CBCCB35CFB87F8263F5786E2D80ED326CBC7F0E71A99F43BFB988B9B7A02DD21"
+)
+DISK = RealDisk()
+SOURCES = KeySources(DISK)
+NOW = "2026-11-26T23:00:00Z"
+
+
+def source_in(folder: Path, name: str = "source.key", content: bytes | None = None) -> KeySource:
+    path = folder / name
+    path.write_text(base64.b64encode(content or os.urandom(32)).decode() + "\n")
+    return KeySource(file=str(path))
+
+
+def command(code: str) -> tuple[str, ...]:
+    return (
+        sys.executable,
+        "-c",
+        f"import base64,sys,time\ngiven=base64.b64decode(sys.stdin.read())\n{code}",
+    )
+
+
+FLIP = command("print(base64.b64encode(bytes(255 ^ each for each in given)).decode())")
+
+
+def test_a_file_and_a_variable_wrap_as_the_rfc_says(tmp_path: Path) -> None:
+    held = base64.b64encode(KEK).decode()
+    assert SOURCES.unlocked(source_in(tmp_path, content=KEK), [WRAPPED]) == [KEY]
+    assert KeySources(DISK, {"K": held}).unlocked(KeySource(env="K"), [WRAPPED]) == [KEY]
+    with pytest.raises(SourceFailed, match="another key"):
+        SOURCES.unlocked(source_in(tmp_path, content=KEY), [WRAPPED])
+
+
+def test_a_command_gets_and_gives_base64_by_its_pipes() -> None:
+    service = KeySource(unwrap=FLIP, wrap=FLIP)
+    ring = with_version(SOURCES, {}, "orders", service, NOW)
+    assert ring["orders"].versions[0].made == NOW
+    (version,) = unlock(SOURCES, ring)["orders"].versions
+    stored = base64.b64decode(ring["orders"].versions[0].wrapped)
+    assert stored == bytes(255 ^ each for each in version.material)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("print('hunter2', file=sys.stderr); print('hunter2'); sys.exit(3)", "ended with 3"),
+        ("print('not hunter2')", "no base64"),
+        ("print(base64.b64encode(b'hunter2').decode())", "no key of 32 bytes"),
+        ("print('A' * 70_000)", "more than 65536 bytes"),
+        ("time.sleep(60)", "did not end within"),
+    ],
+)
+def test_INV_SKS1_INV_SKS2_a_command_that_fails_tells_nothing_that_it_wrote(
+    code: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "sleep" in code:
+        monkeypatch.setattr(key_sources, "COMMAND_TIMEOUT_S", 0.3)
+    with pytest.raises(SourceFailed, match=told) as failed:
+        SOURCES.unlocked(KeySource(unwrap=command(code)), [WRAPPED])
+    assert "hunter2" not in str(failed.value)
+    assert base64.b64encode(b"hunter2").decode() not in str(failed.value)
+
+
+def test_sources_that_are_none(tmp_path: Path) -> None:
+    for fields in ({}, {"file": "a", "env": "b"}, {"file": "a", "wrap": ("c",)}):
+        with pytest.raises(ValueError, match=r"source|unwrap"):
+            KeySource(**fields)
+    bad = tmp_path / "bad"
+    bad.write_text("hunter2")
+    for source in (KeySource(file=str(tmp_path / "none")), KeySource(file=str(bad)),
+                   KeySource(env="NOT_SET"), KeySource(unwrap=(str(tmp_path / "no-command"),))):  # fmt: skip
+        with pytest.raises(SourceFailed) as failed:
+            SOURCES.unlocked(source, [WRAPPED])
+        assert "hunter2" not in str(failed.value)
+
+
+def test_INV_SKR2_what_is_written_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    ring = with_version(SOURCES, ring, "a-b_C", KeySource(unwrap=FLIP, wrap=FLIP), NOW)
+    write_ring(DISK, path, ring)
+    assert read_ring(DISK, path) == ring
+    assert [len(found.versions) for _, found in sorted(unlock(SOURCES, ring).items())] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "orders = 1",
+        "[orders]\nsource = { file = 'f' }",
+        "[orders]\nsource = { file = 'f', env = 'e' }\nversions = []",
+        "[orders]\nsource = { file = 'f' }\nversions = [{ id = '1', made = '', wrapped = 'x' }]",
+        "[orders]\nsource = { file = 'f' }\nversions = [{ id = '0011223344556677', made = '' }]",
+        "['a b']\nsource = { file = 'f' }\nversions = []",
+        "[orders\n",
+    ],
+)
+def test_a_file_that_is_not_right_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text)
+    with pytest.raises(RingError, match=r"keys\.toml"):
+        read_ring(DISK, path)
+
+
+def test_rewrapping_changes_what_wraps_and_no_key(tmp_path: Path) -> None:
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    before = unlock(SOURCES, ring)["orders"].versions
+    again = rewrapped(SOURCES, ring, "orders", KeySource(unwrap=FLIP, wrap=FLIP))
+    assert again["orders"].versions[0].wrapped != ring["orders"].versions[0].wrapped
+    assert [each.material for each in unlock(SOURCES, again)["orders"].versions] == [
+        each.material for each in before
+    ]
+
+
+def test_INV_SKR1_what_is_destroyed_is_gone_for_good(tmp_path: Path) -> None:
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    first, second = (each.id for each in ring["orders"].versions)
+    with pytest.raises(RingError, match="rotate first"):
+        destroyed(ring, "orders", second, NOW)
+    with pytest.raises(RingError, match="no version"):
+        destroyed(ring, "orders", "0" * 16, NOW)
+    one = destroyed(ring, "orders", first, NOW)
+    assert [each.version.hex() for each in unlock(SOURCES, one)["orders"].versions] == [second]
+    whole = destroyed(one, "orders", None, "later")
+    assert [(each.wrapped, each.destroyed) for each in whole["orders"].versions] == [
+        ("", NOW), ("", "later"),
+    ]  # fmt: skip
+    assert "destroyed" in unlock(SOURCES, whole)["orders"].missing
+
+
+def problem_of(sealing: Sealing) -> str:
+    return sealing.problem or ""
+
+
+def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.toml"
+    source = source_in(tmp_path)
+    write_ring(DISK, path, with_version(SOURCES, {}, "orders", source, NOW))
+    sealing = Sealing(KeysFile(DISK, path), lambda: 0)
+    sealing.read()
+    assert sealing.refusal_of("orders") is None
+    right = path.read_text()
+    path.write_text("[not right")
+    sealing.look()
+    assert sealing.refusal_of("orders") is None
+    assert "is not right" in problem_of(sealing)
+    assert "is not right" in caplog.text
+    path.write_text(right)
+    sealing.look()
+    assert not problem_of(sealing)
+    write_ring(DISK, path, with_version(SOURCES, {}, "other", source, NOW))
+    sealing.look()
+    assert not problem_of(sealing)
+    assert "orders" in (sealing.refusal_of("orders") or "")
+    held = Path(source.file).read_text()
+    Path(source.file).unlink()
+    write_ring(DISK, path, {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]})
+    sealing.look()
+    assert "No such file" in (sealing.refusal_of("third") or "")
+    assert "No such file" in problem_of(sealing)
+    assert sealing.refusal_of("other") is None  # unlocked before
+    Path(source.file).write_text(held)
+    for _ in range(6):
+        sealing.look()
+    assert sealing.refusal_of("third") is None
+    assert not problem_of(sealing)
+    write_ring(DISK, path, destroyed(read_ring(DISK, path), "other", None, NOW))
+    sealing.look()
+    assert "destroyed" in (sealing.refusal_of("other") or "")
+    assert not problem_of(sealing)  # as it was meant: nobody is called for it
+
+
+def test_INV_SEA2_a_version_that_cannot_be_unlocked_yet_leaves_the_older_ones(
+    tmp_path: Path,
+) -> None:
+    source = source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "orders", source, NOW)
+    held = unlock(SOURCES, ring)
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    Path(source.file).unlink()
+    found = unlock(SOURCES, ring, held)["orders"]
+    assert found.versions == held["orders"].versions
+    assert found.failed
+    assert "No such file" in found.missing
+    gone = destroyed(ring, "orders", ring["orders"].versions[0].id, NOW)
+    assert unlock(SOURCES, gone, held)["orders"].versions == ()
+
+
+def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) -> None:
+    file, secret = tmp_path / "keys.toml", tmp_path / "orders.key"
+
+    def run(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(key, list(words))
+        assert done.exit_code == code, done.output
+        assert secret.read_text().strip() not in done.output
+        return done.output
+
+    secret.write_text("not there yet")
+    secret.unlink()
+    secret_words = ("--file", str(secret))
+    done = CliRunner().invoke(key, ["make", str(file), "orders", *secret_words])
+    assert done.exit_code == 0, done.output
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    run("make", str(file), "orders", *secret_words, code=1)
+    run("rotate", str(file), "orders")
+    run("rewrap", str(file), "orders", "--file", str(tmp_path / "other.key"))
+    told = run("list", str(file), "--check")
+    assert told.count("orders") == 2
+    assert "newest" in told
+    assert run("destroy", str(file), "orders", code=1) != ""  # nobody said yes
+    assert "destroyed" not in run("list", str(file))
+    run("destroy", str(file), "orders", "--yes")
+    assert run("list", str(file)).count("destroyed") == 2
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")]
