@@ -26,8 +26,8 @@ PRODUCES: Final = "org.apache.kafka.tools.ProducerPerformance"
 
 def jars() -> Path:
     """Return the folder of Kafka's tools, fetched where it is not there."""
-    home = Path(os.environ.get("TIDEMARK_COMPAT_CACHE") or Path.home() / ".cache" / "tidemark-compat")  # fmt: skip
-    folder = home / "kafka-tools" / "logins"
+    cache = Path(os.environ.get("TIDEMARK_COMPAT_CACHE") or Path.home() / ".cache" / "tidemark-compat")  # fmt: skip
+    folder = cache / "kafka-tools" / "logins"
     if not folder.exists():
         subprocess.run(
             ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies",

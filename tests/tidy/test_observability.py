@@ -19,8 +19,10 @@ from region_broker.node.client_quotas import ClientQuotas
 from region_broker.node.gauges import GaugeSources, NodeCollector
 from region_broker.node.http_doors import DoorCollector
 from region_broker.node.name_series import NameCollector
+from region_broker.ports.network import FailedHandshake
 from region_broker.ports.system.clock import SystemClock
 from region_broker.security.audit.recorder import AuditRecorder
+from region_broker.security.failed_handshakes import FailedHandshakes
 from region_broker.security.tls import TlsCollector, TlsState
 from tests.fixtures.cluster_views import view
 from tests.fixtures.kafka_port import node_file
@@ -88,6 +90,7 @@ def families() -> list[Metric]:
         ClusterCollector(Cluster()),  # type: ignore[arg-type]  # a part of it
         DoorCollector(node_file(), Doors()),
         TlsCollector(TlsState([]), SystemClock()),
+        failed_handshakes(),
         AuditCollector(
             AuditRecorder(opened(SimulatedDisk()), ManualClock(), node="eu/1", bytes_max=1)
         ),
@@ -96,6 +99,12 @@ def families() -> list[Metric]:
     for collector in collectors:
         found += collector.collect()
     return found
+
+
+def failed_handshakes() -> FailedHandshakes:
+    failed = FailedHandshakes(SystemClock())
+    failed.on_port("kafka")(FailedHandshake("a client", "gone", "it is gone"))
+    return failed
 
 
 def named(text: str) -> Iterator[str]:
