@@ -4,11 +4,14 @@ INV-SDK1  PLAIN and OAUTHBEARER are offered on encrypted connections alone: what
 INV-SDK2  what takes long runs beside the event loop, PROVING_MAX at once, and of one address one at a time: addresses take turns, so no
           flood of logins keeps those of others waiting for more than one each
 INV-SDK3  the same is computed for a user or token that is not there as for one that is: nothing ends early
+INV-SDK4  whoever asks two nodes, or one before and after its start, for a name that is not there is shown the same by both: else what
+          differs would tell that nobody has it
 Not here: the requests (`handlers.sasl`), what the mechanisms say to each other (their modules).
 """
 
 import asyncio
 import base64
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -61,13 +64,20 @@ class LoginSettings:
     token_rules: TokenRules = TOKEN_RULES
 
 
+def nothing_is_shared() -> str:
+    """Return "": a node by itself."""
+    return ""
+
+
 class LoginDesk:
     """One of each node."""
 
     def __init__(
-        self, settings: LoginSettings, access: Callable[[], Access], clock: Clock, chance: Chance
-    ) -> None:
-        """Judge by `access`, as it is when a login comes."""
+        self, settings: LoginSettings, access: Callable[[], Access], clock: Clock, chance: Chance,
+        *, shared: Callable[[], str] = nothing_is_shared,
+    ) -> None:  # fmt: skip
+        """Judge by `access`, as it is when a login comes. `shared`: what all nodes of the cluster know and clients do not, "" for nothing yet."""
+        self._shared = shared
         self.settings: Final = settings
         self._access = access
         self._clock = clock
@@ -149,14 +159,14 @@ class LoginDesk:
     def keys_for(self, mechanism: str, name: str) -> tuple[ScramKeys, bool]:
         """Return a user's keys, and True; or those of nobody, and False (INV-SKY1)."""
         found = self._found(mechanism, name)
-        played = played_keys(self._secret, name, self._usual_kinds()[mechanism])
+        played = played_keys(self._played_by(), name, self._usual_kinds()[mechanism])
         return (played, False) if found is None else (found, True)
 
     def keys_for_password(self, name: str) -> tuple[ScramKeys, bool]:
         """Return the keys to check a password by: the strongest that the user has, or those of nobody."""
         order = sorted(HASHES, reverse=True)
         found = [keys for keys in (self._found(mechanism, name) for mechanism in order) if keys]
-        played = played_keys(self._secret, name, self._usual_kinds()[plain.NAME])
+        played = played_keys(self._played_by(), name, self._usual_kinds()[plain.NAME])
         return (found[0], True) if found else (played, False)
 
     async def password_fits(self, host: str, keys: ScramKeys, password: bytes) -> bool:
@@ -175,6 +185,13 @@ class LoginDesk:
         """Return the keys of a token, there or not, made beside the event loop (INV-SDK2, INV-DTK3)."""
         async with self._proving.turn(host):
             return await asyncio.to_thread(self._token_secret.keys_of, token_id, mechanism)
+
+    def _played_by(self) -> bytes:
+        """Return what keys of nobody are made of: the same at all nodes, as far as they share anything (INV-SDK4)."""
+        token_secret, shared = self.settings.token_secret, self._shared()
+        if token_secret is not None:
+            return token_secret.for_nobody()
+        return hashlib.sha256(b"keys of nobody\0" + shared.encode()).digest() if shared else self._secret  # fmt: skip
 
     def _found(self, mechanism: str, name: str) -> ScramKeys | None:
         by_user = self._access().keys_by_user

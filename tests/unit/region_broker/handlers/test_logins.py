@@ -21,7 +21,9 @@ from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.apis import all_apis
+from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import (
+    NO_ACCESS,
     AccessChange,
     Acl,
     Operation,
@@ -32,7 +34,7 @@ from region_broker.security.access import (
 from region_broker.security.authorizer import AclAuthorizer
 from region_broker.security.sasl.bearer import BearerRules
 from region_broker.security.sasl.bearer_login import BearerJudge
-from region_broker.security.sasl.desk import LoginSettings
+from region_broker.security.sasl.desk import LoginDesk, LoginSettings
 from region_broker.security.sasl.jwks import KeySource
 from region_broker.security.sasl.login import (
     AGAIN_AFTER_MS,
@@ -206,6 +208,29 @@ async def test_as_much_is_computed_for_who_is_not_there(
             await shake(client, "PLAIN")
             await say(client, f"\0{user}\0wrong".encode())
         assert calls == [("sha512", 20, 4096)] * 2
+
+
+def shown(settings: LoginSettings, birth: str, user: str) -> bytes:
+    """Return the salt that a node, which has just started, shows for a user."""
+    desk = LoginDesk(
+        settings, lambda: NO_ACCESS, ManualClock(), SystemChance(), shared=lambda: birth
+    )
+    return desk.keys_for(SCRAM, user)[0].salt
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS, replace(SETTINGS, token_secret=TokenSecret(b"s" * 32))],
+    ids=["by the birth of the cluster", "by the secret of its tokens"],
+)
+def test_INV_SDK4_two_nodes_show_the_same_for_who_is_not_there(settings: LoginSettings) -> None:
+    """CVE class: users found by what differs. Mallory asks two nodes, or one twice with a start in between, for the same name."""
+    birth = "5" * 32
+    assert shown(settings, birth, "nobody") == shown(settings, birth, "nobody")
+    assert shown(settings, birth, "nobody") != shown(settings, birth, "nobody2")
+    assert shown(settings, birth, "alice") == USERS["alice", SCRAM].salt
+    elsewhere = replace(settings, token_secret=settings.token_secret and TokenSecret(b"t" * 32))
+    assert shown(elsewhere, "6" * 32, "nobody") != shown(settings, birth, "nobody")
 
 
 async def test_plain_needs_tls(tmp_path: Path) -> None:
