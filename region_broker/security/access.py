@@ -8,7 +8,8 @@ Numbers are Kafka's (ResourceType, PatternType, AclOperation, AclPermissionType 
 Not here: what they mean for a request (`authorizer`), how they are kept (`controller.metadata_tables`), who may change them.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
 from typing import Final, TypeAlias, TypeVar
@@ -70,6 +71,8 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
+LAST_MECHANISM: Final = "\U0010ffff"
+"""No name of a mechanism stands behind it."""
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type `CLUSTER`."""
 WILDCARD: Final = "*"
@@ -136,10 +139,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     quotas: tuple[Quota, ...] = ()
     tokens: tuple[DelegationToken, ...] = ()
 
-    @cached_property
-    def keys_by_user(self) -> Mapping[tuple[str, str], ScramKeys]:
-        """Keys by (user, mechanism)."""
-        return {(row.user, row.mechanism): row for row in self.keys}
+    def keys_of(self, user: str) -> Sequence[ScramKeys]:
+        """Return the keys of one user, by their mechanisms; rows are sorted, so nothing is built for that."""
+        at = bisect_left(self.keys, (user, ""), key=key_of_keys)
+        end = bisect_left(self.keys, (user, LAST_MECHANISM), lo=at, key=key_of_keys)
+        return self.keys[at:end]
 
     @cached_property
     def quotas_by_entity(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
@@ -176,28 +180,27 @@ class AccessRefused(Exception):
 
 
 def changed(access: Access, change: AccessChange) -> Access:
-    """Return `access` after `change`; raises `AccessRefused`."""
-    acls = (set(access.acls) - set(change.acls_removed)) | set(change.acls_added)
-    keys = _put({(row.user, row.mechanism): row for row in access.keys}, change.keys_removed, {
-        (row.user, row.mechanism): row for row in change.keys_put
-    })  # fmt: skip
-    quotas = _put({row.entity: row for row in access.quotas}, (), {
-        row.entity: row for row in change.quotas_put
-    })  # fmt: skip
-    tokens = _put({row.token_id: row for row in access.tokens}, change.tokens_removed, {
-        row.token_id: row for row in change.tokens_put
-    })  # fmt: skip
-    result = in_order(
-        Access(
-            number=access.number + 1,
-            acls=tuple(acls),
-            keys=tuple(keys.values()),
-            quotas=tuple(row for row in quotas.values() if row.limits),
-            tokens=tuple(tokens.values()),
-        )
-    )
+    """Return `access` after `change`, with the very rows of what it does not name; raises `AccessRefused`."""
+    acls, keys, quotas, tokens = access.acls, access.keys, access.quotas, access.tokens
+    if change.acls_added or change.acls_removed:
+        acls = tuple(sorted((set(acls) - set(change.acls_removed)) | set(change.acls_added)))
+    if change.keys_put or change.keys_removed:
+        put_keys = _put(keys, key_of_keys, change.keys_removed, change.keys_put)
+        keys = tuple(sorted(put_keys, key=key_of_keys))
+    if change.quotas_put:
+        put_quotas = _put(quotas, lambda row: row.entity, (), change.quotas_put)
+        quotas = tuple(sorted((row for row in put_quotas if row.limits), key=quota_order))
+    if change.tokens_put or change.tokens_removed:
+        put_tokens = _put(tokens, _id_of, change.tokens_removed, change.tokens_put)
+        tokens = tuple(sorted(put_tokens, key=_id_of))
+    result = Access(number=access.number + 1, acls=acls, keys=keys, quotas=quotas, tokens=tokens)
     _check_sizes(result)
     return result
+
+
+def key_of_keys(row: ScramKeys) -> tuple[str, str]:
+    """Return what keys are sorted by: the user, and the mechanism."""
+    return row.user, row.mechanism
 
 
 def in_order(access: Access) -> Access:
@@ -205,10 +208,14 @@ def in_order(access: Access) -> Access:
     return Access(
         number=access.number,
         acls=tuple(sorted(access.acls)),
-        keys=tuple(sorted(access.keys, key=lambda row: (row.user, row.mechanism))),
+        keys=tuple(sorted(access.keys, key=key_of_keys)),
         quotas=tuple(sorted(access.quotas, key=quota_order)),
-        tokens=tuple(sorted(access.tokens, key=lambda row: row.token_id)),
+        tokens=tuple(sorted(access.tokens, key=_id_of)),
     )
+
+
+def _id_of(token: DelegationToken) -> str:
+    return token.token_id
 
 
 def quota_order(quota: Quota) -> tuple[tuple[str, bool, str], ...]:
@@ -216,15 +223,17 @@ def quota_order(quota: Quota) -> tuple[tuple[str, bool, str], ...]:
     return tuple((kind, name is not None, name or "") for kind, name in quota.entity)
 
 
-_Key = TypeVar("_Key")
 _Row = TypeVar("_Row")
 
 
 def _put(
-    present: dict[_Key, _Row], removed: Iterable[_Key], put: Mapping[_Key, _Row]
-) -> dict[_Key, _Row]:
-    gone = set(removed)
-    return {key: row for key, row in present.items() if key not in gone} | dict(put)
+    present: Iterable[_Row], key: Callable[[_Row], object], removed: Iterable[object], put: Iterable[_Row]
+) -> Iterable[_Row]:  # fmt: skip
+    """Return the rows with those that come, in place of those of their key, and without those that go."""
+    rows = {key(row): row for row in present}
+    for gone in removed:
+        rows.pop(gone, None)
+    return (rows | {key(row): row for row in put}).values()
 
 
 def _check_sizes(access: Access) -> None:

@@ -14,7 +14,7 @@ import base64
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -33,6 +33,8 @@ from region_broker.security.sasl.tokens import EXTENSION, TokenRules, TokenSecre
 from region_broker.security.sasl.users_file import Users
 
 PROVING_MAX: Final = 2
+LOOKED_AT_MAX: Final = 1_000
+"""Keys that are looked at for what keys usually look like: all of them would take the loop too long."""
 TOKEN_RULES: Final = TokenRules(lifetime_max_ms=7 * 24 * 3_600_000, expiry_ms=24 * 3_600_000)
 """Kafka's `delegation.token.max.lifetime.ms` and `delegation.token.expiry.time.ms`."""
 BEARER: Final = "OAUTHBEARER"
@@ -86,7 +88,7 @@ class LoginDesk:
         self._token_secret = settings.token_secret or TokenSecret(self._secret)
         self._attempts = FailedAttempts(settings.failed_delay_ms)
         self._proving = Proving()
-        self._usual: tuple[int, Mapping[str, Kind]] = (-1, {})
+        self._usual: tuple[Sequence[ScramKeys] | None, Mapping[str, Kind]] = (None, {})
         self._said_ms = -_SAY_EVERY_MS
         self._unsaid = 0
 
@@ -194,21 +196,21 @@ class LoginDesk:
         return hashlib.sha256(b"keys of nobody\0" + shared.encode()).digest() if shared else self._secret  # fmt: skip
 
     def _found(self, mechanism: str, name: str) -> ScramKeys | None:
-        by_user = self._access().keys_by_user
-        if any((name, each) in by_user for each in HASHES):  # INV-SUF1
-            return by_user.get((name, mechanism))
+        known = self._access().keys_of(name)
+        if known:  # INV-SUF1
+            return next((keys for keys in known if keys.mechanism == mechanism), None)
         return self.settings.file_users.get((name, mechanism))
 
     def _usual_kinds(self) -> Mapping[str, Kind]:
         """Return what keys look like, by mechanism; of PLAIN: those that passwords are checked by."""
-        access = self._access()
-        if self._usual[0] != access.number:
-            rows = [*access.keys, *self.settings.file_users.values()]
+        present = self._access().keys
+        if self._usual[0] is not present:
+            rows = [*present[:LOOKED_AT_MAX], *self.settings.file_users.values()]
             kinds = {mechanism: usual(rows, mechanism) for mechanism in HASHES}
             strongest = {row.user: row.mechanism for row in sorted(rows, key=lambda row: row.mechanism)}  # fmt: skip
             counts = Counter(strongest.values())
             most = max(counts, key=lambda each: (counts[each], each), default=max(HASHES))
-            self._usual = access.number, {**kinds, plain.NAME: kinds[most]}
+            self._usual = present, {**kinds, plain.NAME: kinds[most]}
         return self._usual[1]
 
 
