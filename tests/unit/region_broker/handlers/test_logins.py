@@ -21,6 +21,7 @@ from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.sasl import create_delegation_token
 from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import (
     NO_ACCESS,
@@ -633,6 +634,27 @@ async def test_tokens_that_have_ended_go_when_another_one_is_made(tmp_path: Path
         asked = {"hmac": second.hmac, "expiry_time_period": 0}
         assert (await client.call(40, 2, asked)).error_code is ErrorCode.none
         assert (await client.call(40, 2, asked)).error_code is ErrorCode.delegation_token_expired
+
+
+async def test_INV_CDT1_nobody_takes_all_the_room_for_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(create_delegation_token, "TOKENS_OF_ONE_MAX", 2)
+    clock = ManualClock()
+    async with port(tmp_path, TOKENS, clock=clock) as fixture:
+        mallory, alice = await fixture.connect(), await fixture.connect()
+        await log_in(mallory, user="carol")
+        await log_in(alice)
+        long = await make(mallory, renewers=users("x" * 1_025))
+        assert long.error_code is ErrorCode.invalid_principal_type, "nor by one of any length"
+        for _ in range(2):
+            assert (await make(mallory, max_lifetime=1_000)).error_code is ErrorCode.none
+        assert (await make(mallory)).error_code is ErrorCode.policy_violation
+        assert (await make(alice)).error_code is ErrorCode.none
+        clock.pass_ms(1_000)
+        assert (await make(mallory)).error_code is ErrorCode.none, (
+            "those that have ended count no more"
+        )
 
 
 async def test_an_acl_lets_somebody_make_and_see_tokens_of_another(tmp_path: Path) -> None:
