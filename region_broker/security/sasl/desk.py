@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from idempotency.ports import Chance, Clock
+from region_broker.ports.addresses import network_of
 from region_broker.security.access import Access, DelegationToken, ScramKeys
 from region_broker.security.identity import Identity, user
 from region_broker.security.sasl import plain
@@ -225,6 +226,7 @@ class Proving:
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
         """Work within."""
+        host = network_of(host)
         lock, count = self._by_host.get(host, (asyncio.Lock(), 0))
         self._by_host[host] = lock, count + 1
         try:
