@@ -430,7 +430,7 @@ async def right() -> bool:
 async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
     clock = Hurried(holds=True)
     slow = SlowRefusals(clock)
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         for _ in range(PENDING_MAX):
             tasks.create_task(slow.judged("2001:db8::1", wrong))
             await asyncio.sleep(0)
@@ -454,7 +454,7 @@ async def test_INV_HPC2_what_is_right_comes_in_while_its_address_is_flooded() ->
     clock = Hurried(holds=True)
     async with behind(doors_with(clock=clock)) as node:
         assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 200
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             for n in range(PENDING_MAX):
                 tasks.create_task(node.ask("/metrics", auth=("user", f"wrong{n}")))
             await clock.all_held.wait()
