@@ -396,6 +396,22 @@ async def test_an_open_door_lets_everybody_in_whom_acls_do() -> None:
         assert (await node.ask("/metrics"))[0] == 401
 
 
+async def test_a_node_that_waits_has_the_same_door() -> None:
+    waiting = Waiting(region="eu", reason=lambda: "nobody leads", without_leader_ms=int)
+    server = HttpServer(waiting_app(waiting, doors_with(), warning="beware"))
+    host, port = await server.start("127.0.0.1", 0)
+    async with ClientSession() as http:
+        node = Guarded(f"http://{host}:{port}", Region(), Doors(), http)
+        assert (await node.ask("/readyz"))[:2] == (503, {"status": "not ready"})
+        for path in ("/v1/region", "/metrics", "/none"):
+            assert (await node.ask(path))[0] == 401
+        assert (await node.ask("/v1/region/switch", "POST"))[0] == 401
+        reader = TOKENS[Role.READER][0]
+        assert (await node.ask("/v1/region", token=reader))[1]["code"] == "node-waits"
+        assert (await node.ask("/readyz", token=reader))[1]["checks"] == {"joined": "nobody leads"}
+    await server.stop()
+
+
 async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() -> None:
     begun, go = 0, asyncio.Event()
 
