@@ -305,8 +305,9 @@ def test_what_is_missing_of_kafka_has_a_reason() -> None:
     assert not set(served) - set(KAFKA_APIS)
 
 
-def test_every_test_named_for_hostile_input_exists() -> None:
-    page = (ROOT / "docs/reference/hostile-input.md").read_text()
+def test_every_test_named_for_hostile_input_and_attacks_exists() -> None:
+    pages = ("hostile-input.md", "security.md")
+    page = "".join((ROOT / "docs/reference" / name).read_text() for name in pages)
     named = set(re.findall(r"`(test_\w+)`", page))
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     defined = set(re.findall(r"def (test_\w+)\(", sources))

@@ -165,3 +165,26 @@ def test_whom_a_certificate_speaks_for_is_said_by_the_rules(tmp_path: Path) -> N
     assert tls.kafka.principal_of(alice) == "User:ALICE@EXAMPLE.ORG"
     with pytest.raises(NoIdentity):
         tls.kafka.principal_of(user_certificate("b0b").public_bytes(Encoding.DER))
+
+
+async def test_files_are_followed_by_the_node_that_goes_on_as_one_of_several(
+    tmp_path: Path,
+) -> None:
+    """1. A node runs alone. 2. It grows: what ran ends, the same contexts go on. 3. A certificate is revoked."""
+    files = put(tmp_path / "tls", node_certificate())
+    looks: list[float] = []
+
+    class Clock(SystemClock):
+        async def sleep_ms(self, duration_ms: float) -> None:
+            looks.append(duration_ms)
+            await asyncio.Event().wait()
+
+    tls = NodeTls(built(tmp_path, files, security_protocol="SSL"), AsyncioNetwork(), Clock())
+    for life in (1, 2):
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(tls.run())
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await tls.run()  # whoever comes beside it has nothing to do
+            following.cancel()
+        assert len(looks) == life, "nobody follows the files any more"

@@ -70,6 +70,27 @@ async def test_keys_are_fetched_once_again_in_time_and_for_a_name_that_is_not_th
     assert issuer.asked == 3
 
 
+async def test_INV_JWK4_who_comes_while_keys_are_fetched_is_judged_by_them() -> None:
+    """1. The node starts. 2. A hundred clients log in again at once. 3. The issuer takes a while to answer the first of them."""
+    answers, asked = asyncio.Event(), asyncio.Event()
+    content = key_set("one")
+
+    async def fetch() -> bytes:
+        asked.set()
+        await answers.wait()
+        return content
+
+    source = KeySource(fetch, ManualClock(), REFRESH_MS)
+    async with asyncio.TaskGroup() as group:
+        logins = [group.create_task(source.keys("one"))]
+        await asked.wait()
+        logins += [group.create_task(source.keys(kid)) for kid in ("one", None) * 50]
+        await asyncio.sleep(0)
+        answers.set()
+    for login in logins:
+        assert [key.kid for key in login.result()] == ["one"]
+
+
 @pytest.mark.parametrize("content", [None, b"<html>", b'{"keys":[]}'])
 async def test_keys_that_are_known_go_on_while_others_cannot_be_had(content: bytes | None) -> None:
     issuer, clock = Issuer(key_set("one")), ManualClock()
