@@ -16,6 +16,7 @@ import binascii
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -208,14 +209,39 @@ async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals 
     header = request.headers.get(hdrs.AUTHORIZATION)
     if header is None:
         return _certified(request, doors, host)
-    if refusals is not None:
-        refusals.check(host)
-    try:
-        return await _proved(header, request, doors, host)
-    except _NotProved:
-        if refusals is not None:
-            await refusals.note(host)
-        raise
+    scheme, _, said = header[:_HEADER_MAX].partition(" ")
+    kind = _MECHANISMS.get(scheme.lower(), "HTTP")
+    if kind == BY_TOKEN and (found := _of_token(said.strip(), doors, host)) is not None:
+        return found
+    tried, judge = Identity(ANONYMOUS_PRINCIPAL, host, kind), _nobody
+    named = _Caller(tried)
+    checks = doors.passwords
+    if kind == BY_PASSWORD and checks is not None and _is_private(request, host):
+        name, password = _name_and_password(said.strip())
+        if name:
+            tried = Identity(user(shown(name)), host, kind)
+            named = _Caller(Identity(user(name), host, kind))
+            if checks.knows(name, password):
+                return named
+            judge = partial(checks.proves, name, password)
+    is_right = await (judge() if refusals is None else refusals.judged(host, judge))
+    if not is_right:
+        raise _NotProved(tried)
+    return named
+
+
+async def _nobody() -> bool:
+    return False
+
+
+def _of_token(said: str, doors: Doors, host: str) -> _Caller | None:
+    if doors.tokens is None or doors.clock is None:
+        return None
+    doors.tokens.look()
+    row = doors.tokens.row_of(said, doors.clock.wall_ms())
+    if row is None:
+        return None
+    return _Caller(Identity(f"{TOKEN_TYPE}:{row.name}", host, BY_TOKEN), row.role)
 
 
 def _certified(request: web.Request, doors: Doors, host: str) -> _Caller:
@@ -226,22 +252,6 @@ def _certified(request: web.Request, doors: Doors, host: str) -> _Caller:
     if der is None or doors.principal_of is None:
         return _Caller(Identity(ANONYMOUS_PRINCIPAL, host))
     return _Caller(Identity(doors.principal_of(der), host, "TLS"))
-
-
-async def _proved(header: str, request: web.Request, doors: Doors, host: str) -> _Caller:
-    scheme, _, said = header[:_HEADER_MAX].partition(" ")
-    tried = Identity(ANONYMOUS_PRINCIPAL, host, _MECHANISMS.get(scheme.lower(), "HTTP"))
-    if scheme.lower() == "bearer" and doors.tokens is not None and doors.clock is not None:
-        doors.tokens.look()
-        row = doors.tokens.row_of(said.strip(), doors.clock.wall_ms())
-        if row is not None:
-            return _Caller(Identity(f"{TOKEN_TYPE}:{row.name}", host, BY_TOKEN), row.role)
-    if scheme.lower() == "basic" and doors.passwords is not None and _is_private(request, host):
-        name, password = _name_and_password(said.strip())
-        tried = Identity(user(shown(name)), host, BY_PASSWORD) if name else tried
-        if name and await doors.passwords.proves(name, password):
-            return _Caller(Identity(user(name), host, BY_PASSWORD))
-    raise _NotProved(tried)
 
 
 def _is_private(request: web.Request, host: str) -> bool:

@@ -3,7 +3,8 @@
 INV-HPC1  a check takes a thread, never the loop; `AT_ONCE` of them at once, `WAITING_MAX` more wait, others are refused at once
 INV-HPC4  a password for a user who is not there is put through the work that it would be for one who is
 INV-HPC2  a refusal comes later the more often its address has failed, and says the same for an unknown user as for a wrong password;
-          whoever waits for one blocks no other address, and of one address `DELAYED_MAX` wait
+          whoever waits for one blocks no other address, and of one address `PENDING_MAX` are judged or wait; what is right all the same,
+          a token or what was proved before, waits for nothing
 INV-HPC3  what was proved a moment ago is known again without the work, while the user's keys are the same; the password is not kept
 What is remembered is bounded: `ADDRESSES_MAX` addresses, `PROVED_MAX` proofs.
 Not here: who is known, and what a password is judged by (`security.sasl`), what a caller may do (`doors`).
@@ -13,7 +14,8 @@ import asyncio
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address
 from typing import Final
 
 from idempotency.ports import Chance, Clock
@@ -23,7 +25,7 @@ from region_broker.security.sasl.scram_keys import PASSWORD_BYTES_MAX, fits
 
 AT_ONCE: Final = 2
 WAITING_MAX: Final = 64
-DELAYED_MAX: Final = 16
+PENDING_MAX: Final = 16
 ADDRESSES_MAX: Final = 10_000
 PROVED_MAX: Final = 1_000
 DELAY_MS_MIN: Final = 100
@@ -40,12 +42,12 @@ class TooManyLogins(Exception):
 
 
 class _Failures:
-    """How often an address has failed lately, and how many of its refusals are waiting."""
+    """How often an address has failed lately, and how many of its logins are judged or held back now."""
 
-    __slots__ = ("count", "delayed", "last_ms")
+    __slots__ = ("count", "last_ms", "pending")
 
     def __init__(self) -> None:
-        self.count = self.delayed = self.last_ms = 0
+        self.count = self.last_ms = self.pending = 0
 
 
 class SlowRefusals:
@@ -56,27 +58,37 @@ class SlowRefusals:
         self._clock = clock
         self._by_address: OrderedDict[str, _Failures] = OrderedDict()
 
-    def check(self, address: str) -> None:
-        """Raise `TooManyLogins` where too many refusals of this address are waiting."""
-        known = self._by_address.get(address)
-        if known is not None and known.delayed >= DELAYED_MAX:
+    async def judged(self, address: str, judge: Callable[[], Awaitable[bool]]) -> bool:
+        """Return what `judge` does, a refusal when it may be told; raises `TooManyLogins`."""
+        known = self._by_address.setdefault(_place(address), _Failures())
+        self._by_address.move_to_end(_place(address))
+        while len(self._by_address) > ADDRESSES_MAX:
+            self._by_address.popitem(last=False)
+        if known.pending >= PENDING_MAX:
             raise TooManyLogins
+        known.pending += 1
+        try:
+            if await judge():
+                return True
+            await self._hold_back(known)
+        finally:
+            known.pending -= 1
+        return False
 
-    async def note(self, address: str) -> None:
-        """Take note of a failure, and return when it may be told."""
+    async def _hold_back(self, known: _Failures) -> None:
         now_ms = self._clock.monotonic_ms()
-        known = self._by_address.setdefault(address, _Failures())
-        self._by_address.move_to_end(address)
         if now_ms - known.last_ms > FORGIVEN_MS:
             known.count = 0
         known.count, known.last_ms = known.count + 1, now_ms
-        while len(self._by_address) > ADDRESSES_MAX:
-            self._by_address.popitem(last=False)
-        known.delayed += 1
-        try:
-            await self._clock.sleep_ms(min(DELAY_MS_MIN << min(known.count - 1, 10), DELAY_MS_MAX))
-        finally:
-            known.delayed -= 1
+        await self._clock.sleep_ms(min(DELAY_MS_MIN << min(known.count - 1, 10), DELAY_MS_MAX))
+
+
+def _place(address: str) -> str:
+    """Return what counts as one address: of IPv6 the network of 64 bits, which is what one host has."""
+    try:
+        return IPv6Address(address.partition("%")[0]).packed[:8].hex()
+    except ValueError:
+        return address
 
 
 class PasswordChecks:
@@ -93,14 +105,22 @@ class PasswordChecks:
         self._own_key = chance.randbits(256).to_bytes(32, "big")
         self._proved: OrderedDict[bytes, None] = OrderedDict()
 
-    async def proves(self, user: str, password: str) -> bool:
-        """Return whether it does; raises `TooManyLogins` (INV-HPC1)."""
+    def knows(self, user: str, password: str) -> bool:
+        """Return whether it was proved a moment ago (INV-HPC3)."""
+        _, is_real, _, mark = self._looked_up(user, password)
+        if not is_real or mark not in self._proved:
+            return False
+        self._proved.move_to_end(mark)
+        return True
+
+    def _looked_up(self, user: str, password: str) -> tuple[ScramKeys, bool, bytes, bytes]:
         keys, is_real = self._keys_for(user)
         secret = password.encode("utf-8", "surrogatepass")
-        mark = self._mark(keys, secret)
-        if is_real and mark in self._proved:
-            self._proved.move_to_end(mark)
-            return True
+        return keys, is_real, secret, self._mark(keys, secret)
+
+    async def proves(self, user: str, password: str) -> bool:
+        """Return whether it does; raises `TooManyLogins` (INV-HPC1)."""
+        keys, is_real, secret, mark = self._looked_up(user, password)
         if self._waiting >= WAITING_MAX:
             raise TooManyLogins
         judged: list[bool] = []

@@ -7,7 +7,8 @@ Not here: the doors themselves.
 """
 
 from region_broker.handlers.dispatch.services import RequestContext, Services
-from region_broker.http_api.doors import Doors, Passed
+from region_broker.http_api.doors import Doors
+from region_broker.node.http_doors import told_to
 from region_broker.ports.handshakes import GONE
 from region_broker.ports.network import FailedHandshake
 from region_broker.region.peers.server import PeerServer
@@ -34,11 +35,6 @@ def hear(
             ctx.identity, operation.name, resource_type.name, name, request_id=ctx.client_id or ""
         )
 
-    def passed(what: Passed) -> None:
-        if what.refused:
-            operation = f"{what.method} {what.path}"
-            trail.refused(what.identity, operation, "HTTP", what.path, reason=what.refused)
-
     def not_encrypted(port: str, handshake: FailedHandshake) -> None:
         if handshake.reason == GONE:  # a probe
             return
@@ -51,7 +47,7 @@ def hear(
 
     services.on_denied = denied
     peers.audit = trail
-    doors.on_passed = passed
+    doors.on_passed = told_to(trail)
     failed.heard = not_encrypted
     kafka.on_certificate = lambda identity, reason: trail.login(
         identity, right=not reason, reason=reason

@@ -57,7 +57,7 @@ def told_to(trail: AuditTrail) -> Callable[[Passed], None]:
     """Return what records refusals and wrong logins at the door; orders are recorded by themselves (`http_api.audited_orders`)."""
 
     def tell(passed: Passed) -> None:
-        if not passed.refused or not trail.is_on:
+        if not passed.refused:
             return
         if passed.refused == "unknown" and passed.identity.mechanism:
             trail.login(passed.identity, right=False, reason="wrong-credentials")

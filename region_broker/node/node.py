@@ -57,7 +57,7 @@ from region_broker.node.ending import Ending, end_connections, end_requests
 from region_broker.node.gauges import GaugeSources, LoopWatch, NodeCollector
 from region_broker.node.handshake import Handshake
 from region_broker.node.holding import Holding
-from region_broker.node.http_doors import DoorCollector, doors_of, told_to
+from region_broker.node.http_doors import DoorCollector, doors_of
 from region_broker.node.leading_region import LeadingRegion, LedWith
 from region_broker.node.logins import compose_logins
 from region_broker.node.name_series import NameCollector
@@ -526,7 +526,6 @@ class Node:
     def _compose_http(self) -> None:
         storage = self.storage
         self.doors = doors_of(self.config, self._ports, lambda: storage.metadata.image.access)
-        self.doors.on_passed = told_to(storage.metadata.audit)
         self._app = app = make_app(
             RegionService(
                 self.failover,

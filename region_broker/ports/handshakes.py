@@ -2,6 +2,8 @@
 
 INV-PHS1  no more handshakes are under way than the limits say, of one address and in all; whoever comes then takes the place of the
           oldest that is under way for longer than `patience_s`, and is turned away if none is
+INV-PHS3  where there are too many in all, the oldest of the address that has the most gives way at once to one that has fewer: a flood
+          from some addresses keeps out nobody at others
 INV-PHS2  a reason is one of `REASONS`, whatever the other side sends
 A real client is done within a few round trips, so what gives way is what says nothing.
 
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TIMEOUT_S: Final = 10.0
-IN_ALL_MAX: Final = 1_024
+IN_ALL_MAX: Final = 512
 PER_ADDRESS_MAX: Final = 128
 PATIENCE_S: Final = 1.0
 """How old a handshake may become that keeps another out."""
@@ -125,26 +127,35 @@ class HandshakePlaces:
         self._bounds = bounds
         self._all: dict[Place, None] = {}
         self._by_address: dict[str, dict[Place, None]] = {}
+        self._by_count: dict[int, dict[str, None]] = {}
+        """How many handshakes -> the addresses that have so many, so that nobody searches while there are too many."""
+        self._most = 0
 
     def __len__(self) -> int:
         """Return how many are under way."""
         return len(self._all)
 
     def take(self, address: str, now_s: float, give_way: Callable[[], None]) -> Place | None:
-        """Return a place for who comes from `address`, None where there is none (INV-PHS1)."""
+        """Return a place for who comes from `address`, None where there is none (INV-PHS1, INV-PHS3)."""
         own = self._by_address.get(address, {})
-        full = own if len(own) >= self._bounds.per_address else None
-        if full is None and len(self._all) >= self._bounds.in_all:
-            full = self._all
-        if full is not None:
-            oldest = next(iter(full))
+        oldest: Place | None = None
+        if len(own) >= self._bounds.per_address:
+            oldest = next(iter(own))
+        elif len(self._all) >= self._bounds.in_all:
+            if self._most > len(own) + 1:
+                most = next(iter(self._by_count[self._most]))
+                self._end(next(iter(self._by_address[most])))
+            else:
+                oldest = next(iter(self._all))
+        if oldest is not None:
             if now_s - oldest.since_s < self._bounds.patience_s:
                 return None
-            self.leave(oldest)
-            oldest.give_way()
+            self._end(oldest)
         place = Place(address, now_s, give_way)
         self._all[place] = None
-        self._by_address.setdefault(address, {})[place] = None
+        own = self._by_address.setdefault(address, {})
+        own[place] = None
+        self._count(address, len(own) - 1, len(own))
         return place
 
     def leave(self, place: Place) -> None:
@@ -153,5 +164,23 @@ class HandshakePlaces:
             return
         own = self._by_address[place.address]
         del own[place]
+        self._count(place.address, len(own) + 1, len(own))
         if not own:
             del self._by_address[place.address]
+
+    def _end(self, place: Place) -> None:
+        self.leave(place)
+        place.give_way()
+
+    def _count(self, address: str, before: int, now: int) -> None:
+        """Note how many handshakes of an address are under way."""
+        if before:
+            former = self._by_count[before]
+            del former[address]
+            if not former:
+                del self._by_count[before]
+        if now:
+            self._by_count.setdefault(now, {})[address] = None
+        self._most = max(self._most, now)
+        if self._most not in self._by_count:
+            self._most = now if now in self._by_count else 0

@@ -26,13 +26,23 @@ from tests.simulation.disk import SimulatedDisk
 KINDS = get_type_hints(NodeConfig, include_extras=True)
 REGION_KINDS = get_type_hints(RegionConfig, include_extras=True)
 NODE_KINDS = get_type_hints(RegionNode, include_extras=True)
+OF_SECURITY = (
+    "tls_",
+    "sasl_",
+    "audit_",
+    "encryption_",
+    "http_",
+    "super_users",
+    "delegation_token_",
+    "listeners",
+)
+"""Beginnings of keys that need files, or each other: they have tests of their own (tests/unit/region_broker/test_tls_keys.py and its like)."""
 OPTIONAL = [
     field.name
     for field in msgspec.structs.fields(NodeConfig)
     if not field.required
-    and field.name not in {"node_id", "listeners"}
-    # What is to speak TLS needs files: tests/unit/region_broker/test_tls_keys.py.
-    and "tls_" not in field.name
+    and field.name != "node_id"
+    and not field.name.startswith(OF_SECURITY)
     and "security_protocol" not in field.name
 ]
 NODES = 12

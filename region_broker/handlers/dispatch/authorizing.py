@@ -273,13 +273,13 @@ def may_topic(ctx: RequestContext, operation: Operation, topic: str | UUID | Non
     """Return `may` of a topic by its name or id; True of an id that there is no topic of: nothing is there to be judged (INV-HAZ4)."""
     if not ctx.services.authorizer.in_force:
         return True
-    name = _topic_name(ctx.services, topic)
+    name = topic_name(ctx.services, topic)
     return name is None or _is_allowed(ctx, Need(operation, _T), name, tells=True)
 
 
 def may_read_topic(services: Services, identity: Identity, topic: str | UUID | None) -> bool:
     """Return whether records of a topic may be told; for who reads again and again, and is told once."""
-    name = _topic_name(services, topic)
+    name = topic_name(services, topic)
     return name is None or services.authorizer.allows(identity, Operation.READ, _T, name)
 
 
@@ -287,11 +287,12 @@ def sees_topic(ctx: RequestContext, operation: Operation, topic: str | UUID | No
     """Return `sees` of a topic by its name or id; False of an id that there is no topic of."""
     if not ctx.services.authorizer.in_force:
         return True
-    name = _topic_name(ctx.services, topic)
+    name = topic_name(ctx.services, topic)
     return name is not None and sees(ctx, operation, _T, name)
 
 
-def _topic_name(services: Services, topic: str | UUID | None) -> str | None:
+def topic_name(services: Services, topic: str | UUID | None) -> str | None:
+    """Return by what name a topic is judged that is named by name or id; None where there is none of that id."""
     if not isinstance(topic, UUID):
         return topic
     found = services.metadata.image.topic_by_id(topic)

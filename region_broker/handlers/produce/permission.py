@@ -16,8 +16,7 @@ from region_broker.handlers.dispatch.authorizing import (
     TOPIC_DENIED,
     may,
     may_topic,
-    sees,
-    sees_topic,
+    topic_name,
 )
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Operation, ResourceType
@@ -25,6 +24,8 @@ from region_broker.wire.codec.fast_paths.produce import ProduceRequest, TopicKey
 
 ATTRIBUTES_AT: Final = 22  # the lower of two bytes: all that is defined
 _TRANSACTIONAL: Final = 0x10
+_WRITE: Final = Operation.WRITE
+_TOPIC, _TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 
 class Denied(NamedTuple):
@@ -60,19 +61,26 @@ def denied_of(ctx: RequestContext, request: ProduceRequest) -> Denied:
 
 def is_allowed_whole(ctx: RequestContext, request: ProduceRequest) -> bool:
     """Return whether surely nothing of a request is refused; nobody is told."""
-    if not ctx.services.authorizer.in_force:
+    authorizer = ctx.services.authorizer
+    if not authorizer.in_force:
         return True
+    identity = ctx.identity
     if _has_transactional(request):
         name = request.transactional_id
-        kind = ResourceType.TRANSACTIONAL_ID
-        if name is None or not sees(ctx, Operation.WRITE, kind, name):
+        if name is None or not authorizer.allows(identity, _WRITE, _TRANSACTIONAL_ID, name):
             return False
-    return all(sees_topic(ctx, Operation.WRITE, topic.key) for topic in request.topics)
+    for topic in request.topics:
+        name = topic.key if isinstance(topic.key, str) else topic_name(ctx.services, topic.key)
+        if name is None or not authorizer.allows(identity, _WRITE, _TOPIC, name):
+            return False
+    return True
 
 
 def _has_transactional(request: ProduceRequest) -> bool:
-    return any(
-        data is not None and len(data) >= HEADER_BYTES and data[ATTRIBUTES_AT] & _TRANSACTIONAL
-        for topic in request.topics
-        for _, data in topic.batches
-    )
+    for topic in request.topics:
+        for _, data in topic.batches:
+            if data is None or len(data) < HEADER_BYTES:
+                continue
+            if data[ATTRIBUTES_AT] & _TRANSACTIONAL:
+                return True
+    return False

@@ -175,7 +175,7 @@ def binding(name: str, operation: AclOperation, *, prefixed: bool = False) -> Ac
 
 
 async def test_confluent_kafka_makes_describes_and_removes_acls(wire: WireFixture) -> None:
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{wire.server.port}"})
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{wire.server.port}", "log_level": 0})
     two = [
         binding("orders", AclOperation.READ),
         binding("ord", AclOperation.WRITE, prefixed=True),
@@ -239,7 +239,7 @@ async def test_confluent_kafka_is_told_what_it_may_not_and_served_what_it_may(
         assert told[0] is None or told[1] is None
         refused = next(each for each in told if each is not None)
         assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-        admin = AdminClient({"bootstrap.servers": address})
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
         assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"orders"}
         [made] = admin.create_topics([NewTopic("new", 1, 1)]).values()
         with pytest.raises(KafkaException) as raised:

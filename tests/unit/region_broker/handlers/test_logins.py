@@ -20,6 +20,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
+from region_broker.handlers.apis import all_apis
 from region_broker.security.access import (
     AccessChange,
     Acl,
@@ -42,10 +43,12 @@ from region_broker.security.sasl.login import (
 )
 from region_broker.security.sasl.scram_keys import keys_of
 from region_broker.security.sasl.tokens import TokenSecret
+from region_broker.wire.listening import Listening
 from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.kafka_port import RawClient, WireFixture, frame_of, wire_fixture
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.waiting import until
+from tests.unit.region_broker.handlers.test_not_led_here import FORWARDED, REFUSED
 
 SCRAM = "SCRAM-SHA-256"
 ALL = {"topics": None, "allow_auto_topic_creation": False}
@@ -110,19 +113,20 @@ async def test_who_has_logged_in_is_served_and_is_somebody(tmp_path: Path) -> No
         assert (identity.principal, identity.host, identity.mechanism) == ("User:alice", "127.0.0.1", SCRAM)  # fmt: skip
 
 
-@pytest.mark.parametrize("key", [0, 1, 3, 10, 19, 22, 38, 51])
+ASKED: dict[int, Any] = {3: ALL, **{key: row[1] for key, row in REFUSED.items()}, **FORWARDED}
+
+
+@pytest.mark.parametrize("key", [0, 3, 8, 19, 20, 22, 38, 51])
 async def test_nothing_but_a_login_is_served_before_it(tmp_path: Path, key: int) -> None:
     """CVE class: requests before authentication."""
+    version = 4 if key == 3 else all_apis().by_key[key].versions[-1]
     async with port(tmp_path) as fixture:
         for begun in (False, True):
             client = await fixture.connect()
             if begun:
                 await shake(client)
-            version = {0: 9, 1: 12, 3: 9, 10: 4, 19: 7, 22: 4, 38: 3, 51: 0}[key]
-            client.send_raw(
-                struct.pack(">i", 12) + struct.pack(">hhih", key, version, 1, -1) + b"\0\0"
-            )
-            assert await client.closed()
+            client.send(key, version, ASKED[key])
+            assert await asyncio.wait_for(client.closed(), 10)
 
 
 async def test_a_request_behind_a_login_that_is_not_decided_ends_the_connection(
@@ -212,6 +216,14 @@ async def test_plain_needs_tls(tmp_path: Path) -> None:
         assert answer.error_code is ErrorCode.unsupported_sasl_mechanism
         assert list(answer.mechanisms) == [SCRAM, "SCRAM-SHA-512"]
         assert await client.closed()
+
+
+def test_a_connection_is_encrypted_where_its_listener_speaks_tls() -> None:
+    """INV-SDK1."""
+    stream: Any = SimpleNamespace(peer="127.0.0.1:5", certificate=None)
+    tls: Any = object()
+    assert Listening(tls=tls, must_log_in=True).state_of(stream).is_encrypted
+    assert not Listening(must_log_in=True).state_of(stream).is_encrypted
 
 
 async def test_an_unknown_mechanism_is_told_what_is_offered(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, need_of
 from region_broker.http_api.password_checks import (
     ADDRESSES_MAX,
     DELAY_MS_MAX,
-    DELAYED_MAX,
+    PENDING_MAX,
     WAITING_MAX,
     PasswordChecks,
     SlowRefusals,
@@ -53,6 +53,7 @@ class Hurried:
     def __init__(self, *, holds: bool = False) -> None:
         self.now_ms = 0
         self.slept: list[float] = []
+        self.all_held = asyncio.Event()
         self.let_go = asyncio.Event()
         if not holds:
             self.let_go.set()
@@ -65,6 +66,8 @@ class Hurried:
 
     async def sleep_ms(self, duration_ms: float) -> None:
         self.slept.append(duration_ms)
+        if len(self.slept) == PENDING_MAX:
+            self.all_held.set()
         await self.let_go.wait()
 
 
@@ -416,26 +419,52 @@ async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() 
     assert not any(task.result() for task in asked)
 
 
+async def wrong() -> bool:
+    return False
+
+
+async def right() -> bool:
+    return True
+
+
 async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
     clock = Hurried(holds=True)
     slow = SlowRefusals(clock)
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(DELAYED_MAX):
-            slow.check("10.0.0.1")
-            tasks.create_task(slow.note("10.0.0.1"))
+        for _ in range(PENDING_MAX):
+            tasks.create_task(slow.judged("2001:db8::1", wrong))
             await asyncio.sleep(0)
-        with pytest.raises(TooManyLogins):
-            slow.check("10.0.0.1")
-        slow.check("10.0.0.2")
+        for same in ("2001:db8::1", "2001:db8::ffff:1"):
+            with pytest.raises(TooManyLogins):
+                await slow.judged(same, wrong)
+        assert await slow.judged("2001:db8:0:1::1", right)
+        assert await slow.judged("10.0.0.2", right)
         assert max(clock.slept) == DELAY_MS_MAX
         clock.let_go.set()
-    slow.check("10.0.0.1")
+    assert await slow.judged("2001:db8::1", right)
     clock.now_ms += 60_001
-    await slow.note("10.0.0.1")
+    assert not await slow.judged("2001:db8::1", wrong)
     assert clock.slept[-1] == 100
     for n in range(ADDRESSES_MAX + 10):
-        await slow.note(str(n))
+        await slow.judged(str(n), right)
     assert len(slow._by_address) == ADDRESSES_MAX
+
+
+async def test_INV_HPC2_what_is_right_comes_in_while_its_address_is_flooded() -> None:
+    clock = Hurried(holds=True)
+    async with behind(doors_with(clock=clock)) as node:
+        assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 200
+        async with asyncio.TaskGroup() as tasks:
+            for n in range(PENDING_MAX):
+                tasks.create_task(node.ask("/metrics", auth=("user", f"wrong{n}")))
+            await clock.all_held.wait()
+            assert (await node.ask("/metrics", auth=("user", "wrong")))[1][
+                "code"
+            ] == "too-many-logins"
+            assert (await node.ask("/metrics", token="tmt_x"))[0] == 503
+            assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 200
+            assert (await node.ask("/metrics", token=TOKENS[Role.METRICS][0]))[0] == 200
+            clock.let_go.set()
 
 
 async def test_INV_HPC4_an_unknown_user_costs_what_a_wrong_password_does(
@@ -466,10 +495,14 @@ async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
 
     access = access_of(rfc_keys())
     checks = PasswordChecks(desk_of(lambda: access).keys_for_password, CHANCE, offload)
-    assert [await checks.proves("user", "pencil") for _ in range(3)] == [True] * 3
+    assert not checks.knows("user", "pencil")
+    assert await checks.proves("user", "pencil")
+    assert [checks.knows("user", "pencil") for _ in range(3)] == [True] * 3
     assert works == 1
     assert not await checks.proves("user", "wrong")
+    assert not checks.knows("user", "wrong")
     access = access_of(scram_keys("user", "crayon", salt=b"s" * 16))
+    assert not checks.knows("user", "pencil")
     assert not await checks.proves("user", "pencil")
     assert await checks.proves("user", "crayon")
     assert not any(b"crayon" in mark or b"pencil" in mark for mark in checks._proved)

@@ -23,10 +23,35 @@ def test_INV_PHS1_the_oldest_gives_way_once_it_is_old_and_nobody_else_does() -> 
     assert gave_way == ["a0"]
     assert take("c", 1.0, "c0")
     assert len(places) == 5
-    assert not take("d", 1.05, "d0"), "five in all; the oldest, a1, is 0.95 s old"
-    assert take("d", 1.15, "d0")
-    assert gave_way == ["a0", "a1"]
-    assert len(places) == 5
+
+
+def test_INV_PHS1_where_everybody_has_as_many_the_oldest_of_all_gives_way_once_it_is_old() -> None:
+    places, gave_way = HandshakePlaces(HandshakeLimits(per_address=9, in_all=3)), []
+
+    def take(address: str, now_s: float) -> bool:
+        return places.take(address, now_s, lambda: gave_way.append(address)) is not None
+
+    assert [take(address, 0.0) for address in "abc"] == [True] * 3
+    assert not take("d", 0.9)
+    assert take("d", 1.0)
+    assert gave_way == ["a"]
+    assert len(places) == 3
+
+
+def test_INV_PHS3_who_has_the_most_gives_way_to_who_has_fewer() -> None:
+    places, gave_way = HandshakePlaces(HandshakeLimits(per_address=4, in_all=6)), []
+
+    def take(address: str, name: str) -> bool:
+        return places.take(address, 0.0, lambda: gave_way.append(name)) is not None
+
+    assert all(take(name[0], name) for name in ("a0", "b0", "a1", "b1", "a2", "c0"))
+    assert take("d", "d0"), "a has three"
+    assert gave_way == ["a0"]
+    assert not take("a", "a3"), "a has two, as many as anybody"
+    assert not take("c", "c1"), "c has one, and nobody more than one above that"
+    assert take("e", "e0")
+    assert gave_way[1:] in (["a1"], ["b0"])
+    assert len(places) == 6
 
 
 def test_INV_PHS1_a_place_is_given_back_once() -> None:

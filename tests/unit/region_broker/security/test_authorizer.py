@@ -1,8 +1,9 @@
 """ACLs are judged as Kafka's documentation says, held against a reading of it that knows no index and no memory."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
+from timeit import repeat
 
 import pytest
 from hypothesis import given, settings
@@ -284,6 +285,38 @@ def test_prefixes_are_found_among_many_that_are_none() -> None:
         assert rules.allows(name=word) is says_kafka(
             rules.access.acls, ALICE, Operation.READ, TOPIC, word
         )
+
+
+def test_a_shorter_prefix_counts_beside_a_longer_one() -> None:
+    rules = kept(
+        acl("orders.eu", how=PREFIXED), acl("orders.", how=PREFIXED, permission=DENY), acl("o", how=PREFIXED),
+        acl("orders.eu.x", how=PREFIXED, who="User:bob"),
+    )  # fmt: skip
+    assert not rules.allows(name="orders.eu.x")
+    rules.remove(acl("orders.", how=PREFIXED, permission=DENY))
+    rules.remove(acl("orders.eu", how=PREFIXED))
+    assert rules.allows(name="orders.eu.x")
+    assert not rules.allows(name="p")
+
+
+def test_what_a_decision_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Among 50,000 ACLs; the figures are printed, and held against ten times what they are on a quiet machine."""
+    many = {acl(f"topic-{n}", how=(LITERAL, PREFIXED)[n % 2], who=f"User:u{n % 1000}") for n in range(50_000)}  # fmt: skip
+    access = Access(acls=tuple(sorted({*many, acl("orders", how=PREFIXED)})))
+    judge, nobody = AclAuthorizer(lambda: access), AclAuthorizer(lambda: NO_ACCESS)
+    assert judge.allows(ALICE, Operation.READ, TOPIC, "orders.eu")
+
+    def cost_us(what: Callable[[], object], times: int) -> float:
+        return min(repeat(what, number=times, repeat=3)) / times * 1e6
+
+    remembered = cost_us(lambda: judge.allows(ALICE, Operation.READ, TOPIC, "orders.eu"), 5_000)
+    decided = cost_us(lambda: judge.decision(ALICE, Operation.READ, TOPIC, "orders.eu"), 500)
+    nothing = cost_us(lambda: nobody.in_force, 5_000)
+    with capsys.disabled():
+        print(f"\nauthorization: remembered {remembered:.2f} us, decided {decided:.1f} us, nothing configured {nothing:.2f} us")  # fmt: skip
+    assert remembered < 10
+    assert decided < 1_000
+    assert nothing < 5
 
 
 # --- one of a kind (KIP-679) ----------------------------------------------------------------------

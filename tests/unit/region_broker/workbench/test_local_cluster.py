@@ -240,3 +240,33 @@ def test_a_cluster_is_born_at_one_node(tmp_path: Path) -> None:
     with played(tmp_path, birth=died, nodes=3) as cluster:
         cluster.start()  # nobody is born again
         assert cluster.running == ["eu/1", "eu/2", "eu/3"]
+
+
+def test_nodes_in_networks_of_their_own_say_that_nobody_else_is_there(tmp_path: Path) -> None:
+    with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=1)) as cluster:
+        assert "insecure" not in cluster._config("eu")
+        (place,) = cluster.plan.regions
+        moved = msgspec.structs.replace(place, host="10.77.1.2")
+        cluster.plan = msgspec.structs.replace(cluster.plan, regions=[moved])
+        assert cluster._config("eu")["insecure"] is True
+
+
+def test_what_nodes_are_told_besides_is_in_their_files(tmp_path: Path) -> None:
+    with LocalCluster.open(
+        tmp_path,
+        region_count=2,
+        port=0,
+        new_cluster_id=UUID(int=1),
+        settings={"log_level": "debug"},
+    ) as cluster:
+        cluster.tell({"tls_ca": "ca.pem"}, {"us": {"tls_key": "us-key.pem"}}, "https")
+        told = [
+            (c["log_level"], c["tls_ca"], c.get("tls_key"))
+            for c in map(cluster._config, ("eu", "us"))
+        ]
+        assert told == [("debug", "ca.pem", None), ("debug", "ca.pem", "us-key.pem")]
+        assert all(node.http.startswith("https://") for node in cluster.plan.nodes)
+    with LocalCluster.open(
+        tmp_path, region_count=2, port=None, new_cluster_id=UUID(int=1)
+    ) as again:
+        assert all(node.http.startswith("http://") for node in again.plan.nodes)
