@@ -123,6 +123,7 @@ def test_several_attributes_in_one_part_are_joined() -> None:
         (TESTED, "OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
         ("", "CN=x", "CN=x"),
         ("RULE:^CN=([^,]+).*$/$1/", "OU=none", None),
+        ("RULE:CN=admin/admin/", "OU=guests,CN=admin,O=other", None),
         # Java: "abc".replaceAll(".*", "<$0>") is "<abc><>", as the end matches once more.
         ("RULE:.*/<$0>/", "abc", "<abc><>"),
         # Kafka's escapeLiteralBackReferences: what is no group is a text, by the longest number that is one.

@@ -95,6 +95,8 @@ def test_extensions_of_kafka_are_read_and_others_ignored() -> None:
         (b"n,,r=abc,n=user", "begin with a name"),
         (b"n,x,n=user,r=abc", "gs2"),
         (b"n=user,r=abc", "gs2"),
+        (b"x,,n=user,r=abc", "gs2"),
+        (b"n,,n=user,r=abc,nonsense", "extension is malformed"),
         (b"", "gs2"),
         (b"n,,n=\xff,r=abc", "UTF-8"),
         (b"n,,n=user,r=" + b"a" * 5000, "bytes"),
@@ -137,7 +139,7 @@ def test_cve_2024_56128_another_nonce_is_refused(nonce: bytes) -> None:
 
 
 def test_a_channel_binding_other_than_the_first_ones_is_refused() -> None:
-    for binding in (b"c=eSws", b"c=", b"c=bi", b"x=biws"):  # "y,,", nothing, no base64
+    for binding in (b"c=eSws", b"c=", b"c=bi", b"x=biws", b"c=bi!ws"):  # "y,,", nothing, no base64
         with pytest.raises(LoginRefused, match=r"binding|base64"):
             begun().final(CLIENT_FINAL.replace(b"c=biws", binding))
 
