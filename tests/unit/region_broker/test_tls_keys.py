@@ -205,6 +205,7 @@ async def test_INV_NTL1_all_ports_follow_the_files_together(tmp_path: Path) -> N
         running = tasks.create_task(tls.run())
         await asyncio.sleep(0)
         await tls.run()  # somebody follows already
+        assert not running.done(), "that one"
         running.cancel()
 
 
