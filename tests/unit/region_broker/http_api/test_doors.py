@@ -14,6 +14,7 @@ from aiohttp import ClientSession, encode_basic_auth, web
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api import doors as doors_module
+from region_broker.http_api import password_checks
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
 from region_broker.http_api.doors import SHOWN_MAX, TOLD_MAX, TOLD_WITHIN_MS, Doors, Passed, shown
 from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, need_of
@@ -41,6 +42,7 @@ from region_broker.security.sasl.desk import LoginDesk, LoginSettings
 from region_broker.security.sasl.scram import HASHES
 from tests.fixtures.failover_regions import free_ports
 from tests.fixtures.scram_users import access_of, rfc_keys, scram_keys
+from tests.fixtures.waiting import until
 from tests.unit.region_broker.test_start_checks import PORTS, config_of
 
 CHANCE = SystemChance()
@@ -285,6 +287,23 @@ async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
         assert (await node.ask("/livez", token="no"))[0] == 401, (
             "a wrong one is told wherever it is shown"
         )
+
+
+async def test_INV_HPC2_an_address_whose_refusals_wait_is_asked_for_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(password_checks, "DELAYED_MAX", 1)
+    clock = Hurried(holds=True)
+    async with behind(doors_with(clock=clock)) as node:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(node.ask("/metrics", token="no"))
+            await until(lambda: bool(clock.slept), "its refusal waits")
+            right = TOKENS[Role.ADMIN][0]
+            status, said, headers = await node.ask("/metrics", token=right)
+            assert (status, said["code"], headers["Retry-After"]) == (503, "too-many-logins", "1")
+            assert (await node.ask("/livez"))[0] == 200, "who shows nothing is no guesser"
+            clock.let_go.set()
+        assert first.result()[0] == 401
 
 
 async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
