@@ -10,9 +10,17 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
+from region_broker.cli.admin.node_login import (
+    SASL_AUTHENTICATION_FAILED,
+    LoginFailed,
+    log_in,
+    secured,
+)
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
+from region_broker.cli.output import EXIT_AUTH, fail
+from region_broker.workbench.credentials import presented
 
 if TYPE_CHECKING:
     from kio.static.protocol import Entity
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 _INVALID_REQUEST: Final = 42
 _EXACT: Final = 0
 _DEFAULT: Final = 1
@@ -50,15 +59,35 @@ class NodeConfigEntry:
     synonyms: tuple[tuple[str, int], ...]
 
 
+def _refused(answer: Any) -> NodeError:
+    """Return what a node refuses; where it sends no text, by the name of its error."""
+    code = answer.error_code
+    text = answer.error_message or code.name.replace("_", " ")
+    if code.value == CLUSTER_AUTHORIZATION_FAILED:
+        text += f": {presented().user or 'who does not log in'} may not (docs/reference/security.md: what each API needs; tidemark acl add)"
+    return NodeError(text, code.value)
+
+
+def fail_unreached(dead: Sequence[tuple[str, OSError | NodeError]]) -> NoReturn:
+    """End the command as no node could be asked; `dead`: what came of each address."""
+    reasons = "; ".join(f"{address}: {error}" for address, error in dead)
+    codes = {error.error_code for _, error in dead if isinstance(error, NodeError)}
+    if SASL_AUTHENTICATION_FAILED in codes:
+        fail(f"no node lets us in ({reasons})", EXIT_AUTH)
+    fail(f"no node answers ({reasons}). Give its address with --bootstrap")
+
+
 class NodeConnection:
     """A connection to one node; raises `OSError` where nobody listens, `NodeError` where something else does."""
 
     def __init__(self, address: str) -> None:
-        """Connect, and ask which node answers there."""
+        """Connect as the command presents itself, and ask which node answers there."""
         host, _, port = address.strip().rpartition(":")
         if not host or not port.isdigit():
             raise NodeError(f"{address!r} is not host:port")
-        self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S)
+        host, security = host.strip("[]"), presented()
+        connection = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+        self._socket = secured(connection, host, security)
         # Who takes the connection and says nothing is skipped as a dead one: nothing was changed yet.
         self._socket.settimeout(CONNECT_TIMEOUT_S)
         self._correlation_id = 0
@@ -66,7 +95,11 @@ class NodeConnection:
         self.region_node_ids: frozenset[int] = frozenset()
         """Nodes of its region that are heard, as it told when it was met."""
         try:
+            log_in(self._ask, security)
             self.node_id = self._node_id()
+        except LoginFailed as error:
+            self.close()
+            raise NodeError(f"we are not let in: {error}", SASL_AUTHENTICATION_FAILED) from error
         except BaseException:
             self.close()
             raise
@@ -90,7 +123,7 @@ class NodeConnection:
         asked = request.DescribeClusterRequest(include_cluster_authorized_operations=False)
         answer = self._ask(asked, response.DescribeClusterResponse)
         if answer.error_code.value:
-            raise NodeError(str(answer.error_message), answer.error_code.value)
+            raise _refused(answer)
         node_ids = [int(broker.broker_id) for broker in answer.brokers]
         self.region_node_ids = frozenset(node_ids)
         return self._own_id(node_ids)
@@ -122,7 +155,7 @@ class NodeConnection:
         )
         [result] = self._ask(asked, response.DescribeConfigsResponse).results
         if result.error_code.value:
-            raise NodeError(str(result.error_message), result.error_code.value)
+            raise _refused(result)
         return {
             row.name: NodeConfigEntry(
                 row.name, str(row.value), bool(row.read_only),
@@ -150,7 +183,7 @@ class NodeConnection:
         asked = request.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry)
         [result] = self._ask(asked, response.IncrementalAlterConfigsResponse).responses
         if result.error_code.value:
-            raise NodeError(str(result.error_message), result.error_code.value)
+            raise _refused(result)
 
     def quotas(
         self, entity: Mapping[str, str | None], *, strict: bool
@@ -168,7 +201,7 @@ class NodeConnection:
         asked = request.DescribeClientQuotasRequest(components=components, strict=strict)
         answer = self._ask(asked, response.DescribeClientQuotasResponse)
         if answer.error_code.value:
-            raise NodeError(str(answer.error_message), answer.error_code.value)
+            raise _refused(answer)
         return {
             tuple((part.entity_type, part.entity_name) for part in row.entity): {
                 value.key: float(value.value) for value in row.values
@@ -196,21 +229,21 @@ class NodeConnection:
         asked = request.AlterClientQuotasRequest(entries=(entry,), validate_only=dry)
         [result] = self._ask(asked, response.AlterClientQuotasResponse).entries
         if result.error_code.value:
-            raise NodeError(str(result.error_message), result.error_code.value)
+            raise _refused(result)
 
     def _ask(self, request: "Entity", answer_type: Any) -> Any:
-        from kio.schema.request_header.v2.header import RequestHeader
         from kio.serial import entity_reader, entity_writer
         from kio.static.primitive import i16, i32
 
         self._correlation_id += 1
         out = io.BytesIO()
-        header = RequestHeader(
+        header_type: Any = request.__header_schema__
+        header = header_type(
             request_api_key=i16(request.__api_key__),  # type: ignore[attr-defined]
             request_api_version=i16(request.__version__),
             correlation_id=i32(self._correlation_id), client_id="tidemark",
         )  # fmt: skip
-        entity_writer(RequestHeader)(out, header)
+        entity_writer(header_type)(out, header)
         entity_writer(type(request))(out, request)
         self._socket.sendall(_LENGTH.pack(len(out.getvalue())) + out.getvalue())
         frame = self._frame()
@@ -231,11 +264,15 @@ class NodeConnection:
             )
         return self._exactly(size)
 
+    def _closed(self) -> str:
+        wants = "" if presented().user else ", or does it ask for TLS and a login (--ca, --user)?"
+        return f"{self.address} closed the connection: does a node listen there{wants or '?'}"
+
     def _exactly(self, size: int) -> bytes:
         found = bytearray()
         while len(found) < size:
             more = self._socket.recv(size - len(found))
             if not more:
-                raise NodeError(f"{self.address} closed the connection: does a node listen there?")
+                raise NodeError(self._closed())
             found += more
         return bytes(found)

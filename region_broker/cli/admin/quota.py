@@ -12,7 +12,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from region_broker.cli.admin.node_requests import EntityName, NodeConnection, NodeError
+from region_broker.cli.admin.node_requests import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    EntityName,
+    NodeConnection,
+    NodeError,
+    fail_unreached,
+)
 from region_broker.cli.kafka import bootstrap_option
 from region_broker.cli.output import (
     EXIT_AUTH,
@@ -28,7 +34,11 @@ from region_broker.cli.output import (
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TYPES: Final = ("user", "client-id", "ip")
 _DEFAULT: Final = "<default>"
-_EXIT_CODES: Final = {42: EXIT_USAGE, 7: EXIT_UNKNOWN_OUTCOME, 31: EXIT_AUTH}
+_EXIT_CODES: Final = {
+    42: EXIT_USAGE,
+    7: EXIT_UNKNOWN_OUTCOME,
+    CLUSTER_AUTHORIZATION_FAILED: EXIT_AUTH,
+}
 _KEYS: Final = (
     "producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage (of a node's event loop), controller_mutation_rate"
     " (partitions a second); of addresses connection_creation_rate (connections a second)"
@@ -213,15 +223,15 @@ def _change(
 def _asked(bootstrap: str, what: str) -> Iterator[NodeConnection]:
     """Yield a connection to the first node that answers; end the command with the reason where something fails."""
     connection: NodeConnection | None = None
-    dead = []
+    dead: list[tuple[str, OSError | NodeError]] = []
     for address in bootstrap.split(","):
         try:
             connection = NodeConnection(address)
             break
         except (OSError, NodeError) as error:
-            dead.append(f"{address}: {error}")
+            dead.append((address, error))
     if connection is None:
-        fail(f"no node answers ({'; '.join(dead)}). Give its address with --bootstrap")
+        fail_unreached(dead)
     try:
         with connection:
             yield connection
