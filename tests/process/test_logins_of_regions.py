@@ -49,7 +49,10 @@ def made(results: Mapping[str, Any]) -> None:
 def test_users_are_made_at_a_mirror_and_log_in_everywhere(tmp_path: Path) -> None:
     users = tmp_path / "users.txt"
     users.write_text(line_of(keys_of("root", "SCRAM-SHA-512", b"first", b"salty" * 4, 4096)) + "\n")
-    keys = {"security_protocol": "SASL_PLAINTEXT", "sasl_users_file": str(users)}
+    keys = {
+        "security_protocol": "SASL_PLAINTEXT", "sasl_users_file": str(users),
+        "super_users": "User:root;User:alice",
+    }  # fmt: skip
     with LocalCluster.open(
         tmp_path / "c", region_count=2, port=0, new_cluster_id=UUID(int=13), settings=keys
     ) as cluster:
