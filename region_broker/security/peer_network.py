@@ -2,6 +2,7 @@
 
 INV-PNT1  where nodes speak TLS to each other, nothing is read from a connection, nor said on it, unless its other side proved to be a
           node of this cluster: by a certificate of our CA that names it
+INV-PNT3  who proves to be none is counted, recorded and told as one whose handshake failed (INV-FHS1): a user's certificate floods no log
 INV-PNT2  what a message says of who speaks must be what the certificate says (`contradiction`): nobody is another region's node by
           saying so
 Whoever has no TLS has no certificates: there what is said counts, as in versions before.
@@ -9,11 +10,12 @@ Not here: who is let in of those (`region.peers`, `region.cluster.standing`), co
 """
 
 import errno
-import logging
 from typing import Final
 
+from region_broker.ports.handshakes import BAD_CERTIFICATE
 from region_broker.ports.network import (
     ByteStream,
+    FailedHandshake,
     Listener,
     Network,
     OnConnection,
@@ -24,7 +26,6 @@ from region_broker.ports.network import (
 from region_broker.security.tls_identity import NodeName, node_of
 
 OTHER_CERTIFICATE: Final = "other-certificate"
-_log: Final = logging.getLogger("tidemark.peer")
 
 
 class PeerNetwork:
@@ -54,7 +55,7 @@ class PeerNetwork:
             if problem is None:
                 await on_connection(stream)
                 return
-            _log.warning("peer %s refused: %s", stream.peer, problem)
+            self._on_failed(FailedHandshake(stream.peer, BAD_CERTIFICATE, problem))
             stream.abort()
 
         return await self._network.listen(

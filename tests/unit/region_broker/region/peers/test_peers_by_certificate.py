@@ -18,6 +18,7 @@ from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.protocol import PREFACE, PeerRefused, PeerUnreachable, ShutOut
 from region_broker.region.peers.server import PeerServer
 from region_broker.security.certificates import issue_node
+from region_broker.security.failed_handshakes import FailedHandshakes
 from region_broker.security.peer_network import OTHER_CERTIFICATE, PeerNetwork, contradiction
 from region_broker.security.tls import ClientTls, ServerTls
 from region_broker.security.tls_identity import NodeName
@@ -88,6 +89,31 @@ async def test_INV_PNT1_who_is_no_node_of_this_cluster_gets_nothing(
         assert await stream.read(1) == b"", "not a byte"
     stream.abort()
     assert not identity.heard
+    server.close()
+    await server.wait_closed()
+
+
+async def test_INV_PNT3_a_user_at_the_peer_port_is_one_line_and_a_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed, heard = FailedHandshakes(SystemClock()), list[str]()
+    failed.heard = lambda port, handshake: heard.append(f"{port} {handshake.reason}")
+    files = put(tmp_path / "eu", certificate_of("eu"))
+    network = PeerNetwork(
+        AsyncioNetwork(), ServerTls(files, "required"), ClientTls(files, check_host=False), CLUSTER_ID,
+        failed.on_port("peer"),
+    )  # fmt: skip
+    server = PeerServer(network, PlayedIdentity("eu"))
+    listener = await server.start("127.0.0.1", 0)
+    alice = ClientTls(put(tmp_path / "alice", user_certificate("alice")), check_host=False)
+    for _ in range(5):
+        stream = await AsyncioNetwork().connect("127.0.0.1", listener.port, tls=alice)
+        with suppress(OSError):
+            assert await stream.read(1) == b""
+        stream.abort()
+    await until(lambda: failed.count("peer", "bad_certificate") == 5, "each is counted")
+    assert heard == ["peer bad_certificate"] * 5
+    assert len([each for each in caplog.messages if "127.0.0.1" in each]) == 1
     server.close()
     await server.wait_closed()
 
