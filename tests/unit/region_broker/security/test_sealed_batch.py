@@ -112,6 +112,24 @@ def test_INV_SLB3_whatever_is_changed_is_refused_and_nothing_is_given_out(at: in
     assert b"value" not in str(told.value).encode()
 
 
+@pytest.mark.parametrize(
+    ("at", "byte", "why"),
+    [(61, 2, "a form"), (62, 0, "cut off"), (62, 65, "cut off"), (63, 0xFF, "names no key")],
+)
+def test_a_head_that_is_none_is_said_to_be_so(at: int, byte: int, why: str) -> None:
+    there, _, closed = make()
+    broken = bytearray(closed)
+    broken[at] = byte
+    with pytest.raises(SealBroken, match=why):
+        opened(broken, PLACE, there.cipher)
+
+
+def test_what_is_sealed_is_not_sealed_again() -> None:
+    there, _, closed = make()
+    with pytest.raises(AssertionError, match="sealed once"):
+        sealed(closed, read_header(closed), PLACE, there.sealing_key("orders"))
+
+
 @pytest.mark.parametrize("place", [LogPlace.of(UUID(int=0x1234), 4), LogPlace.of(UUID(int=9), 3)])
 def test_INV_SLB3_a_batch_of_another_log_is_refused(place: LogPlace) -> None:
     there, _, closed = make()
@@ -143,6 +161,15 @@ def test_INV_DKY1_no_nonce_comes_twice_whatever_threads_ask() -> None:
         thread.join()
     every = [pair for mine in found for pair in mine]
     assert len(set(every)) == len(every) == 8_000
+
+
+def test_INV_DKY1_every_batch_is_sealed_by_a_nonce_of_its_own() -> None:
+    there = keys()
+    batch, header = plain()
+    found = [bytes(sealed(batch, header, PLACE, there.sealing_key("orders"))) for _ in range(3)]
+    assert {each[77:117] for each in found} == {found[0][77:117]}, "one data key"
+    assert [each[117:129] for each in found] == [n.to_bytes(12, "big") for n in range(3)]
+    assert len({each[129:] for each in found}) == 3
 
 
 def test_INV_DKY1_every_life_of_a_process_draws_its_own_key() -> None:

@@ -54,6 +54,16 @@ def test_who_has_refusals_waiting_is_not_forgotten_among_many(
     assert attempts.is_full("10.0.0.1"), "its failures are forgiven, what it keeps waiting is not"
 
 
+def test_who_failed_often_is_not_forgotten_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts_module, "ADDRESSES_MAX", 3)
+    attempts = FailedAttempts(0)
+    for _ in range(FREE_FAILURES + 5):
+        attempts.failed("10.0.0.1", 0).left()
+    for number in range(10):
+        attempts.failed(f"h{number}", 2 * FORGIVEN_AFTER_MS).left()
+    assert attempts.failed("10.0.0.1", 2 * FORGIVEN_AFTER_MS).delay_ms == LONG_DELAY_MS
+
+
 def test_a_network_of_64_bits_is_one_host() -> None:
     attempts = FailedAttempts(0)
     for number in range(WAITING_MAX):
