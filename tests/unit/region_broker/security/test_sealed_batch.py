@@ -10,7 +10,7 @@ from uuid import UUID
 import google_crc32c
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.keywrap import aes_key_unwrap
+from cryptography.hazmat.primitives.keywrap import aes_key_unwrap, aes_key_wrap
 
 from geo_replicator.reconciliation.evidence import ledger_facts
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
@@ -21,6 +21,7 @@ from region_broker.records.compression import Codec
 from region_broker.security.sealing import data_keys
 from region_broker.security.sealing.data_keys import DataKeys, KeyNotHere, KeyVersion, NamedKey
 from region_broker.security.sealing.sealed_batch import (
+    KeyRef,
     LogPlace,
     SealBroken,
     key_ref,
@@ -210,6 +211,14 @@ def test_INV_DKY3_a_version_that_is_gone_opens_nothing_any_more() -> None:
     there.use({})
     with pytest.raises(KeyNotHere, match="orders"):
         there.sealing_key("orders")
+
+
+def test_what_is_kept_opened_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_keys, "KNOWN_MAX", 2)
+    there = keys()
+    for number in range(5):
+        there.cipher(KeyRef("orders", VERSION, aes_key_wrap(MATERIAL, bytes([number]) * 32)))
+        assert len(there._known) <= 2
 
 
 def test_texts_tell_no_key() -> None:
