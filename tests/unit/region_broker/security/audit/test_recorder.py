@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -141,6 +142,35 @@ async def test_a_full_disk_refuses_intents_with_the_reason_and_goes_on_later() -
         await trail.recorder.intent(change("later"))
         assert trail.recorder.problem() is None
         assert sorted(operations(lines_on(trail.disk)[1:])) == ["ElectLeader", "later"]
+
+
+async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_counted() -> None:
+    """INV-ATR2, INV-ARC2."""
+    async with running() as trail:
+        trail.disk.room_bytes = 0
+        for number in range(FLOOD_KINDS_MAX + 7):
+            trail.recorder.refused(ALICE, "READ", "TOPIC", f"t{number}")
+        trail.recorder.record(change("ElectLeader", Outcome.DONE))
+        for _ in range(3):
+            await trail.pass_ms(recorder_module.RETRY_MS)
+        assert trail.recorder.problem() is not None
+        trail.disk.room_bytes = None
+        for _ in range(3):
+            await trail.pass_ms(recorder_module.RETRY_MS)
+        counts = Counter(row["operation"] for row in trail.records())
+        assert counts == {"READ": FLOOD_KINDS_MAX, "ElectLeader": 1, "lost": 1}
+        [lost] = [row for row in trail.records() if row["operation"] == "lost"]
+        assert lost["details"] == {"refusal": 7}
+
+
+async def test_refusals_find_no_room_in_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-ARC2."""
+    monkeypatch.setattr(recorder_module, "QUEUE_MAX", 3)
+    async with running() as trail:
+        for number in range(5):
+            trail.recorder.refused(ALICE, "READ", "TOPIC", f"t{number}")
+        await trail.pass_ms(FLOOD_MS)
+        assert trail.recorder.lost["refusal"] == 2
 
 
 async def test_a_broken_disk_refuses_until_a_restart() -> None:
