@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from region_broker.config.exposure import (
@@ -12,6 +13,7 @@ from region_broker.config.exposure import (
     warning_of,
 )
 from region_broker.config.node_config import NodeConfig
+from region_broker.node.auditing import keeps_trail
 from region_broker.node.authorizer import authorizer_of
 from region_broker.security.access import NO_ACCESS, Operation, ResourceType
 from region_broker.security.identity import Identity
@@ -114,3 +116,22 @@ def test_the_authorizer_of_a_node_goes_by_its_listeners_and_its_super_users() ->
     ruled = authorizer_of(built(**plain, super_users="User:admin;User:ops"), lambda: NO_ACCESS)
     assert ruled.in_force
     assert [ruled.allows(Identity(f"User:{name}"), *asked) for name in ("admin", "ops", "alice")] == [True, True, False]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tls_ca": "ca.pem"}, {"sasl_users_file": "users"}, {"security_protocol": "SSL"}, {"peer_security_protocol": "SSL"},
+        {"http_security_protocol": "SSL"}, {"super_users": "User:admin"}, {"encryption_keys_file": "keys.toml"},
+        {"http_tokens_file": "t.json"}, {"listeners": (listener("PLAINTEXT"),)},
+    ],
+)  # fmt: skip
+def test_INV_NAU1_each_key_of_security_has_a_node_keep_an_audit_trail(
+    changed: dict[str, Any],
+) -> None:
+    plain = NodeConfig.build(whole(), "node.toml")
+    assert not keeps_trail(plain)
+    secured = msgspec.structs.replace(plain, **changed)
+    assert keeps_trail(secured)
+    assert not keeps_trail(msgspec.structs.replace(secured, audit="off"))
+    assert keeps_trail(msgspec.structs.replace(plain, audit="on"))
