@@ -1,14 +1,15 @@
 """One node asked directly, over a connection of its own: what Kafka's client libraries for Python do not ask.
 
 They send configs of brokers only where a broker is named, and none knows the resource that stands for all of them (KIP-226); and
-of two regions they meet one, which nobody can choose. Nor do they know client quotas (KIP-546). Requests and answers are written and read by kio's schemas.
-Not here: what is asked for and how it is shown (`node`, `quota`).
+of two regions they meet one, which nobody can choose. Nor do they know client quotas (KIP-546); and where users may not be listed (KIP-554), librdkafka 2.16 aborts the process. Requests and answers are written and read by kio's schemas.
+Not here: what is asked for and how it is shown (`node`, `quota`, `cli.user`).
 """
 
 import io
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
@@ -19,7 +20,7 @@ from region_broker.cli.admin.node_login import (
     secured,
 )
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
-from region_broker.cli.output import EXIT_AUTH, fail
+from region_broker.cli.output import EXIT_AUTH, EXIT_FAILED, EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail
 from region_broker.workbench.credentials import presented
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ SET: Final = 0
 DELETE: Final = 1
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
 _INVALID_REQUEST: Final = 42
+_REQUEST_TIMED_OUT: Final = 7
+_EXIT_CODES: Final = {
+    _INVALID_REQUEST: EXIT_USAGE, _REQUEST_TIMED_OUT: EXIT_UNKNOWN_OUTCOME, CLUSTER_AUTHORIZATION_FAILED: EXIT_AUTH,
+}  # fmt: skip
 _EXACT: Final = 0
 _DEFAULT: Final = 1
 _LENGTH: Final = struct.Struct(">i")
@@ -209,6 +214,19 @@ class NodeConnection:
             for row in answer.entries
         }
 
+    def users(self) -> dict[str, dict[int, int]]:
+        """Return who can log in by SCRAM: iterations by Kafka's number of the mechanism, by user."""
+        from kio.schema.describe_user_scram_credentials.v0 import request, response
+
+        asked = request.DescribeUserScramCredentialsRequest(users=None)
+        answer = self._ask(asked, response.DescribeUserScramCredentialsResponse)
+        if answer.error_code.value:
+            raise _refused(answer)
+        return {
+            row.user: {int(info.mechanism): int(info.iterations) for info in row.credential_infos}
+            for row in answer.results
+        }
+
     def alter_quota(
         self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, dry: bool
     ) -> None:
@@ -237,7 +255,7 @@ class NodeConnection:
 
         self._correlation_id += 1
         out = io.BytesIO()
-        header_type: Any = request.__header_schema__
+        header_type: Any = request.__header_schema__  # type: ignore[attr-defined]
         header = header_type(
             request_api_key=i16(request.__api_key__),  # type: ignore[attr-defined]
             request_api_version=i16(request.__version__),
@@ -276,3 +294,26 @@ class NodeConnection:
                 raise NodeError(self._closed())
             found += more
         return bytes(found)
+
+
+@contextmanager
+def asked(bootstrap: str, what: str) -> Iterator[NodeConnection]:
+    """Yield a connection to the first node that answers; end the command with `what` and the reason where something fails."""
+    connection: NodeConnection | None = None
+    dead: list[tuple[str, OSError | NodeError]] = []
+    for address in bootstrap.split(","):
+        try:
+            connection = NodeConnection(address)
+            break
+        except (OSError, NodeError) as error:
+            dead.append((address, error))
+    if connection is None:
+        fail_unreached(dead)
+    try:
+        with connection:
+            yield connection
+    except NodeError as error:
+        fail(f"{what}: {error}", _EXIT_CODES.get(error.error_code or 0, EXIT_FAILED))
+    except OSError as error:
+        reason = f"the node is gone, or did not answer in time ({error}), the outcome is unknown"
+        fail(f"{what}: {reason}", EXIT_UNKNOWN_OUTCOME)
