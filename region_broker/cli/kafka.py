@@ -178,7 +178,10 @@ def _not_believed(error: ssl.SSLCertVerificationError) -> str:
 
 def _says_otherwise() -> str:
     if presented().kafka_protocol.endswith("SSL"):
-        return "does not speak Kafka over TLS; is it the HTTP or the peer port?"
+        return (
+            "closed the connection, or does not speak Kafka over TLS: is it the HTTP or the peer port, or does it want a client's certificate"
+            " that counts there (--certificate, --certificate-key)? The node's log says why"
+        )
     return "does not speak Kafka; is it the HTTP or the peer port, or does it ask for TLS (--ca)?"
 
 
