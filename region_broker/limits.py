@@ -72,9 +72,9 @@ FETCH_PARTITION_COUNT_MAX: Final = 20_000
 # Partitions of one ListOffsets, and the largest plain batch whose records are looked at on the event loop.
 LOOKUPS_MAX: Final = 20_000
 LOOKUP_BYTES_ON_LOOP_MAX: Final = 16 * KIB
-# Sealed batches of one partition that are opened on the event loop (some 5 GB/s); what is more is opened in a thread. The same for one that is
-# sealed as it is produced.
-OPENED_INLINE_BYTES_MAX: Final = 2 * MIB
+# Sealed batches that are opened in one step of a reader on the event loop; what is more is opened in a thread. Large ones go at some 5 GB/s, but each batch
+# takes 7 us, and the smallest have some 200 bytes: 2 MiB of those would hold the loop for 70 ms. The other: of one that is sealed as it is produced.
+OPENED_INLINE_BYTES_MAX: Final = 128 * KIB
 SEALED_INLINE_BYTES_MAX: Final = 2 * MIB
 FETCH_WAIT_MS_MAX: Final = 300_000
 # Kafka's max.incremental.fetch.session.cache.slots, and min.incremental.fetch.session.eviction.ms; a remembered

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from region_broker.controller.refusals import CommandRefused
-from region_broker.security.access import Access, AccessChange, AccessRefused, changed
+from region_broker.security.access import BYTES_MAX, Access, AccessChange, AccessRefused, changed
 
 ACCESS_CHANGED = "access-changed"
 ACCESS_TOO_LARGE = "access-too-large"
@@ -35,7 +35,7 @@ AccessCommand: TypeAlias = ChangeAccess | FollowAccess
 def change_access(access: Access, command: AccessCommand) -> Access:
     """Return what `command` makes of `access`; raises `CommandRefused`."""
     if isinstance(command, FollowAccess):
-        return command.access
+        return _followed(access, command.access)
     if command.expected is not None and command.expected != access.number:
         raise CommandRefused(
             ACCESS_CHANGED, "users, ACLs, quotas or tokens changed meanwhile: ask again"
@@ -44,3 +44,13 @@ def change_access(access: Access, command: AccessCommand) -> Access:
         return changed(access, command.change)
     except AccessRefused as error:
         raise CommandRefused(ACCESS_TOO_LARGE, str(error)) from error
+
+
+def _followed(ours: Access, theirs: Access) -> Access:
+    """Return theirs; what is equal stays ours, so that nobody who follows it looks at it again (INV-SAC4)."""
+    same = {
+        kind: getattr(ours, kind)
+        for kind in BYTES_MAX
+        if getattr(ours, kind) == getattr(theirs, kind)
+    }
+    return msgspec.structs.replace(theirs, **same)

@@ -317,7 +317,9 @@ def _write_what_came_later(
     before = NO_ACCESS if old is None else old.access
     if before is not new.access and before != new.access:
         access_rows.create(connection, checkfirst=True)
-        _write_rows(connection, access_rows, _access_rows(before), _access_rows(new.access))
+        same = _same_rows(before, new.access)
+        rows_before, rows = _access_rows(before, same), _access_rows(new.access, same)
+        _write_rows(connection, access_rows, rows_before, rows)
 
 
 def _write_rows(connection: Connection, table: Table, before: _Rows, after: _Rows) -> None:
@@ -427,12 +429,21 @@ def _spread(connection: Connection) -> Spread | None:
 _ACCESS: Final = ("acls", "keys", "quotas", "tokens")
 
 
-def _access_rows(access: Access) -> _Rows:
+def _same_rows(before: Access, access: Access) -> frozenset[int]:
+    """Return the `id` of each row that is in both, as the very same object: most are, and need no look."""
+    return frozenset[int]().union(
+        *({*map(id, getattr(before, kind))} & {*map(id, getattr(access, kind))} for kind in _ACCESS)
+    )
+
+
+def _access_rows(access: Access, without: frozenset[int]) -> _Rows:
     if access == NO_ACCESS:
         return {}
     rows: _Rows = {"number": {"name": "number", "row": msgspec.json.encode(access.number)}}
     for kind in _ACCESS:
         for row in getattr(access, kind):
+            if id(row) in without:
+                continue
             encoded = msgspec.json.encode(row)
             name = f"{kind} {_access_name(row)}"
             rows[name] = {"name": name, "row": encoded}

@@ -3,6 +3,7 @@
 INV-NAT1  only what is durable in the files is carried, in the order of the chain, each line as it is: whoever reads the topic can verify
           the chain of each node, and holds heads of it that nobody who may write a node's files can take back
 INV-NAT2  a line is carried at least once: what was appended and not noted as carried before a crash is appended again, the same bytes
+          Where what was noted is of another chain, as its files were all moved away, that chain is carried from its beginning
 INV-NAT3  carrying makes no audit records, but for the creation of the topic
 A node carries while it leads the topic's partition in the region that acts. Until then its records wait in its files: those of a mirror
 until it acts, those of a follower until it leads. What a failover cuts off from the topic is in the files, and not carried again.
@@ -77,11 +78,21 @@ class AuditTopic:
 
     async def run(self) -> None:
         """Carry until cancelled."""
-        self.position = await to_its_end(asyncio.to_thread(self._read_position))
-        self._trail.carried_seq = self.position.seq
+        while not await self._began():
+            await self._clock.sleep_ms(LOOK_MS)
         while True:
             if not await self._carried_some():
                 await self._clock.sleep_ms(LOOK_MS)
+
+    async def _began(self) -> bool:
+        """Take up where it was left off; return whether that could be read."""
+        try:
+            self.position = await to_its_end(asyncio.to_thread(self._read_position))
+        except OSError as error:
+            self._say(f"how far audit records were carried cannot be read now: {error}")
+            return False
+        self._trail.carried_seq = self.position.seq
+        return True
 
     async def _carried_some(self) -> bool:
         """Carry the next lines, if there are some and this node may; return whether it did."""
@@ -149,9 +160,16 @@ class AuditTopic:
         if not self._disk.exists(path):
             return Position()
         try:
-            return msgspec.json.decode(self._disk.read_file(path), type=Position)
+            found = msgspec.json.decode(self._disk.read_file(path), type=Position)
         except msgspec.MsgspecError:
             return Position()  # carried again (INV-NAT2)
+        if found.seq > self._trail.head.seq:
+            _log.warning(
+                "the audit trail was carried up to record %d once, and has %d: it was begun anew since, and is carried from its beginning",
+                found.seq, self._trail.head.seq,
+            )  # fmt: skip
+            return Position()
+        return found
 
     def _note(self, position: Position) -> None:
         self._disk.write_file_atomic(self._folder / POSITION_FILE, msgspec.json.encode(position))

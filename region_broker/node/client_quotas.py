@@ -36,7 +36,7 @@ class ClientQuotas(Collector):
     def take(self, image: MetadataImage) -> None:
         """Go by the quotas of this image from now on (INV-CQT1)."""
         access = image.access
-        if self._seen is access:
+        if self._seen is not None and self._seen.quotas is access.quotas:
             return
         self._seen = access
         throttles = self.throttles

@@ -4,7 +4,10 @@ INV-OPS1  who reads records gets plain batches or an error, never what is sealed
           where a batch is not what was sealed for this log
 INV-OPS2  what is large is opened in a thread, as what is not in memory is read in there (`log.cold_reads`), and then read again; a reading
           that came behind, and finds more, gets what was opened
-INV-OPS3  what was opened aside is given out once, and of all logs at most ASIDE_BYTES_MAX wait for that
+INV-OPS3  what was opened aside is given out once, and of all logs at most ASIDE_BYTES_MAX wait for that; nothing of it outlives the keys that
+          it was opened with (INV-DKY3)
+INV-OPS4  in one step of the event loop a reader has at most OPENED_INLINE_BYTES_MAX opened on it, of all logs that it reads: they may be hundreds
+          of small batches, of which each takes as long as 30 kB of a large one. Which ones these are is the same when it reads again
 Mirrors, followers, mending and tools read what is stored, and need no key. Not here: sealing (`record_rules`), keys (`security.sealing`).
 """
 
@@ -36,21 +39,48 @@ class OpenedAside:
         self._bytes_max = bytes_max
         self._held: OrderedDict[_Key, tuple[Buffer, _Opened]] = OrderedDict()
         self._held_bytes = 0
+        self._keys: object = None
+        self._step_bytes = 0
         self._changes = threading.Lock()
 
-    def put(self, key: _Key, data: Buffer, opened: _Opened) -> None:
-        """Keep what became of `data`; the oldest goes where it is too much."""
+    def begin_step(self) -> None:
+        """A reader begins to read, or goes on in another step of the event loop (INV-OPS4)."""
+        self._step_bytes = 0
+
+    def opens_now(self, size_bytes: int) -> bool:
+        """Return whether so much is opened in this step."""
+        if self._step_bytes + size_bytes > OPENED_INLINE_BYTES_MAX:
+            return False
+        self._step_bytes += size_bytes
+        return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing waits to be taken."""
+        return not self._held
+
+    def put(self, key: _Key, data: Buffer, opened: _Opened, keys: object = None) -> None:
+        """Keep what became of `data` by `keys`; the oldest goes where it is too much."""
         with self._changes:
+            self._go_by(keys)
             self._drop(key)
             self._held[key] = (data, opened)
             self._held_bytes += len(data)
             while self._held_bytes > self._bytes_max and len(self._held) > 1:
                 self._drop(next(iter(self._held)))
 
-    def take(self, key: _Key) -> tuple[Buffer, _Opened] | None:
-        """Return (what was stored, what it came to), and forget it."""
+    def take(self, key: _Key, keys: object = None) -> tuple[Buffer, _Opened] | None:
+        """Return (what was stored, what it came to by `keys`), and forget it."""
         with self._changes:
+            self._go_by(keys)
             return self._drop(key)
+
+    def _go_by(self, keys: object) -> None:
+        """Forget all that was opened by other keys."""
+        if keys is not self._keys:
+            self._keys = keys
+            self._held.clear()
+            self._held_bytes = 0
 
     def _drop(self, key: _Key) -> tuple[Buffer, _Opened] | None:
         found = self._held.pop(key, None)
@@ -77,29 +107,43 @@ class OpeningSealed:
 
         Raises `SealedRecords`, `CorruptRange`, and `SealedRange` unless `wait`.
         """
-        if wait or len(data) <= OPENED_INLINE_BYTES_MAX:
+        if wait:
             return self._open(data), next_offset
+        if not self._aside.is_empty:
+            taken = self._taken(data, next_offset)
+            if taken is not None:
+                return taken
+        if self._aside.opens_now(len(data)):
+            return self._open(data), next_offset
+        raise SealedRange(partial(self._open_aside, self._key(data), bytes(data)), len(data))
+
+    def _key(self, data: Buffer) -> _Key:
         _, first = next(iter_headers(data))
-        key = (self._place, first.base_offset)
-        held = self._aside.take(key)
-        if held is not None:
-            stored, opened = held
-            if len(stored) <= len(data) and memoryview(data)[: len(stored)] == stored:
-                if isinstance(opened, LogError):
-                    raise opened
-                return opened, self._end_of(opened) if len(stored) < len(data) else next_offset
-        raise SealedRange(partial(self._open_aside, key, bytes(data)), len(data))
+        return self._place, first.base_offset
+
+    def _taken(self, data: Buffer, next_offset: int) -> tuple[bytearray, int] | None:
+        """Return what `opened` does, of what was opened aside; None where that is not the beginning of `data`."""
+        held = self._aside.take(self._key(data), self._sealing.keys.named)
+        if held is None:
+            return None
+        stored, opened = held
+        if len(stored) > len(data) or memoryview(data)[: len(stored)] != stored:
+            return None
+        if isinstance(opened, LogError):
+            raise opened
+        return opened, self._end_of(opened) if len(stored) < len(data) else next_offset
 
     def _end_of(self, opened: bytearray) -> int:
         return max(header.next_offset for _, header in iter_headers(opened))
 
     def _open_aside(self, key: _Key, data: bytes) -> None:
+        keys = self._sealing.keys.named
         opened: _Opened
         try:
             opened = self._open(data)
         except LogError as error:
             opened = error
-        self._aside.put(key, data, opened)
+        self._aside.put(key, data, opened, keys)
 
     def _open(self, data: Buffer) -> bytearray:
         try:

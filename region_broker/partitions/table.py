@@ -97,7 +97,8 @@ class PartitionTable:
         self.recovery_checkpoints = RecoveryCheckpoints()
         self.cold_reads = ColdReads(disk)
         self.sealing = without_keys() if sealing is None else sealing
-        self._shared = SharedParts(self.cold_reads, self.sealing, OpenedAside())
+        self.opened_aside = OpenedAside()
+        self._shared = SharedParts(self.cold_reads, self.sealing, self.opened_aside)
         self.room = DiskRoom(config.disk_free_bytes_min)
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}

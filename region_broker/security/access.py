@@ -4,14 +4,19 @@ INV-SAC1  changed in the primary region only; a mirror's is the primary's, as of
 INV-SAC2  no secret is here from which somebody could log in: of passwords the salted keys of RFC 5802, of delegation tokens nothing
 INV-SAC3  what is here can be told apart by its key alone: an ACL by all of itself, keys by user and mechanism, a quota by its
           entity, a token by its id; so a change is a set of rows that come, and of keys that go
+INV-SAC4  each kind has its own most of rows and of bytes: all of it fits a message to a mirror many times over, and who may make tokens
+          takes no room from ACLs. What a change does not touch stays the very same, and a few rows cost no look at all others: it is made on the
+          event loop
 Numbers are Kafka's (ResourceType, PatternType, AclOperation, AclPermissionType of its clients).
 Not here: what they mean for a request (`authorizer`), how they are kept (`controller.metadata_tables`), who may change them.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
-from typing import Final, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +24,15 @@ ACL_COUNT_MAX: Final = 50_000
 KEYS_COUNT_MAX: Final = 50_000
 QUOTA_COUNT_MAX: Final = 10_000
 TOKEN_COUNT_MAX: Final = 10_000
+BYTES_MAX: Final[dict[str, int]] = {
+    "acls": 16 << 20,
+    "keys": 12 << 20,
+    "quotas": 4 << 20,
+    "tokens": 4 << 20,
+}
+"""Of the rows of each kind, as they are sent."""
+_FEW_ROWS: Final = 500
+"""So many rows are put into their places one by one; for more all are sorted."""
 
 
 class ResourceType(IntEnum):
@@ -137,6 +151,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     tokens: tuple[DelegationToken, ...] = ()
 
     @cached_property
+    def bytes_by_kind(self) -> Mapping[str, int]:
+        """How many bytes the rows of each kind have."""
+        return {kind: sum(map(_bytes_of, getattr(self, kind))) for kind in BYTES_MAX}
+
+    @cached_property
     def keys_by_user(self) -> Mapping[tuple[str, str], ScramKeys]:
         """Keys by (user, mechanism)."""
         return {(row.user, row.mechanism): row for row in self.keys}
@@ -177,26 +196,23 @@ class AccessRefused(Exception):
 
 def changed(access: Access, change: AccessChange) -> Access:
     """Return `access` after `change`; raises `AccessRefused`."""
-    acls = (set(access.acls) - set(change.acls_removed)) | set(change.acls_added)
-    keys = _put({(row.user, row.mechanism): row for row in access.keys}, change.keys_removed, {
-        (row.user, row.mechanism): row for row in change.keys_put
-    })  # fmt: skip
-    quotas = _put({row.entity: row for row in access.quotas}, (), {
-        row.entity: row for row in change.quotas_put
-    })  # fmt: skip
-    tokens = _put({row.token_id: row for row in access.tokens}, change.tokens_removed, {
-        row.token_id: row for row in change.tokens_put
-    })  # fmt: skip
-    result = in_order(
-        Access(
-            number=access.number + 1,
-            acls=tuple(acls),
-            keys=tuple(keys.values()),
-            quotas=tuple(row for row in quotas.values() if row.limits),
-            tokens=tuple(tokens.values()),
-        )
-    )
-    _check_sizes(result)
+    without = [quota_order(row) for row in change.quotas_put if not row.limits]
+    limiting = [row for row in change.quotas_put if row.limits]
+    made = {
+        "acls": _put(access.acls, _itself, change.acls_removed, change.acls_added),
+        "keys": _put(access.keys, _key_order, change.keys_removed, change.keys_put),
+        "quotas": _put(access.quotas, quota_order, without, limiting),
+        "tokens": _put(access.tokens, _token_order, change.tokens_removed, change.tokens_put),
+    }
+    rows: dict[str, Any] = {kind: put.rows for kind, put in made.items()}
+    result = Access(number=access.number + 1, **rows)
+    if not any(put.is_sorted_anew for put in made.values()):
+        before = access.bytes_by_kind
+        # It is a cached property: what was counted is not counted again.
+        result.__dict__["bytes_by_kind"] = {
+            kind: before[kind] + put.grown_bytes for kind, put in made.items()
+        }
+    _check_sizes(access, result)
     return result
 
 
@@ -205,9 +221,9 @@ def in_order(access: Access) -> Access:
     return Access(
         number=access.number,
         acls=tuple(sorted(access.acls)),
-        keys=tuple(sorted(access.keys, key=lambda row: (row.user, row.mechanism))),
+        keys=tuple(sorted(access.keys, key=_key_order)),
         quotas=tuple(sorted(access.quotas, key=quota_order)),
-        tokens=tuple(sorted(access.tokens, key=lambda row: row.token_id)),
+        tokens=tuple(sorted(access.tokens, key=_token_order)),
     )
 
 
@@ -216,25 +232,70 @@ def quota_order(quota: Quota) -> tuple[tuple[str, bool, str], ...]:
     return tuple((kind, name is not None, name or "") for kind, name in quota.entity)
 
 
-_Key = TypeVar("_Key")
+_key_order: Final = attrgetter("user", "mechanism")
+_token_order: Final = attrgetter("token_id")
 _Row = TypeVar("_Row")
 
 
+def _itself(row: Acl) -> Acl:
+    return row
+
+
+class _Put(NamedTuple):
+    """Rows after a change, by how many bytes they have grown, and whether that is not known, as they were sorted anew."""
+
+    rows: tuple[Any, ...]
+    grown_bytes: int = 0
+    is_sorted_anew: bool = False
+
+
+def _bytes_of(row: object) -> int:
+    return len(msgspec.msgpack.encode(row))
+
+
 def _put(
-    present: dict[_Key, _Row], removed: Iterable[_Key], put: Mapping[_Key, _Row]
-) -> dict[_Key, _Row]:
-    gone = set(removed)
-    return {key: row for key, row in present.items() if key not in gone} | dict(put)
+    rows: tuple[_Row, ...],
+    order: Callable[[_Row], Any],
+    removed: Iterable[Any],
+    put: Sequence[_Row],
+) -> _Put:
+    """Return sorted rows without those whose keys are removed, and with others in place of those of their key."""
+    removed = list(removed)
+    if not removed and not put:
+        return _Put(rows)
+    if len(removed) + len(put) > _FEW_ROWS:
+        by_key = {order(row): row for row in rows}
+        for key in removed:
+            by_key.pop(key, None)
+        by_key |= {order(row): row for row in put}
+        return _Put(tuple(sorted(by_key.values(), key=order)), is_sorted_anew=True)
+    result, grown_bytes = list(rows), 0
+    for key, row in [(key, None) for key in removed] + [(order(row), row) for row in put]:
+        at = bisect_left(result, key, key=order)
+        if at < len(result) and order(result[at]) == key:
+            grown_bytes -= _bytes_of(result.pop(at))
+        if row is not None:
+            result.insert(at, row)
+            grown_bytes += _bytes_of(row)
+    return _Put(tuple(result), grown_bytes)
 
 
-def _check_sizes(access: Access) -> None:
-    for what, count, most in (
-        ("ACLs", len(access.acls), ACL_COUNT_MAX),
-        ("keys of users", len(access.keys), KEYS_COUNT_MAX),
-        ("quotas", len(access.quotas), QUOTA_COUNT_MAX),
-        ("delegation tokens", len(access.tokens), TOKEN_COUNT_MAX),
+def _check_sizes(before: Access, access: Access) -> None:
+    """Refuse what has grown beyond its most; what only became less is never refused."""
+    sizes, sizes_before = access.bytes_by_kind, before.bytes_by_kind
+    for kind, what, most in (
+        ("acls", "ACLs", ACL_COUNT_MAX),
+        ("keys", "keys of users", KEYS_COUNT_MAX),
+        ("quotas", "quotas", QUOTA_COUNT_MAX),
+        ("tokens", "delegation tokens", TOKEN_COUNT_MAX),
     ):
-        if count > most:
+        count, bytes_max = len(getattr(access, kind)), BYTES_MAX[kind]
+        if count > max(most, len(getattr(before, kind))):
             raise AccessRefused(
                 f"there would be {count} {what}, and {most} are the most that metadata keep: remove some first"
+            )
+        if sizes[kind] > max(bytes_max, sizes_before[kind]):
+            raise AccessRefused(
+                f"{what} would have {sizes[kind]} bytes, and {bytes_max} are the most that metadata keep: remove some first, or use shorter"
+                " names"
             )

@@ -349,10 +349,15 @@ class AclAuthorizer:
         return decide(self._acls, identity.principal, identity.host, operation, resource_type, name)
 
     def _begin(self, access: Access) -> None:
-        """Forget what other ACLs have decided. They are sorted already, and sorting them again costs a look at each."""
-        self._acls = sorted(access.acls)
-        self._has_any = bool(access.acls or access.keys or self._super_users)
-        self._remembered.clear()
+        """Forget what other ACLs have decided. They are sorted already, and sorting them again costs a look at each; a change of other
+        things, as of tokens, leaves the very same ones (INV-SAC4), and what they decided."""
+        same = self._seen is not None and access.acls is self._seen.acls
+        has_any = bool(access.acls or access.keys or self._super_users)
+        if not same:
+            self._acls = sorted(access.acls)
+        if not same or has_any is not self._has_any:
+            self._remembered.clear()
+        self._has_any = has_any
         self._seen = access
 
     def _remember(self, key: tuple[int, str, str, str], found: bool) -> None:

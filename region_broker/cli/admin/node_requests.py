@@ -6,20 +6,14 @@ Not here: what is asked for and how it is shown (`node`, `quota`, `cli.user`).
 """
 
 import io
-import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
-from region_broker.cli.admin.node_login import (
-    SASL_AUTHENTICATION_FAILED,
-    LoginFailed,
-    log_in,
-    secured,
-)
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
+from region_broker.cli.kafka_connection import LoginFailed, opened
 from region_broker.cli.output import EXIT_AUTH, EXIT_FAILED, EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail
 from region_broker.workbench.credentials import presented
 
@@ -76,9 +70,6 @@ def _refused(answer: Any) -> NodeError:
 def fail_unreached(dead: Sequence[tuple[str, OSError | NodeError]]) -> NoReturn:
     """End the command as no node could be asked; `dead`: what came of each address."""
     reasons = "; ".join(f"{address}: {error}" for address, error in dead)
-    codes = {error.error_code for _, error in dead if isinstance(error, NodeError)}
-    if SASL_AUTHENTICATION_FAILED in codes:
-        fail(f"no node lets us in ({reasons})", EXIT_AUTH)
     fail(f"no node answers ({reasons}). Give its address with --bootstrap")
 
 
@@ -86,13 +77,14 @@ class NodeConnection:
     """A connection to one node; raises `OSError` where nobody listens, `NodeError` where something else does."""
 
     def __init__(self, address: str) -> None:
-        """Connect as the command presents itself, and ask which node answers there."""
+        """Connect, and ask which node answers there."""
         host, _, port = address.strip().rpartition(":")
         if not host or not port.isdigit():
             raise NodeError(f"{address!r} is not host:port")
-        host, security = host.strip("[]"), presented()
-        connection = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
-        self._socket = secured(connection, host, security)
+        try:
+            self._socket = opened(host.strip("[]"), int(port), CONNECT_TIMEOUT_S)
+        except LoginFailed as error:  # so it is at every other node
+            fail(f"{address}: {error}", EXIT_AUTH)
         # Who takes the connection and says nothing is skipped as a dead one: nothing was changed yet.
         self._socket.settimeout(CONNECT_TIMEOUT_S)
         self._correlation_id = 0
@@ -100,11 +92,7 @@ class NodeConnection:
         self.region_node_ids: frozenset[int] = frozenset()
         """Nodes of its region that are heard, as it told when it was met."""
         try:
-            log_in(self._ask, security)
             self.node_id = self._node_id()
-        except LoginFailed as error:
-            self.close()
-            raise NodeError(f"we are not let in: {error}", SASL_AUTHENTICATION_FAILED) from error
         except BaseException:
             self.close()
             raise
@@ -250,18 +238,18 @@ class NodeConnection:
             raise _refused(result)
 
     def _ask(self, request: "Entity", answer_type: Any) -> Any:
+        from kio.schema.request_header.v2.header import RequestHeader
         from kio.serial import entity_reader, entity_writer
         from kio.static.primitive import i16, i32
 
         self._correlation_id += 1
         out = io.BytesIO()
-        header_type: Any = request.__header_schema__  # type: ignore[attr-defined]
-        header = header_type(
+        header = RequestHeader(
             request_api_key=i16(request.__api_key__),  # type: ignore[attr-defined]
             request_api_version=i16(request.__version__),
             correlation_id=i32(self._correlation_id), client_id="tidemark",
         )  # fmt: skip
-        entity_writer(header_type)(out, header)
+        entity_writer(RequestHeader)(out, header)
         entity_writer(type(request))(out, request)
         self._socket.sendall(_LENGTH.pack(len(out.getvalue())) + out.getvalue())
         frame = self._frame()
@@ -282,16 +270,12 @@ class NodeConnection:
             )
         return self._exactly(size)
 
-    def _closed(self) -> str:
-        wants = "" if presented().user else ", or does it ask for TLS and a login (--ca, --user)?"
-        return f"{self.address} closed the connection: does a node listen there{wants or '?'}"
-
     def _exactly(self, size: int) -> bytes:
         found = bytearray()
         while len(found) < size:
             more = self._socket.recv(size - len(found))
             if not more:
-                raise NodeError(self._closed())
+                raise NodeError(f"{self.address} closed the connection: does a node listen there?")
             found += more
         return bytes(found)
 

@@ -164,14 +164,19 @@ class Reading:
         Returns what is not in memory, if anything is not (INV-FRD2): have it read in, and read again. It is no raised
         error: the frames that one keeps alive hold what was found, in a cycle, until the collector comes.
         """
-        wait = self._services.partitions.cold_reads.may_wait(self._tries)
+        partitions = self._services.partitions
+        wait = partitions.cold_reads.may_wait(self._tries)
+        partitions.opened_aside.begin_step()
         self._nearer = self._services.nearer_nodes(self._rack)
         left_bytes = self._left_bytes()
         self._judges = self._services.authorizer.in_force  # it may be since it waits
         first = self._gives_records and not self._services.memory.full
         found: list[Read] = []
         lacking: list[ColdRange] = []
-        for item in self._wanted():
+        for seen, item in enumerate(self._wanted(), 1):
+            if seen % YIELD_ROWS == 0:  # the same when it reads again (INV-OPS4)
+                yield
+                partitions.opened_aside.begin_step()
             try:
                 row = self._row(item, left_bytes, first=first, wait=wait)
             except ColdRange as cold:
@@ -183,8 +188,6 @@ class Reading:
             if row.records:
                 left_bytes -= len(row.records)
                 first = False
-            if len(found) % YIELD_ROWS == 0:
-                yield
         if lacking:
             self._tries += 1
             lacking[0].others = tuple(lacking[1:])

@@ -5,26 +5,31 @@ INV-ACF1  what `write` returned for is durable, all of it; where it raised, the 
 INV-ACF2  what a crash left behind the last whole record is copied aside (`torn-*.bin`) before it is cut off, and the next record says so:
           nothing is dropped silently
 INV-ACF3  each file begins with a record that says whose chain it is, and a chain of another node is not written to
-INV-ACF4  no file is ever removed here: who could fill the trail could else wash it out
+INV-ACF4  no file is ever removed here: who could fill the trail could else wash it out. Where the file that is written was moved away, the
+          chain goes on in the next one: nothing is written to what has no name
+INV-ACF5  one process at a time writes to a folder: two nodes with one identity, as a copy has it, would write over each other's records
 Blocking: a start calls `open`, the recorder calls `write` in a thread, one at a time.
 Not here: what the records are (`recorder`), whether a chain is sound (`verifying`).
 """
 
 import errno
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 
-from region_broker.ports.disk import Disk, DiskFile, sync_as_found
+from region_broker.ports.disk import Disk, DiskFile, Lock, sync_as_found
 from region_broker.security.audit.chain import NO_HEAD, Head, NotALink, make_line, read_line
 from region_broker.security.audit.events import Kind, Outcome
 
 FILE_PREFIX: Final = "audit-"
 FILE_SUFFIX: Final = ".jsonl"
+LOCK_FILE: Final = "lock"
 FORMAT: Final = 1
+_NAME: Final = re.compile(rf"{FILE_PREFIX}[0-9]{{8}}{re.escape(FILE_SUFFIX)}")
 OPENED, CONTINUED, TORN = "chain-begun", "file-begun", "torn"
 _FAILED: Final = (
     "the audit trail in {folder} cannot be written any more ({why}), and what is durable of its last records is known after a restart:"
@@ -60,10 +65,8 @@ def file_name(number: int) -> str:
 
 
 def chain_names(names: Sequence[str]) -> list[str]:
-    """Return those that are files of a chain, in their order."""
-    return sorted(
-        name for name in names if name.startswith(FILE_PREFIX) and name.endswith(FILE_SUFFIX)
-    )
+    """Return those that are files of a chain, in their order; what else lies beside them, as copies, is none."""
+    return sorted(name for name in names if _NAME.fullmatch(name))
 
 
 class ChainFiles:
@@ -78,6 +81,7 @@ class ChainFiles:
         self._owner = owner
         self._file_bytes_max = file_bytes_max
         self._wall_ms = wall_ms
+        self._lock: Lock | None = None
         self._file: DiskFile | None = None
         self._number = 0
         self._size_bytes = 0
@@ -93,15 +97,31 @@ class ChainFiles:
         """Go on with the chain in `folder`, or begin one; raises `AuditRefused`, `OSError`."""
         disk.make_dirs(folder)
         chain = cls(disk, folder, owner, file_bytes_max=file_bytes_max, wall_ms=wall_ms)
-        names = chain_names(disk.list_dir(folder))
+        chain._keep_others_out()
+        try:
+            chain._begin()
+        except BaseException:
+            chain.close()
+            raise
+        return chain
+
+    def _keep_others_out(self) -> None:
+        try:
+            self._lock = self._disk.lock(self._folder / LOCK_FILE)
+        except BlockingIOError as error:
+            raise AuditRefused(
+                f"the audit trail in {self._folder} is written by another process: stop that one, or give this node an audit_dir of its own"
+            ) from error
+
+    def _begin(self) -> None:
+        names = chain_names(self._disk.list_dir(self._folder))
         notes: list[dict[str, Any]] = []
         if names:
-            notes = chain._go_on(names)
-        if chain._file is None:
-            chain._begin_file(chain._wall_ms, OPENED)
+            notes = self._go_on(names)
+        if self._file is None:
+            self._begin_file(self._wall_ms, OPENED)
         if notes:
-            chain.write(notes, wall_ms)
-        return chain
+            self.write(notes, self._wall_ms)
 
     @property
     def total_bytes(self) -> int:
@@ -112,7 +132,8 @@ class ChainFiles:
         """Make records durable behind the chain and return their sequence numbers; raises `OSError` (INV-ACF1)."""
         if self.failed:
             raise OSError(errno.EIO, self.failed)
-        if self._size_bytes >= self._file_bytes_max:
+        is_there = self._disk.exists(self._folder / file_name(self._number))
+        if self._size_bytes >= self._file_bytes_max or not is_there:
             self._begin_file(wall_ms, CONTINUED)
         lines, head = [], self.head
         for fields in records:
@@ -127,6 +148,8 @@ class ChainFiles:
         """Close the file; all that was written is durable."""
         if self._file is not None:
             self._file.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def _append(self, data: bytes) -> None:
         assert self._file is not None

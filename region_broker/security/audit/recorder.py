@@ -4,6 +4,7 @@ INV-ARC1  while a group is written the next one gathers; who waits for an intent
 INV-ARC2  what nobody waits for is bounded: `FLOOD_KINDS_MAX` different refusals and logins a second, `QUEUE_MAX` events in all, and
           neither refusals nor logins once the files have `bytes_max`; what is beyond is counted by kind, and the count is the next record
           that is written
+INV-ARC4  an intent that was recorded has an outcome: whoever is cancelled while he waits for it does nothing, and the trail says so
 INV-ARC3  outcomes of what was intended have a place of their own: there are no more of them than intents that were written
 What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted.
 Not here: the bytes and the disk (`chain_files`).
@@ -131,7 +132,21 @@ class AuditRecorder(AuditTrail):
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._intents.append(_Waiting(self._fields(event), done))
         self._news.set()
-        return await done
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            done.add_done_callback(lambda written: self._given_up(event, written))
+            raise
+
+    def _given_up(self, event: AuditEvent, written: asyncio.Future[int]) -> None:
+        """Answer an intent that nobody waited for any more (INV-ARC4)."""
+        if not written.cancelled() and written.exception() is None:
+            seq = written.result()
+            self.record(
+                msgspec.structs.replace(
+                    event, outcome=Outcome.FAILED, reason="given up before", answers=seq
+                )
+            )
 
     def _gather(self, event: AuditEvent) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -260,6 +275,7 @@ class AuditRecorder(AuditTrail):
         except asyncio.CancelledError:
             self._settle(waiting, written)
             if not written:
+                self._lost += lost
                 put_back()
             raise
         self._settle(waiting, written)
@@ -312,10 +328,14 @@ class AuditRecorder(AuditTrail):
     def close(self) -> None:
         """Write what is left, and close; nothing runs on it any more."""
         self._end_flood()
-        while self._outcomes or self._queue:
+        while self._outcomes or self._queue or self._lost:
             rest, put_back = self._take_rest()
+            lost, self._lost = self._lost, Counter()
+            wall_ms = self._clock.wall_ms()
+            if lost:
+                rest.append(trail_fields(wall_ms, self._node, "lost", dict(lost)))
             try:
-                self._files.write(rest, self._clock.wall_ms())
+                self._files.write(rest, wall_ms)
             except OSError as error:
                 put_back()
                 _log.error(

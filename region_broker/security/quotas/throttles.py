@@ -14,7 +14,7 @@ from typing import Final
 
 from region_broker.security.access import QuotaEntity
 from region_broker.security.quotas.buckets import Buckets
-from region_broker.security.quotas.entities import Limits, QuotaKey
+from region_broker.security.quotas.entities import NAME_LENGTH_MAX, Limits, QuotaKey
 
 BURST_S: Final[dict[QuotaKey, float]] = {
     QuotaKey.PRODUCE: 1.0,
@@ -52,7 +52,9 @@ class Throttles:
 
     def meter(self, user: str, client_id: str | None, *, is_forwarded: bool) -> "Meter":
         """Return what one request of a client is charged by."""
-        return Meter(self, user, client_id or "", is_forwarded=is_forwarded)
+        # A name that is longer than any that a quota may name is one of no quota: what is kept of it is cut (INV-SQB3).
+        known = (client_id or "")[: NAME_LENGTH_MAX + 1]
+        return Meter(self, user, known, is_forwarded=is_forwarded)
 
     def owing(self) -> dict[QuotaKey, int]:
         """Return how many entities are beyond their limits now."""

@@ -1,11 +1,13 @@
-"""SCRAM on the side of the client, for one exchange (RFC 5802, RFC 7677): for commands that ask what no client library asks.
+"""SCRAM on the side of the client, for one exchange (RFC 5802, RFC 7677): for commands that speak with a node themselves.
 
-INV-SCC1  a server that does not prove that it has the keys is not believed, and one that asks for a weaker proof than ITERATIONS_MIN, or for
-          more work than ITERATIONS_ASKED_MAX, or answers another nonce than ours, gets none
-Pure: the nonce is handed in. Not here: who carries the messages (`cli.admin.node_login`), the server's side (`scram`).
+INV-SCC1  the server's nonce begins with the client's own, its iterations are within bounds, so that nobody has a client prove a password by
+          less work, or work for ever (RFC 7677, section 4)
+INV-SCC2  a server that does not know the keys, and so cannot sign, is not believed, whatever it answers
+Pure: the nonce is handed in. Not here: the server (`scram`), sending (`cli.kafka_connection`).
 """
 
 import base64
+import binascii
 import hashlib
 import hmac
 from typing import Final
@@ -13,12 +15,12 @@ from typing import Final
 from region_broker.security.sasl.saslprep import prepared
 from region_broker.security.sasl.scram import HASHES, ITERATIONS_MIN
 
-ITERATIONS_ASKED_MAX: Final = 1_000_000
-_GS2_HEADER: Final = "n,,"
+ITERATIONS_MAX: Final = 1_000_000
+_HEADER: Final = "n,,"
 
 
-class ServerNotBelieved(Exception):
-    """The other side does not do as SCRAM says; the text says in what, and holds no secret."""
+class ServerRefused(Exception):
+    """The server is not whom it says, or does not speak SCRAM; the text says why, and holds nothing of the password."""
 
 
 class ScramClient:
@@ -26,50 +28,60 @@ class ScramClient:
 
     def __init__(self, mechanism: str, user: str, password: str, nonce: str) -> None:
         """Begin; `nonce`: printable, without a comma, and never used before."""
-        self._hash_name = HASHES[mechanism]
-        self._password = (prepared(password) or password).encode()
+        self._hash = HASHES[mechanism]
+        self._password = password.encode()
         name = (prepared(user) or user).replace("=", "=3D").replace(",", "=2C")
         self._nonce = nonce
-        self._first_bare = f"n={name},r={nonce}"
-        self._server_signature = b""
+        self._bare = f"n={name},r={nonce}"
+        self._signature = b""
 
     def first(self) -> bytes:
         """Return the first message."""
-        return f"{_GS2_HEADER}{self._first_bare}".encode()
+        return f"{_HEADER}{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the proof for the server's challenge; raises `ServerNotBelieved` (INV-SCC1)."""
-        said = _attributes(server_first)
+        """Return the proof for a server's challenge; raises `ServerRefused` (INV-SCC1)."""
+        told = _attributes(server_first)
         try:
-            nonce, salt = said["r"], base64.b64decode(said["s"], validate=True)
-            iterations = int(said["i"])
-        except (KeyError, ValueError) as error:
-            raise ServerNotBelieved("its challenge is not one of SCRAM") from error
+            nonce, salt = told["r"], base64.b64decode(told["s"], validate=True)
+            iterations = int(told["i"])
+        except (KeyError, ValueError, binascii.Error) as error:
+            raise ServerRefused("the challenge of the node makes no sense") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ServerNotBelieved("it answers another nonce than ours")
-        if not ITERATIONS_MIN <= iterations <= ITERATIONS_ASKED_MAX:
-            raise ServerNotBelieved(f"it asks for {iterations} iterations")
-        name = self._hash_name
-        salted = hashlib.pbkdf2_hmac(name, self._password, salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", name)
-        unproved = f"c={base64.b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
-        signed = b",".join((self._first_bare.encode(), server_first, unproved.encode()))
-        signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
-        proof = bytes(mine ^ its for mine, its in zip(client_key, signature, strict=True))
-        self._server_signature = hmac.digest(hmac.digest(salted, b"Server Key", name), signed, name)
-        return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
+            raise ServerRefused("the node answers to another login than this one")
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+            raise ServerRefused(
+                f"the node asks for {iterations} iterations, which is no honest number"
+            )
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        bare = f"c={base64.b64encode(_HEADER.encode()).decode()},r={nonce}"
+        signed = ",".join((self._bare, server_first.decode(), bare)).encode()
+        client_key = hmac.digest(salted, b"Client Key", self._hash)
+        stored_key = hashlib.new(self._hash, client_key).digest()
+        mask = hmac.digest(stored_key, signed, self._hash)
+        self._signature = hmac.digest(
+            hmac.digest(salted, b"Server Key", self._hash), signed, self._hash
+        )
+        proof = bytes(a ^ b for a, b in zip(client_key, mask, strict=True))
+        return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, server_final: bytes) -> None:
-        """Return if the server has the keys, too; raises `ServerNotBelieved` (INV-SCC1)."""
-        told = _attributes(server_final).get("v", "")
-        mine = base64.b64encode(self._server_signature).decode()
-        if not self._server_signature or not hmac.compare_digest(told.encode(), mine.encode()):
-            raise ServerNotBelieved("it does not prove that it knows the password's keys")
+        """Raise `ServerRefused` unless the server has signed (INV-SCC2)."""
+        try:
+            said = base64.b64decode(_attributes(server_final)["v"], validate=True)
+        except (KeyError, ValueError, binascii.Error) as error:
+            raise ServerRefused(
+                "the node has let us in without proving that it knows us"
+            ) from error
+        if not self._signature or not hmac.compare_digest(said, self._signature):
+            raise ServerRefused(
+                "the node does not know the keys of this user: it is not whom it says"
+            )
 
 
 def _attributes(message: bytes) -> dict[str, str]:
     try:
-        parts = message.decode().split(",")
+        text = message.decode()
     except UnicodeDecodeError as error:
-        raise ServerNotBelieved("its message is no text") from error
-    return {part[:1]: part[2:] for part in parts if part[1:2] == "="}
+        raise ServerRefused("the node's message of SCRAM is no text") from error
+    return dict(part.split("=", 1) for part in text.split(",") if "=" in part)

@@ -1,8 +1,9 @@
 """Data keys: what batches are sealed with, drawn by a process for itself, and found again by the form that they are wrapped in.
 
 INV-DKY1  no nonce is used twice with a key. A data key is drawn by one process, with 256 bits of the machine's chance, and only that process
-          ever seals with it; its nonces are a counter that begins at 0 and gives each number once, whatever thread asks. A process that
-          starts again has no counter, and draws another key; whoever copies a log (followers, mirrors, mending) copies what is sealed
+          ever seals with it; its nonces are a counter that begins at 0 and gives each number once, whatever thread asks, and chance behind
+          it. A process that starts again has no counter, and draws another key; whoever copies a log (followers, mirrors, mending) copies
+          what is sealed. A machine that goes on twice from one snapshot of its memory has one key and one counter twice, and other chance
 INV-DKY2  a data key seals NONCES_MAX batches at most, and for KEY_AGE_MS: a new version of its named key is in use a day later everywhere,
           and at once where a node reads its keys again
 INV-DKY3  whoever forgets a version of a named key forgets what it wrapped in the same step: destroyed is unreadable
@@ -23,6 +24,8 @@ from region_broker.security.sealing.sealed_batch import NONCE_BYTES, KeyRef, Sea
 KEY_BYTES: Final = 32
 KEY_AGE_MS: Final = 24 * 3_600_000
 NONCES_MAX: Final = 1 << 32
+_COUNTER_BYTES: Final = 5
+assert NONCES_MAX << 7 < 1 << 8 * _COUNTER_BYTES, "threads may take some beyond"
 KNOWN_MAX: Final = 4_096
 """Data keys that are kept opened for readers: one for each day, node and named key, so these are years."""
 
@@ -109,7 +112,7 @@ class DataKeys:
 
         def nonce() -> bytes:
             last[0] = number = next(numbers)  # one step of the interpreter: no two threads get one
-            return number.to_bytes(NONCE_BYTES, "big")
+            return number.to_bytes(_COUNTER_BYTES, "big") + self._draw(NONCE_BYTES - _COUNTER_BYTES)
 
         key = SealingKey(ref, AESGCM(material), nonce, head_of(ref))
         until_ms = self._monotonic_ms() + KEY_AGE_MS

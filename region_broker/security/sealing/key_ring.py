@@ -10,6 +10,8 @@
 What is in it is of no use without the sources. Each node has a copy; regions may have other sources for the same versions.
 
 INV-SKR1  a version is destroyed by what it is wrapped in being gone from the file, for good: its line stays and says when
+INV-SKR3  a version that its source does not unlock costs nothing but itself: one that a key service has lost keeps none of the others away,
+          unless a command fails for FAILURES_MAX newer ones
 INV-SKR2  the file is replaced as a whole, and was read back as it was meant before that
 Blocks: call it in a thread. Not here: data keys (`data_keys`), what nodes do with it (`sealing`).
 """
@@ -33,6 +35,8 @@ from region_broker.security.sealing.sealed_batch import KEY_NAME_BYTES_MAX, VERS
 
 KEYS_MAX: Final = 1_000
 VERSIONS_MAX: Final = 1_000
+FAILURES_MAX: Final = 3
+"""So many versions of a key is a command asked for in vain at a time: one that does not answer takes its time with each."""
 _FILE_BYTES_MAX: Final = 16 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -240,16 +244,15 @@ def _unlocked(sources: KeySources, name: str, key: WrappedKey, held: NamedKey | 
     if not alive:
         return NamedKey(name, (), "all of its versions were destroyed")
     known = {each.version.hex(): each for each in (held.versions if held else ())}
-    lacking = [each for each in alive if each.id not in known]
-    missing = ""
-    try:
-        materials = sources.unlocked(key.source, [_bytes_of(name, each) for each in lacking])
-    except SourceFailed as error:
-        missing, materials = str(error), []
-    fresh = {
-        each.id: KeyVersion(bytes.fromhex(each.id), material)
-        for each, material in zip(lacking, materials, strict=False)
-    }
-    known |= fresh
+    failures: list[str] = []
+    for each in reversed(alive):  # what seals now comes first
+        if each.id in known or (key.source.unwrap and len(failures) >= FAILURES_MAX):
+            continue
+        try:
+            (material,) = sources.unlocked(key.source, [_bytes_of(name, each)])
+        except SourceFailed as error:
+            failures.append(f"version {each.id}: {error}")
+        else:
+            known[each.id] = KeyVersion(bytes.fromhex(each.id), material)
     versions = tuple(known[each.id] for each in alive if each.id in known)
-    return NamedKey(name, versions, missing, failed=bool(missing))
+    return NamedKey(name, versions, "; ".join(failures), failed=bool(failures))

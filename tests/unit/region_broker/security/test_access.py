@@ -1,11 +1,13 @@
 """Users' keys, ACLs, quotas and tokens as a part of the metadata: changes, what is stored, what a mirror takes over."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from geo_replicator.ports import LinkFailed
+from geo_replicator.topology import MirrorTopic
 from region_broker.controller.access_commands import (
     ACCESS_CHANGED,
     ACCESS_TOO_LARGE,
@@ -15,11 +17,14 @@ from region_broker.controller.access_commands import (
 from region_broker.controller.metadata_commands import Command, CommandRefused, apply
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.mirror.mirror_access import MirrorAccess
+from region_broker.region.mirror.region_link import PeerPrimarySession
+from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX
 from region_broker.security import access as access_module
 from region_broker.security.access import (
     NO_ACCESS,
     Access,
     AccessChange,
+    AccessRefused,
     Acl,
     DelegationToken,
     Operation,
@@ -80,6 +85,55 @@ def test_a_change_that_would_be_too_large_changes_nothing(monkeypatch: pytest.Mo
     assert refused.value.code == ACCESS_TOO_LARGE
 
 
+def test_INV_SAC4_renewers_of_tokens_take_no_room_from_others_and_all_fits_a_message() -> None:
+    """Whoever logs in may make tokens, with 100 renewers whose names have any length (KIP-48)."""
+    names = tuple(f"User:{at:03}{'x' * 32_000}" for at in range(100))
+    first, second = (msgspec.structs.replace(TOKEN, token_id=f"id{at}", renewers=names) for at in range(2))  # fmt: skip
+    access = changed(NO_ACCESS, AccessChange(tokens_put=(first,)))
+    with pytest.raises(AccessRefused, match="delegation tokens would have"):
+        changed(access, AccessChange(tokens_put=(second,)))
+    assert changed(access, AccessChange(acls_added=(READ,))).acls == (READ,)
+    assert not changed(access, AccessChange(tokens_removed=("id0",))).tokens_by_id.get("id0")
+    assert sum(access_module.BYTES_MAX.values()) * 2 < PEER_FRAME_BYTES_MAX
+
+
+def test_INV_SAC4_what_is_too_large_already_may_become_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = changed(NO_ACCESS, EVERYTHING)
+    monkeypatch.setattr(access_module, "ACL_COUNT_MAX", 0)
+    monkeypatch.setattr(access_module, "BYTES_MAX", dict.fromkeys(access_module.BYTES_MAX, 1))
+    assert changed(full, AccessChange(acls_removed=(READ,))).acls == (DENIED,)
+    with pytest.raises(AccessRefused):
+        changed(full, AccessChange(acls_added=(msgspec.structs.replace(READ, name="b"),)))
+
+
+@pytest.mark.parametrize("few", [0, 500])
+def test_INV_SAC4_few_rows_and_many_come_to_the_same(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_module, "_FEW_ROWS", few)
+    rows = [msgspec.structs.replace(READ, name=f"t{at * 7 % 40}") for at in range(40)]
+    access = changed(NO_ACCESS, AccessChange(acls_added=tuple(rows[:30])))
+    access = changed(access, AccessChange(acls_added=tuple(rows[20:]), acls_removed=(*rows[:25],)))
+    assert access.acls == tuple(sorted(rows[20:]))
+    fresh = msgspec.convert(msgspec.to_builtins(access), Access)
+    assert access.bytes_by_kind == fresh.bytes_by_kind
+
+
+def test_INV_SAC4_what_a_change_does_not_touch_is_not_looked_at() -> None:
+    full = changed(NO_ACCESS, EVERYTHING)
+    after = changed(full, AccessChange(tokens_removed=("id1",)))
+    assert after.acls is full.acls
+    assert after.keys is full.keys
+    theirs = msgspec.convert(msgspec.to_builtins(after), Access)
+    followed = apply(
+        MetadataImage(version=1, cluster_id="c", access=full), FollowAccess(theirs)
+    ).access
+    assert followed == theirs
+    assert followed.acls is full.acls
+
+
 def test_INV_ACC1_what_was_made_from_something_else_is_refused() -> None:
     image = apply(MetadataImage(version=1, cluster_id="c"), ChangeAccess(EVERYTHING, expected=0))
     with pytest.raises(CommandRefused) as refused:
@@ -137,18 +191,27 @@ async def test_a_mirror_that_cannot_keep_it_shows_nothing_that_is_under_it() -> 
 
 
 async def test_INV_SAC1_a_change_reaches_the_mirror_beside_its_topics_and_before_the_next_tidemark(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
         await primary.create_topic("orders", 1)
         _ = mirror.mirror(tasks, await primary.listen())
         point = await leader.final_round()
         await until(lambda: mirror.link.reached >= point, what="the tidemark is reached")
+        registry, asked = PeerPrimarySession.registry, asyncio.Event()
+
+        async def late(session: PeerPrimarySession) -> tuple[int, tuple[MirrorTopic, ...]]:
+            """The registry is not read before the next tidemark is reached."""
+            await asked.wait()
+            return await registry(session)
+
+        monkeypatch.setattr(PeerPrimarySession, "registry", late)
         await primary.metadata.apply(ChangeAccess(EVERYTHING))
         await primary.produce("orders", b"a")
         later = await leader.final_round()
         await until(lambda: mirror.link.reached >= later, what="the next one")
         assert mirror.metadata.image.access == primary.metadata.image.access != NO_ACCESS
+        asked.set()
         await primary.metadata.apply(ChangeAccess(AccessChange(acls_removed=(READ,))))
         primary.tidemarks._parts.source.notice_topics()
         gone = primary.metadata.image.access

@@ -13,7 +13,9 @@ from region_broker.cli.key import key
 from region_broker.ports.system.disk import RealDisk
 from region_broker.security.sealing import key_sources
 from region_broker.security.sealing.key_ring import (
+    FAILURES_MAX,
     RingError,
+    WrappedKey,
     destroyed,
     read_ring,
     rewrapped,
@@ -244,3 +246,35 @@ def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) ->
     run("destroy", str(file), "orders", "--yes")
     assert run("list", str(file)).count("destroyed") == 2
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")]
+
+
+def test_INV_SKR3_a_version_that_its_source_has_lost_keeps_no_other_away(tmp_path: Path) -> None:
+    """Key services disable what wrapped old versions; a version may also be wrapped by a key that was replaced."""
+    source = source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "orders", source, NOW)
+    source_in(tmp_path)  # replaced
+    for _ in range(2):
+        ring = with_version(SOURCES, ring, "orders", None, NOW)
+    found = unlock(SOURCES, ring)["orders"]
+    lost, *rest = [each.id for each in ring["orders"].versions]
+    assert [each.version.hex() for each in found.versions] == rest
+    assert found.failed
+    assert lost in found.missing
+
+
+def test_INV_SKR3_a_command_that_gives_nothing_is_not_asked_for_each_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    for _ in range(5):
+        ring = with_version(SOURCES, ring, "orders", None, NOW)
+    asked: list[bytes] = []
+
+    def silent(_arguments: tuple[str, ...], given: bytes) -> bytes:
+        asked.append(given)
+        raise SourceFailed("command x did not end within 10 s")
+
+    monkeypatch.setattr(key_sources, "_run", silent)
+    broken = {"orders": WrappedKey(KeySource(unwrap=("x",)), ring["orders"].versions)}
+    assert unlock(SOURCES, broken)["orders"].versions == ()
+    assert len(asked) == FAILURES_MAX

@@ -215,3 +215,14 @@ def test_fetch_room_is_what_can_be_saved_up_and_nothing_while_something_is_owed(
     now[0] = 0.6
     third = throttles.meter("u", "d", is_forwarded=False)
     assert (third.fetch_room(200), third.is_over) == (200, False)
+
+
+def test_INV_SQB3_what_is_kept_of_clients_that_name_themselves_at_length_is_bounded() -> None:
+    """A client id may have 32,767 bytes (KIP-482's strings are longer yet), and a default gives each name a bucket."""
+    throttles = Throttles(lambda: 0.0)
+    throttles.take({(("client-id", None),): {PRODUCE.value: 100.0}})
+    for number in range(50):
+        throttles.meter("u", f"{number}{'x' * 30_000}", is_forwarded=False).produced(1)
+    kept = [client_id for _, _, client_id in throttles.buckets._by_sharers]
+    assert len(kept) == 50
+    assert max(len(client_id or "") for client_id in kept) == NAME_LENGTH_MAX + 1

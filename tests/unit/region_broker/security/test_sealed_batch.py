@@ -148,7 +148,22 @@ def test_INV_DKY1_no_nonce_comes_twice_whatever_threads_ask() -> None:
 def test_INV_DKY1_every_life_of_a_process_draws_its_own_key() -> None:
     first, second = keys().sealing_key("orders"), keys().sealing_key("orders")
     assert first.ref.wrapped != second.ref.wrapped
-    assert first.nonce() == second.nonce() == bytes(12)
+    assert first.nonce()[:5] == second.nonce()[:5] == bytes(5)
+
+
+def test_INV_DKY1_a_machine_that_goes_on_twice_from_one_snapshot_uses_no_nonce_twice() -> None:
+    """Of AES-GCM two batches under one key and nonce give away each other, and the key of its tags (NIST SP 800-38D, appendix A)."""
+    chance = iter([b"k" * 32, b"first..", b"k" * 32, b"second."])
+    twins = [DataKeys(lambda: 0, lambda _: next(chance)) for _ in range(2)]
+    found = []
+    for each in twins:
+        each.use(keys().named)
+        key = each.sealing_key("orders")
+        found.append((key.ref.wrapped, key.nonce()))
+    (here, first), (there, second) = found
+    assert here == there
+    assert first != second
+    assert (len(first), len(second)) == (12, 12)
 
 
 def test_INV_DKY2_a_data_key_is_used_for_a_day_or_so_many_batches(
@@ -161,7 +176,7 @@ def test_INV_DKY2_a_data_key_is_used_for_a_day_or_so_many_batches(
     for _ in range(3):
         assert there.sealing_key("orders") is first
         first.nonce()
-    assert first.nonce() == b"\0" * 11 + b"\x03"
+    assert first.nonce()[:5] == b"\0\0\0\0\x03"
     second = there.sealing_key("orders")
     assert second is not first
     now_ms[0] = 24 * 3_600_000 - 1

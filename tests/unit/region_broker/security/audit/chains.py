@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from region_broker.security.audit.chain_files import ChainFiles, Owner, chain_names
+from region_broker.security.audit.chain_files import LOCK_FILE, ChainFiles, Owner, chain_names
 from region_broker.security.audit.verifying import Report, Verifier
 from tests.simulation.disk import SimulatedDisk
 
@@ -16,6 +16,8 @@ MIB = 1 << 20
 
 
 def opened(disk: SimulatedDisk, owner: Owner = OWNER, *, file_bytes_max: int = MIB) -> ChainFiles:
+    """Open the chain in a process that is the only one: the one before has ended."""
+    disk._locks.pop(FOLDER / LOCK_FILE, None)
     return ChainFiles.open(disk, FOLDER, owner, file_bytes_max=file_bytes_max, wall_ms=1_000)
 
 

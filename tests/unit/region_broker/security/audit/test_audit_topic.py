@@ -1,8 +1,12 @@
 """The trail in its topic: the lines as they are, no further than what is durable, again behind a crash (INV-NAT1, INV-NAT2, INV-NAT3)."""
 
 import asyncio
+import errno
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from idempotency.record_batch import iter_headers
 from region_broker.node.audit_topic import POSITION_FILE, AuditTopic
@@ -14,6 +18,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
     FOLDER,
     MIB,
+    files_on,
     is_sound_by_hand,
     lines_on,
     opened,
@@ -150,3 +155,35 @@ async def test_a_record_that_was_changed_is_not_carried() -> None:
     await carried.all()
     assert carried.lines() == []
     assert "it was changed" in carried.topic._said
+
+
+async def test_INV_NAT2_a_chain_that_was_begun_anew_is_carried_from_its_beginning() -> None:
+    """All files were moved to an archive while the node was stopped, and what notes how far they were carried stayed."""
+    before = Carried(SimulatedDisk(), fixture())
+    before.write(*(f"op{number}" for number in range(9)))
+    await before.all()
+    for name in files_on(before.disk):
+        before.disk.remove(FOLDER / name)
+    after = Carried(before.disk, fixture())
+    after.write("first of a new chain")
+    assert await after.topic._began()
+    await after.all()
+    assert after.lines() == lines_on(after.disk)
+
+
+async def test_a_node_goes_on_while_it_cannot_read_how_far_it_had_carried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = Carried(SimulatedDisk(), fixture())
+    before.write("op")
+    await before.all()
+    after = Carried(before.disk, fixture())
+    with monkeypatch.context() as broken:
+        broken.setattr(after.disk, "read_file", _no_disk)
+        assert not await after.topic._began()
+    assert await after.topic._began()
+    assert after.topic.position == before.topic.position
+
+
+def _no_disk(_path: Path) -> bytes:
+    raise OSError(errno.EIO, "Input/output error")

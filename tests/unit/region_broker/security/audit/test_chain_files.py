@@ -1,4 +1,4 @@
-"""Files of the chain: rotation, every crash, full and broken disks (INV-ACF1..4)."""
+"""Files of the chain: rotation, every crash, full and broken disks (INV-ACF1..5)."""
 
 import errno
 import random
@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from region_broker.ports.disk import Buffer, DiskFile
-from region_broker.security.audit.chain_files import AuditRefused, Owner
+from region_broker.security.audit.chain_files import AuditRefused, ChainFiles, Owner, file_name
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
     FOLDER,
+    MIB,
+    OWNER,
     files_on,
     is_sound_by_hand,
     lines_on,
@@ -198,3 +200,37 @@ def test_a_sync_that_failed_is_not_tried_again() -> None:
     disk.fault = None
     with pytest.raises(OSError, match="restart the node"):
         chain.write([record("refused")], 5)
+
+
+def test_INV_ACF5_two_processes_do_not_write_over_each_other() -> None:
+    """A copy of a data folder that is started elsewhere has the same identity, and may name the same audit_dir."""
+    disk = SimulatedDisk()
+    first = opened(disk)
+    with pytest.raises(AuditRefused, match="written by another process"):
+        ChainFiles.open(disk, FOLDER, OWNER, file_bytes_max=MIB, wall_ms=1)
+    first.close()
+    ChainFiles.open(disk, FOLDER, OWNER, file_bytes_max=MIB, wall_ms=1).close()
+
+
+def test_what_lies_beside_the_chain_keeps_no_node_from_starting() -> None:
+    """A copy that somebody made by hand sorts behind all files of the chain."""
+    disk = SimulatedDisk()
+    opened(disk).write([record("a")], 1)
+    disk.write_file_atomic(FOLDER / "audit-old.jsonl", disk.read_file(FOLDER / file_name(1)))
+    chain = opened(disk)
+    chain.write([record("b")], 1)
+    assert operations(lines_on(disk)) == ["chain-begun", "a", "b"]
+    assert is_sound_by_hand(lines_on(disk))
+
+
+def test_INV_ACF4_a_newest_file_that_was_moved_away_is_followed_by_another_one() -> None:
+    """Who moves old files to an archive moves the newest one, too: what came then would be in a file without a name."""
+    disk = SimulatedDisk()
+    chain = opened(disk)
+    chain.write([record("a")], 1)
+    moved = disk.read_file(FOLDER / file_name(1))
+    disk.remove(FOLDER / file_name(1))
+    chain.write([record("b")], 1)
+    lines = moved.splitlines(keepends=True) + lines_on(disk)
+    assert operations(lines) == ["chain-begun", "a", "file-begun", "b"]
+    assert is_sound_by_hand(lines)

@@ -101,6 +101,32 @@ async def test_the_outcome_answers_its_intent_once() -> None:
         assert (outcome["outcome"], outcome["answers"]) == ("done", intent["seq"])
 
 
+async def test_INV_ARC4_who_is_gone_before_his_intent_is_written_has_done_nothing() -> None:
+    """A client that leaves while the disk of the trail is slow: its request is cancelled, and the record of it is written."""
+    trail = Trail()
+    asking = asyncio.get_running_loop().create_task(trail.recorder.intended(change()))
+    await trail.turns()
+    asking.cancel()
+    await asyncio.wait([asking])
+    writing = asyncio.get_running_loop().create_task(trail.recorder.run())
+    await trail.turns()
+    intent, outcome = trail.records()
+    assert (intent["outcome"], outcome["outcome"]) == ("intended", "failed")
+    assert outcome["answers"] == intent["seq"]
+    writing.cancel()
+    await asyncio.wait([writing])
+
+
+async def test_INV_ARC2_what_was_only_counted_is_counted_in_the_trail_also_where_a_node_stops() -> (
+    None
+):
+    trail = Trail()
+    for _ in range(recorder_module.QUEUE_MAX + 3):
+        trail.recorder.record(change("step", Outcome.DONE))
+    trail.recorder.close()
+    assert [row["details"] for row in trail.records() if row["operation"] == "lost"] == [{"change": 3}]  # fmt: skip
+
+
 async def test_what_ends_without_a_word_is_unknown() -> None:
     async with running() as trail:
         recorded = await trail.recorder.intended(change())
