@@ -5,6 +5,7 @@ A Kafka error ends a command with its name, what it means and the exit code of `
 
 import logging
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -154,6 +155,8 @@ def _check_reachable(bootstrap: str) -> None:
         try:
             if _speaks_kafka(host.strip("[]"), int(port)):
                 return
+        except ssl.SSLCertVerificationError as error:
+            reasons.append(f"{address}: {_not_believed(error)}")
         except (OSError, OverflowError) as error:
             reasons.append(f"{address}: {error}")
         else:
@@ -164,9 +167,17 @@ def _check_reachable(bootstrap: str) -> None:
     )
 
 
+def _not_believed(error: ssl.SSLCertVerificationError) -> str:
+    ca = presented().ca or "this system, as there is no --ca"
+    return f"its certificate does not count by the CAs of {ca}: {error.verify_message}"
+
+
 def _says_otherwise() -> str:
     if presented().kafka_protocol.endswith("SSL"):
-        return "does not speak Kafka over TLS; is it the HTTP or the peer port?"
+        return (
+            "closed the connection, or does not speak Kafka over TLS: is it the HTTP or the peer port, or does it want a client's certificate"
+            " that counts there (--certificate, --certificate-key)? The node's log says why"
+        )
     return "does not speak Kafka; is it the HTTP or the peer port, or does it ask for TLS (--ca)?"
 
 
@@ -207,12 +218,22 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
     if found is None:
         unknown = KafkaError(
-            KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {topic}: {_CREATE}"
+            KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {topic}{_or_unseen()}: {_CREATE}"
         )
         raise KafkaException(unknown)
     if found.error is not None:
         raise KafkaException(found.error)
     return sorted(found.partitions)
+
+
+def _or_unseen() -> str:
+    """Return that it may be there all the same: topics that may not be seen are left out (INV-HAZ4)."""
+    user = presented().user
+    return (
+        f", or {user} may not see it (tidemark acl explain {user} describe topic:...)"
+        if user
+        else ""
+    )
 
 
 def bounds_of(reader: "Consumer", topic: str, partition: int) -> tuple[int | None, int | None]:
@@ -263,10 +284,10 @@ def kafka_errors(what: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         inner = error.args[0]
-        code = _exit_code(inner.code())
+        code = exit_code(inner.code())
         if code == EXIT_UNKNOWN_OUTCOME and what.startswith("no broker"):
             code = EXIT_FAILED
-        fail(f"{what}: {_words(inner)} ({inner.name()}){_hint(inner.code())}", code)
+        fail(f"{what}: {_words(inner)} ({inner.name()}){hint_of(inner.code())}", code)
 
 
 def _words(error: "KafkaError") -> str:
@@ -275,7 +296,7 @@ def _words(error: "KafkaError") -> str:
     return words if words and not words.endswith(":") else type(error)(error.code()).str()
 
 
-def _hint(error_code: int) -> str:
+def hint_of(error_code: int) -> str:
     """Return where to look for what an error of the protocol has no words for."""
     from confluent_kafka import KafkaError
 
@@ -284,6 +305,9 @@ def _hint(error_code: int) -> str:
             ". Nothing says who anybody is, so everything is allowed: name somebody who may make ACLs in super_users of the nodes' files"
             " (docs/reference/security.md)"
         )
+    if exit_code(error_code) == EXIT_AUTH and error_code != KafkaError._AUTHENTICATION:
+        who = presented().user or "who does not log in"
+        return f". It is asked as {who}: tidemark acl explain says what is allowed and why (docs/reference/security.md#who-may-what)"
     standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
     if error_code == KafkaError.INVALID_MSG:  # Kafka's CORRUPT_MESSAGE
         return (
@@ -293,7 +317,8 @@ def _hint(error_code: int) -> str:
     return ". Does a region act? See tidemark region status" if error_code in standing_still else ""
 
 
-def _exit_code(error_code: int) -> int:
+def exit_code(error_code: int) -> int:
+    """Return what a command ends with for an error of the protocol."""
     from confluent_kafka import KafkaError
 
     codes = {

@@ -67,7 +67,10 @@ def status(url: str | None, output: str) -> None:
         split = split_brain(views)
         print_json({"regions": regions, "unreachable": cluster.dead, "split_brain": split})
         return
-    rows = [_status_row(name, views.get(name), cluster.http.get(name, "")) for name in names]
+    rows = [
+        _status_row(name, views.get(name), cluster.http.get(name, ""), cluster.dead)
+        for name in names
+    ]
     columns = (
         "region",
         "role",
@@ -119,9 +122,12 @@ def _one_lag(known: Mapping[str, Any]) -> str:
     return text if silent_ms < _SILENT_MS else f"{text}, not heard for {silent_ms // 1000} s"
 
 
-def _status_row(name: str, view: Mapping[str, Any] | None, address: str) -> Sequence[object]:
+def _status_row(
+    name: str, view: Mapping[str, Any] | None, address: str, dead: Mapping[str, str]
+) -> Sequence[object]:
     if view is None:
-        return (name, "unreachable", "no", "-", "-", "-", "-", address, "does not answer")
+        why = "does not answer" + (f": {dead[address]}" if address in dead else "")
+        return (name, "unreachable", "no", "-", "-", "-", "-", address, why)
     mark = view["tidemark"]
     return (
         name,

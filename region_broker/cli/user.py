@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from region_broker.cli.admin.node_requests import asked
 from region_broker.cli.kafka import (
     TIMEOUT_S,
     admin_client,
@@ -99,7 +100,7 @@ def user_create(
     """Create the user NAME."""
     _check_name(name)
     client = admin_client(bootstrap)
-    if name in _present(client):
+    if name in _present(bootstrap):
         fail(f"user {name} is there already: tidemark user set-password {name} gives another password")  # fmt: skip
     _put(client, name, mechanisms, iterations, new_password_file, dry_run=dry_run)
     _tell(name, "created", mechanisms, output, dry_run=dry_run)
@@ -117,7 +118,7 @@ def user_set_password(
 ) -> None:  # fmt: skip
     """Give the user NAME another password, for all mechanisms that it has. Who is logged in stays so."""
     client = admin_client(bootstrap)
-    mechanisms = tuple(_present(client).get(name, ()))
+    mechanisms = tuple(_present(bootstrap).get(name, ()))
     if not mechanisms:
         _fail_unknown(name)
     _put(client, name, mechanisms, iterations, new_password_file, dry_run=dry_run)
@@ -134,7 +135,7 @@ def user_delete(name: str, dry_run: bool, bootstrap: str, output: str) -> None:
     from confluent_kafka.admin._scram import ScramMechanism, UserScramCredentialDeletion
 
     client = admin_client(bootstrap)
-    mechanisms = tuple(_present(client).get(name, ()))
+    mechanisms = tuple(_present(bootstrap).get(name, ()))
     if not mechanisms:
         _fail_unknown(name)
     if not dry_run:
@@ -147,6 +148,11 @@ def user_delete(name: str, dry_run: bool, bootstrap: str, output: str) -> None:
             answers = client.alter_user_scram_credentials(rows, request_timeout=TIMEOUT_S)
         wait_for(answers[name], what)
     _tell(name, "deleted", mechanisms, output, dry_run=dry_run)
+    click.echo(
+        f"what is said of User:{name} elsewhere stays (tidemark acl list, tidemark quota list), and counts for who is called so later;"
+        " who is logged in stays so until the connection ends, or its session (sasl_max_reauth_ms)",
+        err=True,
+    )
 
 
 @user.command("list", epilog="Example: tidemark user list -o json")
@@ -156,7 +162,7 @@ def user_list(bootstrap: str, output: str) -> None:
     """List who can log in. Users of a node's own file (`sasl_users_file`) are known to that node alone."""
     rows = [
         {"user": name, "mechanism": mechanism, "iterations": iterations}
-        for name, kinds in sorted(_present(admin_client(bootstrap)).items())
+        for name, kinds in sorted(_present(bootstrap).items())
         for mechanism, iterations in sorted(kinds.items())
     ]
     print_rows(rows, output, title="users")
@@ -209,18 +215,15 @@ def _password(path: Path | None) -> str:
     return password
 
 
-def _present(client: "AdminClient") -> Present:
+def _present(bootstrap: str) -> Present:
     """Return who can log in, and how."""
-    what = "users cannot be listed"
-    with kafka_errors(what):
-        asked: Any = client.describe_user_scram_credentials(request_timeout=TIMEOUT_S)
-    found: Mapping[str, Any] = wait_for(asked, what)
+    from region_broker.handlers.sasl.scram_mechanisms import NAMES
+
+    with asked(bootstrap, "users cannot be listed") as node:
+        found = node.users()
     return {
-        name: {
-            info.mechanism.name.replace("_", "-"): info.iterations
-            for info in described.scram_credential_infos
-        }
-        for name, described in found.items()
+        name: {NAMES[number]: iterations for number, iterations in kinds.items()}
+        for name, kinds in found.items()
     }
 
 
@@ -264,4 +267,8 @@ def _tell(name: str, done: str, mechanisms: Sequence[str], output: str, *, dry_r
 
 
 def _fail_unknown(name: str) -> NoReturn:
-    fail(f"there is no user {name}: tidemark user list shows all", EXIT_NOT_FOUND)
+    fail(
+        f"there is no user {name} in the metadata: tidemark user list shows all. One of a node's file (sasl_users_file) gets another"
+        " password by tidemark user create, which beats the file",
+        EXIT_NOT_FOUND,
+    )

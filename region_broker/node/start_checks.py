@@ -22,7 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from geo_replicator.folder_life import FolderIdentity
-from region_broker.config.exposure import exposure_problems, warning_of
+from region_broker.config.exposure import exposure_problems, knows_its_clients, warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.relations import PORTS
 from region_broker.config.rules import Problem, split
@@ -46,11 +46,14 @@ from region_broker.ports.system.watched_file import WatchedFile
 from region_broker.region.failover.journal import JournalDamaged
 from region_broker.region.folder.identity_file import IdentityDamaged, read_identity
 from region_broker.security.http_tokens import FILE_BYTES_MAX, TokensUnusable, rows_of
+from region_broker.security.sealing.key_ring import RingError, ring_bytes, ring_of
 
 _DIALLED: Final = (
     "this machine gives this port to connections, too (net.ipv4.ip_local_port_range), which keep it for a minute after their end, so"
     " that a start finds it in use: take a lower one, or reserve it (sysctl net.ipv4.ip_local_reserved_ports)"
 )
+
+_NOBODY_ABOVE: Final = "clients prove who they are, and super_users names nobody: only ACLs say who may do what, and who makes them must be allowed to by one"
 
 
 @dataclass(slots=True)
@@ -82,6 +85,9 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
     if warning := warning_of(config):
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
+    found.problems += await asyncio.to_thread(lambda: list(_key_problems(config, ports)))
+    if knows_its_clients(config) and not config.super_users:
+        found.remarks.append(_NOBODY_ABOVE)
     if found.in_use:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found
@@ -110,6 +116,18 @@ def _token_problems(config: NodeConfig) -> Iterator[Problem]:
             f"http_tokens_file = {path!r}", f"cannot be used ({why})",
             f"a file that `tidemark token create NAME --role admin --file {path}` writes, and this node may read",
         )  # fmt: skip
+
+
+def _key_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
+    """Yield where the file of keys cannot be used; no source is asked: one that is silent refuses no start (INV-SEA2)."""
+    if path := config.encryption_keys_file:
+        try:
+            ring_of(ring_bytes(ports.disk, Path(path)), Path(path))
+        except RingError as error:
+            yield Problem(
+                f"encryption_keys_file = {path!r}", f"cannot be used ({error})",
+                "a file that `tidemark key make` writes, and this node may read",
+            )  # fmt: skip
 
 
 def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:

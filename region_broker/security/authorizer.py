@@ -7,6 +7,7 @@ INV-AUZ3 in force as soon as there is an ACL, a user's key, a super user, or a l
          everything is allowed
 INV-AUZ4 what is remembered was decided by the ACLs and super users of now: when either is another, all of it is forgotten; memory has an end
 INV-AUZ5 whoever may write to a topic may write to it with a producer id: `allows_any(WRITE, TOPIC)` is true for whom `allows` is for one
+INV-AUZ6 a first user does not lock everybody out: none is made while access is not in force, as there is no super user then who could make ACLs
 The rows of `Access` are sorted, and that order is the index: ACLs of one pattern and principal stand together, so a decision looks at those
 that name its resource and its asker alone, however many others there are, and nothing is built when one changes.
 Source: StandardAuthorizerData.java (`findAclRule`, `findResult`), Authorizer.java (`authorizeByResourceType`), KIP-290, KIP-679.
@@ -71,6 +72,11 @@ class Authorizer(Protocol):
         """Return whether anything may be refused (INV-AUZ3)."""
         ...
 
+    @property
+    def users_would_lock_out(self) -> bool:
+        """Return whether a first user would put access in force while there is nobody who may make an ACL (INV-AUZ6)."""
+        ...
+
     def allows(
         self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str
     ) -> bool:
@@ -88,6 +94,7 @@ class AllowAll:
     """Refuses nothing: of a node without any access, and of tests that are not about it."""
 
     in_force: bool = False
+    users_would_lock_out: bool = False
 
     def allows(
         self, _identity: Identity, _operation: Operation, _resource_type: ResourceType, _name: str
@@ -286,6 +293,11 @@ class AclAuthorizer:
         if access is not self._seen:
             self._begin(access)
         return self._has_any or self._authenticates()
+
+    @property
+    def users_would_lock_out(self) -> bool:
+        """See `Authorizer`: a super user alone would have put it in force."""
+        return not self.in_force
 
     @property
     def super_users(self) -> frozenset[str]:

@@ -99,12 +99,26 @@ class Security:
         return {"Authorization": f"Basic {pair}"}
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Return what https addresses are asked with; raises OSError (ssl.SSLError included)."""
-        context = ssl.create_default_context(cafile=self.ca or None)
+        """Return what https addresses are asked with; raises `LoginRefused` where files cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except OSError as error:
+            raise LoginRefused(f"the CA file {self.ca} {_unusable(error)}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.certificate:
-            context.load_cert_chain(self.certificate, self.key)
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                raise LoginRefused(
+                    f"the certificate {self.certificate} with the key {self.key} {_unusable(error)}"
+                ) from error
         return context
+
+
+def _unusable(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"cannot be used: it does not hold PEM that fits ({error.reason or error})"
+    return f"cannot be read: {error.strerror or error}"
 
 
 NO_SECURITY: Final = Security()

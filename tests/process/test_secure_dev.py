@@ -143,6 +143,8 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
         said = command(*words, "--password-file", str(wrong), code=4)
         assert "does not know us" in said
         assert "wrong-password" not in said
+    assert "bob may not" in command("quota", "list", *as_bob, code=4)
+    assert "bob may not" in command("user", "list", *as_bob, code=4)
     contexts = tmp_path / "none.json"
     ca = ("--ca", str(place / "ca" / "ca.pem"))
     assert "you may" in command("region", "status", *as_bob, *ca, "--url", dev.url, code=4)

@@ -1,19 +1,21 @@
 """One node asked directly, over a connection of its own: what Kafka's client libraries for Python do not ask.
 
 They send configs of brokers only where a broker is named, and none knows the resource that stands for all of them (KIP-226); and
-of two regions they meet one, which nobody can choose. Nor do they know client quotas (KIP-546). Requests and answers are written and read by kio's schemas.
-Not here: what is asked for and how it is shown (`node`, `quota`).
+of two regions they meet one, which nobody can choose. Nor do they know client quotas (KIP-546); and where users may not be listed (KIP-554), librdkafka 2.16 aborts the process. Requests and answers are written and read by kio's schemas.
+Not here: what is asked for and how it is shown (`node`, `quota`, `cli.user`).
 """
 
 import io
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
 from region_broker.cli.kafka_connection import LoginFailed, opened
-from region_broker.cli.output import EXIT_AUTH, fail
+from region_broker.cli.output import EXIT_AUTH, EXIT_FAILED, EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail
+from region_broker.workbench.credentials import presented
 
 if TYPE_CHECKING:
     from kio.static.protocol import Entity
@@ -21,7 +23,12 @@ if TYPE_CHECKING:
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 _INVALID_REQUEST: Final = 42
+_REQUEST_TIMED_OUT: Final = 7
+_EXIT_CODES: Final = {
+    _INVALID_REQUEST: EXIT_USAGE, _REQUEST_TIMED_OUT: EXIT_UNKNOWN_OUTCOME, CLUSTER_AUTHORIZATION_FAILED: EXIT_AUTH,
+}  # fmt: skip
 _EXACT: Final = 0
 _DEFAULT: Final = 1
 _LENGTH: Final = struct.Struct(">i")
@@ -49,6 +56,21 @@ class NodeConfigEntry:
     value: str
     read_only: bool
     synonyms: tuple[tuple[str, int], ...]
+
+
+def _refused(answer: Any) -> NodeError:
+    """Return what a node refuses; where it sends no text, by the name of its error."""
+    code = answer.error_code
+    text = answer.error_message or code.name.replace("_", " ")
+    if code.value == CLUSTER_AUTHORIZATION_FAILED:
+        text += f": {presented().user or 'who does not log in'} may not (docs/reference/security.md: what each API needs; tidemark acl add)"
+    return NodeError(text, code.value)
+
+
+def fail_unreached(dead: Sequence[tuple[str, OSError | NodeError]]) -> NoReturn:
+    """End the command as no node could be asked; `dead`: what came of each address."""
+    reasons = "; ".join(f"{address}: {error}" for address, error in dead)
+    fail(f"no node answers ({reasons}). Give its address with --bootstrap")
 
 
 class NodeConnection:
@@ -94,7 +116,7 @@ class NodeConnection:
         asked = request.DescribeClusterRequest(include_cluster_authorized_operations=False)
         answer = self._ask(asked, response.DescribeClusterResponse)
         if answer.error_code.value:
-            raise NodeError(str(answer.error_message), answer.error_code.value)
+            raise _refused(answer)
         node_ids = [int(broker.broker_id) for broker in answer.brokers]
         self.region_node_ids = frozenset(node_ids)
         return self._own_id(node_ids)
@@ -126,7 +148,7 @@ class NodeConnection:
         )
         [result] = self._ask(asked, response.DescribeConfigsResponse).results
         if result.error_code.value:
-            raise NodeError(str(result.error_message), result.error_code.value)
+            raise _refused(result)
         return {
             row.name: NodeConfigEntry(
                 row.name, str(row.value), bool(row.read_only),
@@ -154,7 +176,7 @@ class NodeConnection:
         asked = request.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry)
         [result] = self._ask(asked, response.IncrementalAlterConfigsResponse).responses
         if result.error_code.value:
-            raise NodeError(str(result.error_message), result.error_code.value)
+            raise _refused(result)
 
     def quotas(
         self, entity: Mapping[str, str | None], *, strict: bool
@@ -172,12 +194,25 @@ class NodeConnection:
         asked = request.DescribeClientQuotasRequest(components=components, strict=strict)
         answer = self._ask(asked, response.DescribeClientQuotasResponse)
         if answer.error_code.value:
-            raise NodeError(str(answer.error_message), answer.error_code.value)
+            raise _refused(answer)
         return {
             tuple((part.entity_type, part.entity_name) for part in row.entity): {
                 value.key: float(value.value) for value in row.values
             }
             for row in answer.entries
+        }
+
+    def users(self) -> dict[str, dict[int, int]]:
+        """Return who can log in by SCRAM: iterations by Kafka's number of the mechanism, by user."""
+        from kio.schema.describe_user_scram_credentials.v0 import request, response
+
+        asked = request.DescribeUserScramCredentialsRequest(users=None)
+        answer = self._ask(asked, response.DescribeUserScramCredentialsResponse)
+        if answer.error_code.value:
+            raise _refused(answer)
+        return {
+            row.user: {int(info.mechanism): int(info.iterations) for info in row.credential_infos}
+            for row in answer.results
         }
 
     def alter_quota(
@@ -200,7 +235,7 @@ class NodeConnection:
         asked = request.AlterClientQuotasRequest(entries=(entry,), validate_only=dry)
         [result] = self._ask(asked, response.AlterClientQuotasResponse).entries
         if result.error_code.value:
-            raise NodeError(str(result.error_message), result.error_code.value)
+            raise _refused(result)
 
     def _ask(self, request: "Entity", answer_type: Any) -> Any:
         from kio.schema.request_header.v2.header import RequestHeader
@@ -243,3 +278,26 @@ class NodeConnection:
                 raise NodeError(f"{self.address} closed the connection: does a node listen there?")
             found += more
         return bytes(found)
+
+
+@contextmanager
+def asked(bootstrap: str, what: str) -> Iterator[NodeConnection]:
+    """Yield a connection to the first node that answers; end the command with `what` and the reason where something fails."""
+    connection: NodeConnection | None = None
+    dead: list[tuple[str, OSError | NodeError]] = []
+    for address in bootstrap.split(","):
+        try:
+            connection = NodeConnection(address)
+            break
+        except (OSError, NodeError) as error:
+            dead.append((address, error))
+    if connection is None:
+        fail_unreached(dead)
+    try:
+        with connection:
+            yield connection
+    except NodeError as error:
+        fail(f"{what}: {error}", _EXIT_CODES.get(error.error_code or 0, EXIT_FAILED))
+    except OSError as error:
+        reason = f"the node is gone, or did not answer in time ({error}), the outcome is unknown"
+        fail(f"{what}: {reason}", EXIT_UNKNOWN_OUTCOME)

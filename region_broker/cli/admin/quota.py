@@ -7,18 +7,14 @@ Not here: what a quota means (docs/reference/security.md), how a node is asked (
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
 
-from region_broker.cli.admin.node_requests import EntityName, NodeConnection, NodeError
+from region_broker.cli.admin.node_requests import EntityName, asked
 from region_broker.cli.kafka import bootstrap_option
 from region_broker.cli.output import (
-    EXIT_AUTH,
-    EXIT_FAILED,
     EXIT_NOT_FOUND,
-    EXIT_UNKNOWN_OUTCOME,
     EXIT_USAGE,
     fail,
     output_option,
@@ -28,7 +24,6 @@ from region_broker.cli.output import (
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TYPES: Final = ("user", "client-id", "ip")
 _DEFAULT: Final = "<default>"
-_EXIT_CODES: Final = {42: EXIT_USAGE, 7: EXIT_UNKNOWN_OUTCOME, 31: EXIT_AUTH}
 _KEYS: Final = (
     "producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage (of a node's event loop), controller_mutation_rate"
     " (partitions a second); of addresses connection_creation_rate (connections a second)"
@@ -89,7 +84,7 @@ Examples:
 def quota_list(bootstrap: str, output: str, **options: Any) -> None:
     """Show the quotas of all entities, or of those that the options name, with whatever else they name."""
     entity = _entity(options)
-    with _asked(bootstrap, "the quotas were not read") as node:
+    with asked(bootstrap, "the quotas were not read") as node:
         found = node.quotas(entity, strict=False)
     print_rows(list(_rows(found)), output, title="quotas")
 
@@ -193,7 +188,7 @@ def _change(
 ) -> None:  # fmt: skip
     """Change limits; without `values` all that there are go."""
     who = ", ".join(f"{kind} {_name(name)}" for kind, name in entity.items())
-    with _asked(bootstrap, f"the quota of {who} was not changed") as node:
+    with asked(bootstrap, f"the quota of {who} was not changed") as node:
         [before] = [*node.quotas(entity, strict=True).values()] or [{}]
         if not values:
             values = dict.fromkeys(before)
@@ -207,29 +202,3 @@ def _change(
         for key, value in values.items()
     ]
     print_rows(rows, output, title=f"the quota of {who} {'would be' if dry else 'was'} changed")
-
-
-@contextmanager
-def _asked(bootstrap: str, what: str) -> Iterator[NodeConnection]:
-    """Yield a connection to the first node that answers; end the command with the reason where something fails."""
-    connection: NodeConnection | None = None
-    dead = []
-    for address in bootstrap.split(","):
-        try:
-            connection = NodeConnection(address)
-            break
-        except (OSError, NodeError) as error:
-            dead.append(f"{address}: {error}")
-    if connection is None:
-        fail(f"no node answers ({'; '.join(dead)}). Give its address with --bootstrap")
-    try:
-        with connection:
-            yield connection
-    except NodeError as error:
-        code = error.error_code
-        fail(
-            f"{what}: {error}", EXIT_FAILED if code is None else _EXIT_CODES.get(code, EXIT_FAILED)
-        )
-    except OSError as error:
-        reason = f"the node is gone, or did not answer in time ({error}), the outcome is unknown"
-        fail(f"{what}: {reason}", EXIT_UNKNOWN_OUTCOME)

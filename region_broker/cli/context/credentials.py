@@ -96,15 +96,22 @@ def security_of(
 ) -> Security:
     """Return who asks (INV-CCR2); ends the command where that cannot be."""
     try:
-        return _security_of(given, environment, chosen(environment))
+        return _checked(_security_of(given, environment, chosen(environment)))
     except (ContextError, LoginRefused) as error:
         fail(str(error), EXIT_USAGE)
+
+
+def _checked(security: Security) -> Security:
+    """Return it; files that cannot be used are told here, by name. Raises `LoginRefused`."""
+    if security.ca or security.certificate:
+        security.ssl_context()
+    return security
 
 
 def present_if_possible(environment: Mapping[str, str] = os.environ) -> None:
     """Ask as environment and context say; where that cannot be, say so, and ask as nobody."""
     try:
-        present_as(_security_of({}, environment, chosen(environment)))
+        present_as(_checked(_security_of({}, environment, chosen(environment))))
     except (ContextError, LoginRefused) as error:
         click.echo(f"other nodes are asked without saying who asks: {error}", err=True)
 

@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from region_broker.cli.kafka import bootstrap_option, check_topic, client_config, kafka_errors
-from region_broker.cli.output import EXIT_FAILED, EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail
+from region_broker.cli.kafka import (
+    bootstrap_option,
+    check_topic,
+    client_config,
+    exit_code,
+    hint_of,
+    kafka_errors,
+)
+from region_broker.cli.output import EXIT_AUTH, EXIT_FAILED, EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail
 from region_broker.cli.records.lines import (
     BadLine,
     Headers,
@@ -177,7 +184,13 @@ class _Sender:
         self._refusal = _Refusals()
         config = client_config(
             bootstrap,
-            **{"enable.idempotence": True, "linger.ms": 5, "debug": "msg", "log_level": 7},
+            **{
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "debug": "msg",
+                "log_level": 7,
+                "error_cb": self._note_fatal,
+            },
         )
         if transactional_id:
             config["transactional.id"] = transactional_id
@@ -234,6 +247,11 @@ class _Sender:
             self._producer.poll(0)
             return True
 
+    def _note_fatal(self, error: "KafkaError") -> None:
+        """Keep the cause: without somebody who takes it, confluent-kafka raises it out of the middle of a call."""
+        if error.fatal() and self._first_error is None:
+            self._first_error = error
+
     def _delivered(self, error: "KafkaError | None", _message: "Message") -> None:
         if error is None:
             self.written += 1
@@ -274,15 +292,16 @@ class _Sender:
             self._producer.abort_transaction(_ANSWER_TIMEOUT_S)
 
     def _why(self) -> tuple[str, int]:
-        """Return the cause in words, and the exit code: 1 for a refusal, 5 where no answer came."""
+        """Return the cause in words, and the exit code: 4 for what we may not, 1 for other refusals, 5 where no answer came."""
         from confluent_kafka import KafkaError
 
         full = _DISK in self._refusal.why
         if self._first_error is not None and self._first_error.code() != KafkaError._MSG_TIMED_OUT:
             own = self._first_error
             full = full or own.code() == KafkaError.KAFKA_STORAGE_ERROR
-            hint = _STORAGE_HINT if full else ""
-            return f"{own.str()} ({own.name()}){hint}", EXIT_FAILED
+            hint = _STORAGE_HINT if full else hint_of(own.code())
+            code = EXIT_AUTH if exit_code(own.code()) == EXIT_AUTH else EXIT_FAILED
+            return f"{own.str()} ({own.name()}){hint}", code
         if self._refusal.why:
             hint = _STORAGE_HINT if full else _REGION_HINT
             return f"the broker answered, again and again: {self._refusal.why}{hint}", EXIT_FAILED

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (51), versions 0-0: gives users keys, and takes them away (KIP-554).
 
 The client sends the salted password, never the password. Each user is answered by itself: all that is asked for one takes effect, or
-nothing of it. Source: ScramControlManager.java `alterCredentials`.
+nothing of it. The first user puts access in force, so it is refused while nobody could make an ACL then (INV-AUZ6). Source: ScramControlManager.java `alterCredentials`.
 """
 
 import hashlib
@@ -22,6 +22,11 @@ from region_broker.security.sasl.scram import HASHES, ITERATIONS_MAX, ITERATIONS
 from region_broker.security.sasl.scram_keys import keys_of_salted, problem_of, user_problem
 from region_broker.wire.cooperative_yield import CooperativeYield
 
+_LOCKS_OUT: Final = (
+    "this would be the first user: from then on everybody is refused what no ACL allows, and nobody could make an ACL, as there is no super"
+    ' user. Name one first, super_users = "User:admin" in the configuration of every node, and restart them (docs/reference/security.md)'
+)
+
 
 @dataclass(slots=True)
 class _User:
@@ -37,6 +42,10 @@ async def handle_alter_user_scram_credentials(ctx: RequestContext, request: Any)
     check_count("AlterUserScramCredentials", len(request.deletions) + len(request.upsertions))
     access = ctx.services.metadata.image.access
     users = await _judged(access, request)
+    if ctx.services.authorizer.users_would_lock_out:
+        for each in users.values():
+            if each.put and each.refused is None:
+                each.refused = ErrorCode.policy_violation, _LOCKS_OUT
     change = AccessChange(
         keys_put=tuple(keys for each in users.values() if not each.refused for keys in each.put),
         keys_removed=tuple(key for each in users.values() if not each.refused for key in each.removed),

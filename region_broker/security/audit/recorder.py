@@ -387,6 +387,7 @@ async def _carried(work: Awaitable[None]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
+        task.exception()  # heard: what was not written is put back, and `close` tries it again
         raise cancelled
     task.result()
 

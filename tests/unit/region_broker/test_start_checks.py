@@ -29,6 +29,7 @@ from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.folder.identity_file import read_identity
+from region_broker.security.sealing.key_ring import RingError
 from tests.fixtures.failover_regions import free_ports
 
 PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
@@ -184,6 +185,20 @@ async def test_a_file_of_tokens_that_cannot_be_used_refuses_a_start(
     (tmp_path / "none.json").write_text("{}")
     (problem,) = await found(config)
     assert "token create" in problem.wrong
+
+
+async def test_INV_STC2_a_file_of_keys_that_cannot_be_used_is_found_as_by_a_start(
+    tmp_path: Path, free: list[int]
+) -> None:
+    path = tmp_path / "keys.toml"
+    config = config_of(tmp_path / "data", free, encryption_keys_file=str(path))
+    (problem,) = await found(config)
+    assert "No such file" in problem.wrong
+    path.write_text("orders = 1")
+    (problem,) = await found(config)
+    assert "is not right" in problem.wrong
+    with pytest.raises(RingError):
+        await start_refuses(config)
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])

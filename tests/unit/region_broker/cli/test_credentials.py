@@ -64,6 +64,7 @@ def ask(*words: str) -> Result:
 def test_INV_CCR1_contexts_keep_paths_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Security, "ssl_context", lambda _self: None)  # there is no such CA
     password = file_with(tmp_path / "pw", "open-sesame\n")
     monkeypatch.chdir(tmp_path)
     address = ("--bootstrap", "k:1", "--url", "https://k:2")
@@ -94,6 +95,7 @@ def test_INV_CCR1_contexts_keep_paths_and_no_secret(
 def test_INV_CCR2_an_option_beats_the_environment_which_beats_the_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Security, "ssl_context", lambda _self: None)
     first, second, third = (file_with(tmp_path / name, name) for name in ("one", "two", "three"))
     ask("set", "live", "--bootstrap", "k:1", "--url", "http://k:2", "--user", "carol", "--password-file", third,
         "--http-token-file", third, "--ca", "/c")  # fmt: skip
@@ -216,3 +218,13 @@ def test_INV_CTK2_the_file_is_its_owner_s_and_changes_as_a_whole(tmp_path: Path)
     for words in (("create", "d", "--role", "reader"), ("revoke", "a"), ("list",)):
         assert "cannot be used" in tokens(*words, file=path).output
     assert path.read_text() == "{}"
+
+
+def test_a_file_of_certificates_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LoginRefused, match=r"CA file .*/none\.pem cannot be read"):
+        command("--ca", str(tmp_path / "none.pem"))
+    other = file_with(tmp_path / "other", "no PEM")
+    with pytest.raises(LoginRefused, match=r"CA file .*/other cannot be used"):
+        command("--ca", other)
+    with pytest.raises(LoginRefused, match=r"certificate .*/other with the key .* cannot be"):
+        command("--certificate", other, "--certificate-key", other)

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.cli.main import main
 from region_broker.security.access import ScramKeys
+from region_broker.security.authorizer import AclAuthorizer
 from region_broker.security.sasl.scram_keys import keys_in, keys_of, salted
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 
@@ -150,3 +151,23 @@ def test_a_password_that_is_none_is_refused(tmp_path: Path, password: str) -> No
     done = CliRunner().invoke(main, ["user", "keys", "root", "--new-password-file", str(secret)])
     assert done.exit_code == 2
     assert password == "" or password not in done.output
+
+
+async def test_INV_AUZ6_a_first_user_is_refused_where_nobody_could_make_an_acl(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        services, client = fixture.services, await fixture.connect()
+        access = lambda: fixture.store.image.access  # noqa: E731
+        services.authorizer = AclAuthorizer(access)
+        error, text = (await alter(client, upsertion()))["alice"]
+        assert error is ErrorCode.policy_violation
+        assert "super_users" in text
+        assert not fixture.store.image.access.keys
+        services.authorizer = AclAuthorizer(access, frozenset({"User:ANONYMOUS"}))
+        assert await alter(client, upsertion()) == {"alice": (ErrorCode.none, None)}
+        services.authorizer = AclAuthorizer(access)
+        answer = await client.call(50, 0, {"users": None})
+        assert (answer.error_code, bool(answer.error_message), answer.results) == (
+            ErrorCode.cluster_authorization_failed, True, (),
+        )  # fmt: skip

@@ -230,3 +230,10 @@ def test_what_is_revoked_is_not_renewed() -> None:
 
 def test_no_key_is_in_the_repr_of_a_ca() -> None:
     assert "key" not in repr(authority())
+
+
+def test_nothing_begins_before_its_ca() -> None:
+    """INV-CRT3: OpenSSL refuses a chain whose CA does not count yet, so a clock that went back makes none."""
+    made = new_authority("young", NOW)
+    issued = issue_client(made, "alice", new_key().public_key(), now=NOW - timedelta(minutes=30))
+    assert issued.not_valid_before_utc == made.certificate.not_valid_before_utc

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from region_broker.cli.key import key
 from region_broker.ports.system.disk import RealDisk
-from region_broker.security.sealing import key_sources
+from region_broker.security.sealing import key_ring, key_sources
 from region_broker.security.sealing.key_ring import (
     FAILURES_MAX,
     RingError,
@@ -89,6 +89,53 @@ def test_INV_SKS1_INV_SKS2_a_command_that_fails_tells_nothing_that_it_wrote(
         SOURCES.unlocked(KeySource(unwrap=command(code)), [WRAPPED])
     assert "hunter2" not in str(failed.value)
     assert base64.b64encode(b"hunter2").decode() not in str(failed.value)
+
+
+def test_a_source_that_does_not_give_back_what_it_wrapped_is_not_used() -> None:
+    echo = command("print(base64.b64encode(given).decode())")
+    with pytest.raises(SourceFailed, match="does not give back"):
+        with_version(SOURCES, {}, "orders", KeySource(unwrap=echo, wrap=FLIP), NOW)
+
+
+@pytest.mark.parametrize("size_bytes", [16, 24, 33])
+def test_a_source_holds_a_key_of_256_bits(tmp_path: Path, size_bytes: int) -> None:
+    """RFC 3394 would take 128 and 192, too."""
+    with pytest.raises(SourceFailed, match=f"holds {size_bytes} bytes"):
+        SOURCES.locked(source_in(tmp_path, content=bytes(size_bytes)), KEY)
+
+
+def test_a_file_of_keys_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, source = tmp_path / "keys.toml", source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "a", source, NOW)
+    ring = with_version(SOURCES, with_version(SOURCES, ring, "a", None, NOW), "b", source, NOW)
+    write_ring(DISK, path, ring)
+    for bound, least, why in (
+        ("KEYS_MAX", 2, "more than 1 keys"), ("VERSIONS_MAX", 2, "more than 1 versions"),
+        ("_FILE_BYTES_MAX", path.stat().st_size, "bytes"),
+    ):  # fmt: skip
+        with monkeypatch.context() as bounds:
+            bounds.setattr(key_ring, bound, least)
+            assert read_ring(DISK, path) == ring
+            bounds.setattr(key_ring, bound, least - 1)
+            with pytest.raises(RingError, match=why):
+                read_ring(DISK, path)
+    first, second = (each.id for each in ring["a"].versions)
+    path.write_text(path.read_text().replace(second, first))
+    with pytest.raises(RingError, match="two of its versions have one id"):
+        read_ring(DISK, path)
+
+
+def test_INV_SKR2_what_would_not_read_back_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, source = tmp_path / "keys.toml", source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "a", source, NOW)
+    write_ring(DISK, path, ring)
+    before = path.read_bytes()
+    monkeypatch.setattr(key_ring, "_text_of", lambda _ring: before.decode())
+    with pytest.raises(RingError, match="does not read back"):
+        write_ring(DISK, path, with_version(SOURCES, ring, "b", source, NOW))
+    assert path.read_bytes() == before
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:

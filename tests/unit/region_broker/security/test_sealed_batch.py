@@ -10,7 +10,7 @@ from uuid import UUID
 import google_crc32c
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.keywrap import aes_key_unwrap
+from cryptography.hazmat.primitives.keywrap import aes_key_unwrap, aes_key_wrap
 
 from geo_replicator.reconciliation.evidence import ledger_facts
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
@@ -21,6 +21,7 @@ from region_broker.records.compression import Codec
 from region_broker.security.sealing import data_keys
 from region_broker.security.sealing.data_keys import DataKeys, KeyNotHere, KeyVersion, NamedKey
 from region_broker.security.sealing.sealed_batch import (
+    KeyRef,
     LogPlace,
     SealBroken,
     key_ref,
@@ -112,6 +113,24 @@ def test_INV_SLB3_whatever_is_changed_is_refused_and_nothing_is_given_out(at: in
     assert b"value" not in str(told.value).encode()
 
 
+@pytest.mark.parametrize(
+    ("at", "byte", "why"),
+    [(61, 2, "a form"), (62, 0, "cut off"), (62, 65, "cut off"), (63, 0xFF, "names no key")],
+)
+def test_a_head_that_is_none_is_said_to_be_so(at: int, byte: int, why: str) -> None:
+    there, _, closed = make()
+    broken = bytearray(closed)
+    broken[at] = byte
+    with pytest.raises(SealBroken, match=why):
+        opened(broken, PLACE, there.cipher)
+
+
+def test_what_is_sealed_is_not_sealed_again() -> None:
+    there, _, closed = make()
+    with pytest.raises(AssertionError, match="sealed once"):
+        sealed(closed, read_header(closed), PLACE, there.sealing_key("orders"))
+
+
 @pytest.mark.parametrize("place", [LogPlace.of(UUID(int=0x1234), 4), LogPlace.of(UUID(int=9), 3)])
 def test_INV_SLB3_a_batch_of_another_log_is_refused(place: LogPlace) -> None:
     there, _, closed = make()
@@ -143,6 +162,15 @@ def test_INV_DKY1_no_nonce_comes_twice_whatever_threads_ask() -> None:
         thread.join()
     every = [pair for mine in found for pair in mine]
     assert len(set(every)) == len(every) == 8_000
+
+
+def test_INV_DKY1_every_batch_is_sealed_by_a_nonce_of_its_own() -> None:
+    there = keys()
+    batch, header = plain()
+    found = [bytes(sealed(batch, header, PLACE, there.sealing_key("orders"))) for _ in range(3)]
+    assert {each[77:117] for each in found} == {found[0][77:117]}, "one data key"
+    assert [each[117:129] for each in found] == [n.to_bytes(12, "big") for n in range(3)]
+    assert len({each[129:] for each in found}) == 3
 
 
 def test_INV_DKY1_every_life_of_a_process_draws_its_own_key() -> None:
@@ -198,6 +226,14 @@ def test_INV_DKY3_a_version_that_is_gone_opens_nothing_any_more() -> None:
     there.use({})
     with pytest.raises(KeyNotHere, match="orders"):
         there.sealing_key("orders")
+
+
+def test_what_is_kept_opened_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_keys, "KNOWN_MAX", 2)
+    there = keys()
+    for number in range(5):
+        there.cipher(KeyRef("orders", VERSION, aes_key_wrap(MATERIAL, bytes([number]) * 32)))
+        assert len(there._known) <= 2
 
 
 def test_texts_tell_no_key() -> None:

@@ -6,7 +6,8 @@ import string
 
 import pytest
 
-from region_broker.security.audit.chain import NO_HEAD, Head, make_line, read_line
+from region_broker.security.audit.chain import NO_HEAD, Head, NotALink, make_line, read_line
+from region_broker.security.audit.chain_files import TORN, trail_fields
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
     OWNER,
@@ -115,6 +116,36 @@ def test_spliced_files_of_two_chains_are_found() -> None:
     both = lines_on(mine) + lines_on(theirs)
     assert "record 1 stands behind record 6" in findings(both)
     assert "begins a file of another node's chain" in findings(both)
+
+
+def test_behind_a_broken_line_records_do_not_go_back() -> None:
+    """INV-AVF2."""
+    lines = chain_of(5)
+    again = [*lines[:3], b"broken\n", lines[1]]
+    assert "a:5: record 2 stands behind record 3" in findings(again)
+    kept = read_line(lines[3].rstrip(b"\n")).head
+    broken = [*lines[:3], b"broken\n", *lines[4:]]
+    assert "record 4, which is expected, is not there" in findings(broken, kept)
+
+
+def test_a_first_record_that_follows_something_is_no_beginning() -> None:
+    line, head = make_line(Head(0, "f" * 64), record("op"))
+    assert head.seq == 1
+    assert "begins with record 1: what came before is not here" in findings([line])
+    early, _ = make_line(Head(-1, "f" * 64), record("op"))
+    with pytest.raises(NotALink, match="seq or prev"):
+        read_line(early[:-1])
+
+
+@pytest.mark.parametrize(("line_count", "is_sound"), [(0, True), (1, False)])
+def test_whole_lines_that_were_no_records_are_a_finding(line_count: int, is_sound: bool) -> None:
+    """A crash cuts a record; lines that end were written by somebody, or lost by the disk."""
+    disk = SimulatedDisk()
+    details = {"bytes": 10, "lines": line_count, "kept_in": "torn-1.bin"}
+    opened(disk).write([trail_fields(5, "eu/1", TORN, details)], 5)
+    report = verified_on(disk)
+    assert report.is_sound is is_sound
+    assert "torn-1.bin" in str(report.findings or report.notes)
 
 
 def test_a_missing_first_part_is_right_behind_its_head() -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from region_broker.ports.disk import Buffer, DiskFile
-from region_broker.security.audit.chain_files import AuditRefused, ChainFiles, Owner, file_name
+from region_broker.security.audit.chain import Head, make_line, read_line
+from region_broker.security.audit.chain_files import (
+    AuditRefused,
+    ChainFiles,
+    Owner,
+    file_name,
+    owner_problem,
+)
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
     FOLDER,
@@ -53,11 +60,16 @@ def test_a_file_that_is_gone_is_found() -> None:
     assert any("are missing" in str(each) for each in verified_on(disk).findings)
 
 
-def test_another_node_does_not_write_into_it() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [Owner("world", "eu", 2, "cd" * 16), Owner("world", "us", 1, "cd" * 16), Owner("moon", "eu", 1, "cd" * 16)],
+)  # fmt: skip
+def test_another_node_does_not_write_into_it(other: Owner) -> None:
     disk = SimulatedDisk()
     opened(disk).close()
     with pytest.raises(AuditRefused, match=r"that of node 1 of region eu.*audit_dir of its own"):
-        opened(disk, Owner("world", "eu", 2, "cd" * 16))
+        opened(disk, other)
+    assert "that of node 1 of region eu" in str(owner_problem(disk, FOLDER, other))
 
 
 def test_a_new_data_folder_of_the_same_node_is_told() -> None:
@@ -100,6 +112,36 @@ def test_a_change_by_hand_is_not_healed_by_a_start() -> None:
     assert not verified_on(disk).is_sound
     opened(disk).write([record("next")], 5)
     assert "so does a change by hand" in str(verified_on(disk).findings[0])
+
+
+@pytest.mark.parametrize("how", ["forged", "doubled", "left out"])
+def test_a_start_goes_on_behind_the_last_record_that_follows_those_before_it(how: str) -> None:
+    """INV-ACF2: each line has a hash that is right, and yet they are no chain."""
+    disk = SimulatedDisk()
+    opened(disk).write([record(f"op{number}") for number in range(4)], 5)
+    path, lines = FOLDER / "audit-00000001.jsonl", lines_on(disk)
+    forged, _ = make_line(Head(2, "f" * 64), record("forged"))
+    third = {"forged": [forged], "doubled": [lines[1]], "left out": []}[how]
+    disk.write_file_atomic(path, b"".join([*lines[:2], *third, *lines[3:]]))
+    opened(disk).write([record("next")], 5)
+    assert operations(lines_on(disk)) == ["chain-begun", "op0", "torn", "next"]
+    assert is_sound_by_hand(lines_on(disk))
+    assert "so does a change by hand" in str(verified_on(disk).findings[0])
+
+
+def test_what_a_start_builds_on_is_durable_first() -> None:
+    """INV-DK6: a process was killed between a write and its sync, and power fails behind the next start."""
+    for seed in range(20):
+        disk = SimulatedDisk()
+        opened(disk).write([record("op0")], 5)
+        line, _ = make_line(read_line(lines_on(disk)[-1][:-1]).head, record("op1"))
+        path = FOLDER / "audit-00000001.jsonl"
+        disk.open(path).pwrite(disk.file_size(path), line)
+        disk.process_killed()
+        opened(disk, Owner("world", "eu", 1, "cd" * 16)).write([record("next")], 5)
+        disk.power_loss(random.Random(seed))
+        assert is_sound_by_hand(lines_on(disk)), seed
+        assert operations(lines_on(disk)) == ["chain-begun", "op0", "op1", "file-begun", "next"]
 
 
 def test_each_crash_leaves_a_chain_that_holds_what_was_durable() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 
 from region_broker.security.audit import recorder as recorder_module
-from region_broker.security.audit.events import Actor, AuditEvent, Kind, Outcome
+from region_broker.security.audit.events import (
+    HIDDEN,
+    Actor,
+    AuditEvent,
+    Kind,
+    Outcome,
+    shown_value,
+)
 from region_broker.security.audit.recorder import FLOOD_KINDS_MAX, FLOOD_MS, AuditRecorder
 from region_broker.security.audit.trail import AuditUnwritable, told_unless_said
 from region_broker.security.identity import Identity
@@ -169,6 +177,57 @@ async def test_a_full_disk_refuses_intents_with_the_reason_and_goes_on_later() -
         assert sorted(operations(lines_on(trail.disk)[1:])) == ["ElectLeader", "later"]
 
 
+async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_counted() -> None:
+    """INV-ATR2, INV-ARC2."""
+    async with running() as trail:
+        trail.disk.room_bytes = 0
+        for number in range(FLOOD_KINDS_MAX + 7):
+            trail.recorder.refused(ALICE, "READ", "TOPIC", f"t{number}")
+        trail.recorder.record(change("ElectLeader", Outcome.DONE))
+        for _ in range(3):
+            await trail.pass_ms(recorder_module.RETRY_MS)
+        assert trail.recorder.problem() is not None
+        trail.disk.room_bytes = None
+        for _ in range(3):
+            await trail.pass_ms(recorder_module.RETRY_MS)
+        counts = Counter(row["operation"] for row in trail.records())
+        assert counts == {"READ": FLOOD_KINDS_MAX, "ElectLeader": 1, "lost": 1}
+        [lost] = [row for row in trail.records() if row["operation"] == "lost"]
+        assert lost["details"] == {"refusal": 7}
+
+
+async def test_what_a_node_does_by_itself_is_in_its_name() -> None:
+    async with running() as trail:
+        await trail.recorder.intent(
+            AuditEvent(kind=Kind.CHANGE, operation="CreateTopic", outcome=Outcome.INTENDED)
+        )
+        assert [row["principal"] for row in trail.records()] == ["Node:eu/1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_hidden"),
+    [
+        ("ssl.keystore.key", True), ("ssl-key", True), ("tls_key", True), ("SASL.JAAS.CONFIG", True), ("api.token", True),
+        ("private-thing", True), ("db.password", True), ("oauth.secret", True), ("aws.credential", True),
+        ("retention.ms", False), ("cleanup.policy", False), ("keys", False),
+    ],
+)  # fmt: skip
+def test_INV_AUD1_values_of_keys_that_sound_like_a_secret_are_hidden(
+    key: str, is_hidden: bool
+) -> None:
+    assert shown_value(key, "x1") == (HIDDEN if is_hidden else "x1")
+
+
+async def test_refusals_find_no_room_in_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-ARC2."""
+    monkeypatch.setattr(recorder_module, "QUEUE_MAX", 3)
+    async with running() as trail:
+        for number in range(5):
+            trail.recorder.refused(ALICE, "READ", "TOPIC", f"t{number}")
+        await trail.pass_ms(FLOOD_MS)
+        assert trail.recorder.lost["refusal"] == 2
+
+
 async def test_a_broken_disk_refuses_until_a_restart() -> None:
     async with running() as trail:
 
@@ -234,9 +293,32 @@ async def test_texts_of_peers_are_bounded_and_nothing_is_dropped_silently() -> N
         await trail.recorder.intent(event)
         [row] = trail.records()
         assert row["resource"].endswith("...(+8700)")
+        told = Identity("User:" + "x" * 9_000, "h" * 9_000, "m" * 9_000, token_id="t" * 9_000)
+        trail.recorder.refused(told, "READ", reason="r" * 9_000, request_id="q" * 9_000)
+        await trail.pass_ms(FLOOD_MS)
+        assert max(len(str(value)) for value in trail.records()[1].values()) < 400
         kept = len(row["details"]["acls_added"]) + ("more" in row["details"])
         assert 100 < kept < 901
         assert row["details"]["left_out"] == 901 - kept
+
+
+async def test_a_stop_while_the_disk_fails_loses_nothing_that_can_still_be_written() -> None:
+    trail, gate = Trail(), asyncio.Event()
+
+    async def fails(_work: Callable[[], None]) -> None:
+        await gate.wait()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trail.recorder._offload = fails
+    running_task = asyncio.get_running_loop().create_task(trail.recorder.run())
+    trail.recorder.record(change("third", Outcome.DONE))
+    await trail.turns()
+    running_task.cancel()
+    await trail.turns()
+    gate.set()
+    await asyncio.wait([running_task])
+    trail.recorder.close()
+    assert operations(lines_on(trail.disk)) == ["chain-begun", "third"]
 
 
 async def test_a_stop_refuses_who_waits_and_writes_the_rest() -> None:

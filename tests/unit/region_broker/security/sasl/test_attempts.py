@@ -1,5 +1,8 @@
 """Failed logins are held back by address, and forgotten again (INV-SAT1, INV-SAT2, INV-SAT3)."""
 
+import pytest
+
+from region_broker.security.sasl import attempts as attempts_module
 from region_broker.security.sasl.attempts import (
     ADDRESSES_MAX,
     FAILURES_MAX,
@@ -36,6 +39,29 @@ def test_what_is_remembered_has_a_bound() -> None:
     assert len(attempts._by_address) <= ADDRESSES_MAX + 1
     attempts.failed("late", (FAILURES_MAX + 20) * FORGIVEN_AFTER_MS).left()
     assert len(attempts._by_address) == 1
+
+
+def test_who_has_refusals_waiting_is_not_forgotten_among_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attempts_module, "ADDRESSES_MAX", 3)
+    attempts = FailedAttempts(0)
+    for _ in range(WAITING_MAX):
+        attempts.failed("10.0.0.1", 0)
+    late_ms = (FAILURES_MAX + 1) * FORGIVEN_AFTER_MS
+    for number in range(10):
+        attempts.failed(f"h{number}", late_ms).left()
+    assert attempts.is_full("10.0.0.1"), "its failures are forgiven, what it keeps waiting is not"
+
+
+def test_who_failed_often_is_not_forgotten_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts_module, "ADDRESSES_MAX", 3)
+    attempts = FailedAttempts(0)
+    for _ in range(FREE_FAILURES + 5):
+        attempts.failed("10.0.0.1", 0).left()
+    for number in range(10):
+        attempts.failed(f"h{number}", 2 * FORGIVEN_AFTER_MS).left()
+    assert attempts.failed("10.0.0.1", 2 * FORGIVEN_AFTER_MS).delay_ms == LONG_DELAY_MS
 
 
 def test_a_network_of_64_bits_is_one_host() -> None:
