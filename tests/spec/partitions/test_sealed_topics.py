@@ -325,6 +325,22 @@ def test_INV_OPS3_what_nobody_takes_is_let_go(monkeypatch: pytest.MonkeyPatch) -
     assert aside._held_bytes == 100
 
 
+@pytest.mark.parametrize("rotated", [True, False])
+def test_INV_FIT4_a_batch_that_waited_while_its_key_was_destroyed_is_not_acknowledged_unreadable(
+    rotated: bool,
+) -> None:
+    some = node()
+    sent = build_batch(RECORDS)
+    ahead = some.partition.writer.prepared(sent)
+    some.sealing.keys.use(keys_in_memory(SECOND).keys.named if rotated else {})
+    outcome = some.partition.writer.append(sent, ahead=ahead)
+    if not rotated:
+        assert outcome.verdict is AppendVerdict.KEY_NOT_HERE
+        return
+    assert outcome.verdict is AppendVerdict.APPENDED
+    assert read(some)[16:] == sent[16:]
+
+
 def test_INV_OPS4_a_fetch_of_many_partitions_does_not_hold_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
