@@ -203,11 +203,11 @@ def _set_log_level(config: NodeConfig) -> None:
     logging.getLogger().setLevel(_LEVELS[config.log_level])
 
 
-def _configure_logs(level: str) -> None:
-    """Log JSON lines to standard error, one per event."""
+def json_lines() -> logging.Formatter:
+    """Return what makes one line of JSON of each event: what a client has said stands in it as a text, and ends no line."""
     import structlog
 
-    formatter = structlog.stdlib.ProcessorFormatter(
+    return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
@@ -220,8 +220,12 @@ def _configure_logs(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
     )
+
+
+def _configure_logs(level: str) -> None:
+    """Log JSON lines to standard error, one per event."""
     handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
+    handler.setFormatter(json_lines())
     logging.basicConfig(level=_LEVELS[level], handlers=[handler])
     for foreign in ("alembic", "aiosqlite", "asyncio", "sqlalchemy"):
         logging.getLogger(foreign).setLevel(logging.WARNING)  # their every step is no event of ours

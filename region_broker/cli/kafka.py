@@ -6,8 +6,7 @@ A Kafka error ends a command with its name, what it means and the exit code of `
 import logging
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,6 +15,7 @@ import click
 
 from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.context.store import DEFAULT_BOOTSTRAP, ContextError, chosen
+from region_broker.cli.kafka_connection import LoginFailed, opened
 from region_broker.cli.output import (
     EXIT_AUTH,
     EXIT_FAILED,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
-_LOOK_S: Final = 1.0
 _CORRELATION_ID: Final = 0x74696465
 # ApiVersions (18), version 0, without a client id; and how its answer begins.
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
@@ -67,6 +66,8 @@ def _default_bootstrap() -> str:
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
     """Return a quiet configuration for confluent-kafka; ends the command if nobody listens there."""
     _check_reachable(bootstrap)
+    if presented().kafka_protocol.startswith("SASL"):
+        _check_login(bootstrap)
     return {"bootstrap.servers": bootstrap, "log_level": 0, **kafka_login(), **more}
 
 
@@ -82,32 +83,10 @@ def admin_client(bootstrap: str) -> "AdminClient":
     """Return an AdminClient that has reached a broker; ends the command if there is none."""
     from confluent_kafka.admin import AdminClient
 
-    refused: list[KafkaError] = []
-    config = client_config(bootstrap, error_cb=refused.append)
-    client = AdminClient(config, logger=quiet())
+    client = AdminClient(client_config(bootstrap), logger=quiet())
     with kafka_errors(f"no broker answers at {bootstrap}: is it running? See `tidemark dev`"):
-        _until_reached(client, refused)
+        client.list_topics(timeout=TIMEOUT_S)
     return client
-
-
-def _until_reached(client: "AdminClient", refused: "Sequence[KafkaError]") -> None:
-    """Return when a broker has answered; ends the command where one says that we may not come in. Raises KafkaException."""
-    from confluent_kafka import KafkaError, KafkaException
-
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while True:
-        left_s = deadline_s - time.monotonic()
-        try:
-            client.list_topics(timeout=min(left_s, _LOOK_S) if presented().user else left_s)
-        except KafkaException:
-            client.poll(0)
-            for error in refused:
-                if error.code() == KafkaError._AUTHENTICATION:
-                    fail(f"the broker does not know us: {_words(error)}", EXIT_AUTH)
-            if deadline_s - time.monotonic() < _LOOK_S:
-                raise
-        else:
-            return
 
 
 def tell_if_behind(client: "AdminClient") -> bool | None:
@@ -130,6 +109,23 @@ def tell_if_behind(client: "AdminClient") -> bool | None:
             err=True,
         )
     return acting
+
+
+def _check_login(bootstrap: str) -> None:
+    """End the command at once if no address lets us in; librdkafka would go on trying."""
+    refused = ""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            opened(host.strip("[]"), int(port), TIMEOUT_S).close()
+        except LoginFailed as error:
+            refused = refused or f"{address}: {error}"
+        except (OSError, OverflowError):
+            continue
+        else:
+            return
+    if refused:
+        fail(refused, EXIT_AUTH)
 
 
 def _is_forbidden(asked: Future[Any]) -> bool:

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from region_broker.http_api.audited_orders import audited
 from region_broker.http_api.doors import Doors, guarded, shown
 from region_broker.http_api.first_bytes import FirstBytesSite
+from region_broker.http_api.parse_log import parser_log
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.problems import problem
 from region_broker.http_api.region_metrics import RegionCollector
@@ -140,6 +141,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=parser_log(),
             handle_signals=False,
             keepalive_timeout=limits.keepalive_timeout_ms / 1000,
             shutdown_timeout=limits.shutdown_timeout_ms / 1000,

@@ -159,7 +159,10 @@ class NodeTls:
         """Follow the files, where there are any and nobody does it yet, until cancelled."""
         if self.state.contexts and not self._is_followed:
             self._is_followed = True
-            await watch(self.state, self._clock)
+            try:
+                await watch(self.state, self._clock)
+            finally:
+                self._is_followed = False  # a node that goes on as one of several follows them anew
 
 
 def files_of(config: NodeConfig) -> TlsFiles:

@@ -12,6 +12,8 @@ INV-FE5  a partition that brought data or an error moves behind the others, so t
 INV-FE6  a partition that has not changed since all of it was told is not looked at: it is watched, and a request costs
          what has changed, whatever a session's size
 INV-FE7  a session that ends watches nothing, and its waiting request is answered
+INV-FE8  a session is its owner's: for anybody else it is not there, and nobody else ends it. Its id is a number that can be guessed,
+         and what it remembers names topics
 
 Source: Kafka FetchSession, FetchMetadata. Times are monotonic ms.
 Not here: reading (`handlers.fetch.fetch`).
@@ -32,6 +34,7 @@ from region_broker.limits import (
 )
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL
 from region_broker.wire.codec.fast_paths.fetch import FINAL_EPOCH, NO_SESSION, TopicKey
 
 PartitionKey: TypeAlias = tuple[TopicKey, int]
@@ -123,6 +126,7 @@ class FetchSession:
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
     dirty: dict[PartitionKey, Wanted] = field(default_factory=dict)
     isolation: Isolation = Isolation.READ_UNCOMMITTED
+    owner: str = ANONYMOUS_PRINCIPAL
     counted: int = 0
     ended: bool = False
     on_dirty: Callable[[Wanted], None] | None = None
@@ -224,7 +228,7 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The session part of a Fetch, and what it wants and forgets."""
+    """The session part of a Fetch, and what it wants and forgets; `owner`: who asks."""
 
     session_id: int
     epoch: int
@@ -232,6 +236,7 @@ class SessionRequest:
     wanted: Sequence[Wanted]
     forgotten: Sequence[PartitionKey] = ()
     isolation: Isolation = Isolation.READ_UNCOMMITTED
+    owner: str = ANONYMOUS_PRINCIPAL
 
     @property
     def is_full(self) -> bool:
@@ -275,10 +280,13 @@ class FetchSessions:
 
         A full request ends the session that it names. One that leaves its session empty ends it.
         """
-        if request.is_full:
-            self._remove(request.session_id)
-            return None
         session = self._sessions.get(request.session_id)
+        if session is not None and session.owner != request.owner:  # INV-FE8
+            session = None
+        if request.is_full:
+            if session is not None:
+                self._remove(session.session_id)
+            return None
         if session is None:
             return SessionError.NOT_FOUND
         if session.expected_epoch != request.epoch:
@@ -314,8 +322,9 @@ class FetchSessions:
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._chance.randbits(_ID_BITS)
         session = FetchSession(
-            session_id, request.by_id, now_ms, now_ms, isolation=request.isolation
-        )
+            session_id, request.by_id, now_ms, now_ms,
+            isolation=request.isolation, owner=request.owner,
+        )  # fmt: skip
         for item in request.wanted:
             session.take_in(item)
         self._sessions[session_id] = session

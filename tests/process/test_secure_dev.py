@@ -133,6 +133,16 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     as_bob = ("--user", "bob", "--password-file", str(other))
     assert command("topic", "list", *as_bob, "-o", "json").strip() == "[]"
     command("topic", "create", "mine", *as_bob, code=4)
+    assert "flush_policy" in command("node", "config"), (
+        "over a connection of our own, that has logged in"
+    )
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong-password")
+    wrong.chmod(0o600)
+    for words in (("topic", "list"), ("node", "config")):
+        said = command(*words, "--password-file", str(wrong), code=4)
+        assert "does not know us" in said
+        assert "wrong-password" not in said
     contexts = tmp_path / "none.json"
     ca = ("--ca", str(place / "ca" / "ca.pem"))
     assert "you may" in command("region", "status", *as_bob, *ca, "--url", dev.url, code=4)

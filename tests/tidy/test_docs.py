@@ -13,6 +13,7 @@ import click
 import pytest
 
 from region_broker.cli.main import main
+from region_broker.config.node_config import NodeConfig
 from region_broker.handlers.admin import constant_answers
 from region_broker.handlers.apis import all_apis
 from tests.tidy.generated import (
@@ -304,8 +305,9 @@ def test_what_is_missing_of_kafka_has_a_reason() -> None:
     assert not set(served) - set(KAFKA_APIS)
 
 
-def test_every_test_named_for_hostile_input_exists() -> None:
-    page = (ROOT / "docs/reference/hostile-input.md").read_text()
+def test_every_test_named_for_hostile_input_and_attacks_exists() -> None:
+    pages = ("hostile-input.md", "security.md")
+    page = "".join((ROOT / "docs/reference" / name).read_text() for name in pages)
     named = set(re.findall(r"`(test_\w+)`", page))
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     defined = set(re.findall(r"def (test_\w+)\(", sources))
@@ -328,3 +330,17 @@ def _lacks(room: Path) -> str:
     if not (named.is_dir() or named.with_suffix(".py").exists()):
         return f"{begin[1]} is not there"
     return "" if re.search(r"\bimports?\b", said, re.IGNORECASE) else "say what it may import"
+
+
+def test_every_setting_of_security_stands_at_the_head_of_its_page() -> None:
+    head, _, rest = _text(DOCS / "reference" / "security.md").partition("\n## ")
+    kinds = re.compile(
+        r"(tls|sasl|http|audit|encryption|insecure|super_users|listeners)(_|$)|.*security_protocol"
+    )
+    keys = {key for key in NodeConfig.__struct_fields__ if kinds.match(key)}
+    assert keys == {
+        key for key in re.findall(r"`([a-z_]+)`", head) if key in NodeConfig.__struct_fields__
+    }
+    titles = re.findall(r"^##+ (.+)$", f"## {rest}", re.MULTILINE)
+    anchors = {title.lower().replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([a-z-]+)\)", head)) <= anchors

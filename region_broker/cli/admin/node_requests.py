@@ -6,13 +6,14 @@ Not here: what is asked for and how it is shown (`node`, `quota`).
 """
 
 import io
-import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
+from region_broker.cli.kafka_connection import LoginFailed, opened
+from region_broker.cli.output import EXIT_AUTH, fail
 
 if TYPE_CHECKING:
     from kio.static.protocol import Entity
@@ -58,7 +59,10 @@ class NodeConnection:
         host, _, port = address.strip().rpartition(":")
         if not host or not port.isdigit():
             raise NodeError(f"{address!r} is not host:port")
-        self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S)
+        try:
+            self._socket = opened(host.strip("[]"), int(port), CONNECT_TIMEOUT_S)
+        except LoginFailed as error:  # so it is at every other node
+            fail(f"{address}: {error}", EXIT_AUTH)
         # Who takes the connection and says nothing is skipped as a dead one: nothing was changed yet.
         self._socket.settimeout(CONNECT_TIMEOUT_S)
         self._correlation_id = 0

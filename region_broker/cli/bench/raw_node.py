@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from region_broker.cli.bench.figures import BenchFailed
 from region_broker.cli.bench.stage import TIMEOUT_S
+from region_broker.cli.kafka_connection import LoginFailed, opened
 from region_broker.wire.codec.bounded import write_uvarint
 
 CLIENT_ID: Final = b"tidemark-bench"
@@ -74,7 +75,10 @@ class RawNode:
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
         """Connect to `host:port`; raises OSError."""
         host, _, port = address.rpartition(":")
-        self._stream = socket.create_connection((host, int(port)), timeout_s)
+        try:
+            self._stream = opened(host, int(port), timeout_s)
+        except LoginFailed as error:
+            raise ConnectionError(str(error)) from error
         self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:

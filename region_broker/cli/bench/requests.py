@@ -19,6 +19,7 @@ from region_broker.cli.bench.figures import BenchFailed, Plan, Run
 from region_broker.cli.bench.stage import TIMEOUT_S, Stage
 from region_broker.records.batches import Record, build_batch
 from region_broker.wire.codec.bounded import write_uvarint
+from region_broker.workbench.credentials import kafka_login
 
 _VERSION: Final = 9
 """Produce v9 (flexible, topics by name): brokers since Kafka 2.4 speak it."""
@@ -62,6 +63,10 @@ def exchange(topic: str, partition: int, batch: bytes, correlation_id: int) -> E
 def requests_run(stage: Stage, plan: Plan, topic: str, connection_count: int) -> Run:
     """Keep one request under way on each connection. Raises `BenchFailed`."""
     host, _, port = stage.bootstrap.rpartition(":")
+    if kafka_login():
+        raise BenchFailed(
+            "the load requests speaks without TLS and logins only: leave it out, or measure another port"
+        )
     batch = build_batch([Record(None, b"x" * plan.size_bytes)])
     sockets: dict[int, socket.socket] = {}
     exchanges: dict[int, Exchange] = {}

@@ -285,6 +285,7 @@ def _session_request(
         wanted=tuple(wanted.values()),
         forgotten=[(key, index) for key, numbers in request.forgotten for index in numbers],
         isolation=isolation,
+        owner=ctx.identity.principal,
     )
 
 

@@ -265,6 +265,7 @@ class SecuredStream(_Stream, asyncio.BufferedProtocol):
         """Create the protocol of a connection to come; what is in `room` is taken out in the step in which it comes."""
         super().__init__(on_made)
         self._room = room
+        self._is_closing = False
 
     @override
     def eof_received(self) -> bool:
@@ -278,8 +279,17 @@ class SecuredStream(_Stream, asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came."""
-        self.data_received(bytes(self._room[:nbytes]))
+        """Take what came; what comes while TLS says that it ends is nobody's, as behind the close of a plain connection."""
+        if not self._is_closing:
+            self.data_received(bytes(self._room[:nbytes]))
+
+    @override
+    def close(self) -> None:
+        """See `ByteStream`. Whoever reads is told at once: the other side's goodbye may take seconds."""
+        self._is_closing = True
+        super().close()
+        self._eof = True
+        self._wake_reader()
 
 
 def _room() -> memoryview:

@@ -1,7 +1,8 @@
 """Users, ACLs, quotas and tokens of a mirror: the primary's, taken over with its topics (INV-SAC1).
 
-They come with the registry of topics, and that is asked for before any tidemark of its metadata version is reached: so what a mirror shows,
-and lands on after a failover, is under the access of that tidemark or a newer one. A mirror that is cut off goes on with what it has.
+They come with the registry of topics when a session begins, and after each change with the next answer that has records, read before these
+count: a tidemark is among them, so what a mirror shows, and lands on after a failover, is under the access of that tidemark or a newer one.
+A mirror that is cut off goes on with what it has.
 Not here: what they mean (`security`), topics (`mirror_topics`).
 """
 

@@ -76,7 +76,11 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
+<<<<<<< HEAD
 from region_broker.security.access import NO_ACCESS
+=======
+from region_broker.security.access import Access
+>>>>>>> wt/lead
 
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -115,6 +119,8 @@ class PrimarySide:
             _FetchSession, None
         ] = {}  # those that are open, in the order they began
         self._fetching: WeakKeyDictionary[PeerSession, _FetchSession] = WeakKeyDictionary()
+        self._told_access: WeakKeyDictionary[PeerSession, Access] = WeakKeyDictionary()
+        """What each session was told of access with its topics."""
         self.reports: dict[str, MirrorReport] = {}
         self.lags = MirrorLags(clock.monotonic_ms())
         self._history = ShownHistory(partitions)
@@ -250,6 +256,7 @@ class PrimarySide:
             for topic in image.topics.values()
             if topic.domain == DEFAULT_DOMAIN
         )
+        self._told_access[session] = image.access
         return TopicRegistry(metadata_version=image.version, topics=topics, access=image.access)
 
     async def _check_logs(
@@ -287,6 +294,7 @@ class PrimarySide:
         fetching = self._fetching.get(session)
         if fetching is None:
             opened = fetching = _FetchSession(self._partitions, self._metadata, self._clock)
+            fetching.told_access = self._told_access.get(session)
             self._fetching[session] = fetching
             self._sessions[fetching] = None
             session.on_close(lambda: self._end(session.hello.region, opened))
@@ -396,6 +404,7 @@ class _FetchSession:
         self._hurries = asyncio.Event()
         self._turn = asyncio.Lock()
         self._told_version = -1
+        self.told_access: Access | None = None
         self._closed = False
 
     def begin(self, key: LogKey, position: int) -> None:
@@ -526,11 +535,16 @@ class _FetchSession:
         return part, data
 
     def _reply(self, parts: list[FetchedPartition], data: list[Buffer]) -> Reply:
-        self._told_version = self._metadata.image.version
+        """Answer with what was read, and with the access of a moment behind that: that of a tidemark in it, or newer (INV-SAC1)."""
+        image = self._metadata.image
+        self._told_version = image.version
+        access = None if image.access is self.told_access else image.access
+        self.told_access = image.access
         message = FetchedLogs(
             metadata_version=self._told_version,
             sent_wall_ms=self._clock.wall_ms(),
             partitions=tuple(parts),
+            access=access,
         )
         return Reply(message, data)
 

@@ -124,10 +124,13 @@ def _lineage_of(hello: Hello) -> Lineage:
 
 
 class _FetchUnderWay:
-    """A fetch that was sent; awaiting it gives the answer, decoded."""
+    """A fetch that was sent; awaiting it gives the answer, decoded, once the access that came with it is kept here (INV-SAC1)."""
 
-    def __init__(self, answer: Awaitable[tuple[FetchedLogs, memoryview]]) -> None:
+    def __init__(
+        self, answer: Awaitable[tuple[FetchedLogs, memoryview]], take_access: TakeAccess
+    ) -> None:
         self._answer = answer
+        self._take_access = take_access
 
     def __await__(self) -> Generator[object, None, FetchAnswer]:
         return self._decoded().__await__()
@@ -136,13 +139,16 @@ class _FetchUnderWay:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 fetched, attachment = await self._answer
-            return fetch_answer(fetched, attachment)
+            answer = fetch_answer(fetched, attachment)
         except TimeoutError as error:
             raise LinkFailed(
                 f"the primary did not answer a fetch within {ANSWER_TIMEOUT_S} s"
             ) from error
         except (PeerUnreachable, PeerRefused, ValueError) as error:
             raise LinkFailed(str(error)) from error
+        if fetched.access is not None:
+            await self._take_access(fetched.access)
+        return answer
 
 
 def primary_of(
@@ -272,7 +278,7 @@ class PeerPrimarySession:
             wait_ms_max=FETCH_WAIT_MS,
         )
         try:
-            return _FetchUnderWay(self._client.begin(message, FetchedLogs))
+            return _FetchUnderWay(self._client.begin(message, FetchedLogs), self._take_access)
         except PeerUnreachable as error:
             raise LinkFailed(str(error)) from error
 

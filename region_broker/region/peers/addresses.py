@@ -5,6 +5,7 @@ INV-RAD2  one that cannot be reached, or says that it does not lead, is no word 
           refusal is one: nobody else is tried
 INV-RAD3  one that keeps silent holds up the next one for `NEXT_AFTER_S` only; whoever lets this node in first is talked to, and no
           connection to another one is left open
+INV-RAD4  who answers there and is another region's node is not taken for this one's: nothing is sent to it
 A handshake changes nothing that matters whom it reached, so one whose answer was lost is no reason to stop.
 
 Not here: who may speak for a region (`server`, `region.failover`), back-off (the link, the forwarder, who asks).
@@ -120,9 +121,11 @@ async def enter_region(
     """
     known = addresses.of(region)
     if len(known) == 1:
-        return await _enter(network, known[0], identity, serve)
+        return await _enter(network, known[0], region, identity, serve)
     with ExitStack() as on_cancel:
-        async with _Attempts(lambda each: _enter(network, each, identity, serve)) as attempts:
+        async with _Attempts(
+            lambda each: _enter(network, each, region, identity, serve)
+        ) as attempts:
             address, entered = await attempts.first(region, known)
             on_cancel.callback(entered.client.close)
         _ = on_cancel.pop_all()
@@ -131,13 +134,17 @@ async def enter_region(
 
 
 async def _enter(
-    network: Network, address: Address, identity: PeerIdentity, serve: Serve
+    network: Network, address: Address, region: str, identity: PeerIdentity, serve: Serve
 ) -> Entered:
     client = await PeerClient.connect(network, address, identity)
     serve(client.run())
     is_let_in = False
     try:
         hello = await client.handshake()
+        if hello.region != region:  # INV-RAD4
+            where = f"{address[0]}:{address[1]}"
+            reason = f"{where} is met as region {region}, and it is region {hello.region}: check the addresses of the regions"
+            raise PeerUnreachable(reason, sent=False)
         is_let_in = True
     finally:
         if not is_let_in:

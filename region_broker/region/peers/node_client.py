@@ -31,6 +31,7 @@ from region_broker.region.peers.protocol import (
     ShutOut,
     encode_frame,
 )
+from region_broker.region.peers.speakers import is_of_place
 
 CONNECT_TIMEOUT_S: Final = 1.0
 """For the connection, and again for the handshake: the nodes of a region are near each other."""
@@ -57,6 +58,7 @@ class NodeClient(PeerCalls):
             theirs = await self._within(CONNECT_TIMEOUT_S, ours, NodeHello)
         except PeerRefused as refused:
             if refused.code in FOR_GOOD:
+                self._check_place(ours)
                 raise ShutOut(refused.code, refused.reason, refused.replacement) from refused
             raise
         self._check_speaker(theirs)
@@ -67,6 +69,13 @@ class NodeClient(PeerCalls):
         if purpose != RAFT:  # which asks for nothing that is large
             self._reader.bytes_max = PEER_FRAME_BYTES_MAX
         return theirs
+
+    def _check_place(self, ours: NodeHello) -> None:
+        """Raise `PeerUnreachable`, and end the connection, where who refused is no node of this region (INV-PSP2)."""
+        if not is_of_place(self._stream, ours.cluster_id, ours.region):
+            reason = f"{self._stream.peer} has a certificate of another region, and has no say in region {ours.region}"
+            self._end(reason)
+            raise PeerUnreachable(reason, sent=False)
 
     def notify(self, message: PeerMessage, attachment: Sequence[Buffer] = ()) -> None:
         """Send a notice, which is not answered; nothing once the connection has ended."""

@@ -361,6 +361,8 @@ class FetchedLogs(PeerMessage, frozen=True, kw_only=True):
     metadata_version: int
     sent_wall_ms: int
     partitions: tuple[FetchedPartition, ...]
+    access: Access | None = None
+    """Users' keys, ACLs, quotas and tokens, where they changed since the mirror was told last (INV-SAC1); read before what is attached counts."""
 
 
 class ReportReached(PeerMessage, frozen=True, kw_only=True):

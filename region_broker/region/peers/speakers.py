@@ -1,6 +1,8 @@
 """Who speaks on a connection between nodes: what its handshake says must be what its certificate says.
 
 INV-PSP1  nobody is let in, and nothing of an answer is believed, where the two differ; without TLS there is no certificate to differ from
+INV-PSP2  a refusal names nobody: that the region goes on without this node's folder is believed of a node of this very region alone, by
+          its certificate
 Not here: that there is a certificate of this cluster at all (`security.peer_network`).
 """
 
@@ -9,7 +11,7 @@ from typing import Protocol
 from region_broker.ports.network import ByteStream
 from region_broker.region.peers.protocol import PeerRefused
 from region_broker.security.peer_network import OTHER_CERTIFICATE, contradiction
-from region_broker.security.tls_identity import NodeName
+from region_broker.security.tls_identity import NodeName, node_of
 
 
 class Says(Protocol):
@@ -38,3 +40,11 @@ def check_speaker(stream: ByteStream, hello: Says) -> None:
     )
     if problem is not None:
         raise PeerRefused(OTHER_CERTIFICATE, problem)
+
+
+def is_of_place(stream: ByteStream, cluster_id: str, region: str) -> bool:
+    """Return whether the other side is a node of that region, as far as its certificate tells (INV-PSP2)."""
+    if stream.certificate is None:
+        return True
+    node = node_of(stream.certificate)
+    return node is not None and (node.cluster_id, node.region) == (cluster_id, region)

@@ -4,6 +4,7 @@ INV-JWK1  nothing but the configured address is ever asked: over https, followin
           configured (SSRF: CVE-2025-27817)
 INV-JWK2  an answer is bounded in bytes, in keys and in time; what is none leaves the keys that are known as they are
 INV-JWK3  a name that is not among the keys has them fetched again, at most every AGAIN_AFTER_MS, however many ask for one
+INV-JWK4  nobody is told that a key is not there while keys are being fetched: a client that is told so gives up for good
 Keys without a public part, and RSA keys below RSA_BITS_MIN, are not taken.
 Not here: what keys are for (`bearer`).
 """
@@ -54,7 +55,8 @@ class KeySource:
 
     async def keys(self, kid: str | None) -> Sequence[Key]:
         """Return the keys that are known; those of `kid` are looked for anew where they are not among them."""
-        if self._is_due(kid):
+        is_awaited = self._one_at_a_time.locked() and not self._is_known(kid)  # INV-JWK4
+        if is_awaited or self._is_due(kid):
             async with self._one_at_a_time:
                 if self._is_due(kid):
                     await self._renew()
@@ -64,8 +66,10 @@ class KeySource:
         if self._asked_ms is None:
             return True
         age_ms = self._clock.monotonic_ms() - self._asked_ms
-        is_known = bool(self._keys) if kid is None else any(key.kid == kid for key in self._keys)
-        return age_ms >= (self._refresh_ms if is_known else AGAIN_AFTER_MS)
+        return age_ms >= (self._refresh_ms if self._is_known(kid) else AGAIN_AFTER_MS)
+
+    def _is_known(self, kid: str | None) -> bool:
+        return bool(self._keys) if kid is None else any(key.kid == kid for key in self._keys)
 
     async def _renew(self) -> None:
         """Fetch them; where that fails, those that are known go on (INV-JWK2)."""

@@ -369,6 +369,37 @@ def test_INV_OPS4_a_step_of_the_loop_opens_the_smallest_batches_in_time() -> Non
     assert OPENED_INLINE_BYTES_MAX // len(read(some, as_stored=True)) * 7 < 10_000
 
 
+def test_INV_OPS3_readers_of_the_same_are_served_by_one_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)
+    some = node()
+    for _ in range(4):
+        some.partition.writer.append(build_batch(RECORDS))
+    some.sync()
+    opened: list[bytearray] = []
+    open_them = some.sealing.opened
+
+    def counted(data: bytes, place: LogPlace) -> bytearray:
+        opened.append(open_them(data, place))
+        return opened[-1]
+
+    monkeypatch.setattr(some.sealing, "opened", counted)
+    fetch = partial(some.partition.reader.fetch, 0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False)
+    waiting = []
+    for _ in range(5):
+        with pytest.raises(SealedRange) as cold:
+            fetch()
+        waiting.append(cold.value)
+    for each in waiting:
+        each.work()
+    assert [fetch().next_offset for _ in waiting] == [20] * 5
+    assert len(opened) == 1
+    assert some.table.opened_aside.is_empty
+    with pytest.raises(SealedRange):
+        fetch()
+
+
 def test_INV_OPS3_what_was_opened_aside_goes_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that is destroyed while a reader waits for a thread: the reader gets nothing any more (INV-DKY3)."""
     monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)
@@ -383,6 +414,7 @@ def test_INV_OPS3_what_was_opened_aside_goes_with_the_key(monkeypatch: pytest.Mo
     some.sealing.keys.use({})
     with pytest.raises(SealedRange) as again:
         fetch(wait=False)
+    assert some.table.opened_aside.is_empty
     again.value.work()
     with pytest.raises(SealedRecords):
         fetch(wait=False)

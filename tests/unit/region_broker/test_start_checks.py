@@ -12,7 +12,12 @@ from click.testing import CliRunner
 
 from region_broker.cli.broker import broker
 from region_broker.cli.init import init
-from region_broker.config.exposure import exposure_problems, open_ports, warning_of
+from region_broker.config.exposure import (
+    asks_who_calls,
+    exposure_problems,
+    open_ports,
+    warning_of,
+)
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem
 from region_broker.node import Node, NodeRefused, Ports, start_checks
@@ -140,6 +145,34 @@ async def test_a_node_that_nobody_else_reaches_needs_no_word(
 ) -> None:
     config = config_of(tmp_path, free, listen_host=host, insecure=True)
     assert (open_ports(config), warning_of(config)) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "lacking", "asks"),
+    [
+        ({"security_protocol": "SASL_SSL"}, [], True),
+        ({"security_protocol": "SSL", "tls_client_auth": "required"}, [], True),
+        ({"security_protocol": "SSL", "tls_client_auth": "requested"}, ["kafka", "http"], False),
+        ({"security_protocol": "SSL", "http_tokens_file": "tokens.json"}, ["kafka"], True),
+        ({"security_protocol": "SASL_PLAINTEXT"}, ["kafka"], True),
+        ({"security_protocol": "SASL_SSL", "peer_security_protocol": "PLAINTEXT"}, ["peer"], True),
+        ({"security_protocol": "SASL_SSL", "http_security_protocol": "PLAINTEXT"}, ["http"], True),
+        ({"security_protocol": "SASL_SSL", "listeners": [
+            {"name": "IN", "bind": "0.0.0.0:9", "advertised": "h:9", "security_protocol": "PLAINTEXT"},
+            {"name": "LOCAL", "bind": "127.0.0.1:8", "advertised": "h:8", "security_protocol": "PLAINTEXT"}]},
+         ["listeners.IN"], True),
+        ({"security_protocol": "SSL", "listeners": [
+            {"name": "IN", "bind": "0.0.0.0:9", "advertised": "h:9", "security_protocol": "SASL_SSL"}]}, ["kafka"], True),
+    ],
+)  # fmt: skip
+async def test_INV_NHD1_what_shuts_which_port(
+    tmp_path: Path, free: list[int], keys: dict[str, Any], lacking: list[str], asks: bool
+) -> None:
+    usual: dict[str, Any] = {
+        "peer_security_protocol": "SSL", "http_security_protocol": "SSL", "tls_certificate": "c.pem", "tls_key": "k.pem", "tls_ca": "ca.pem",
+    }  # fmt: skip
+    config = config_of(tmp_path, free, **{"listen_host": "0.0.0.0", **usual, **keys})
+    assert ([port.key for port in open_ports(config)], asks_who_calls(config)) == (lacking, asks)
 
 
 async def test_a_file_of_tokens_that_cannot_be_used_refuses_a_start(

@@ -2,9 +2,10 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from region_broker.config.node_config import ConfigError, NodeConfig
@@ -14,8 +15,18 @@ from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.security.certificates import issue_node
+from region_broker.security.tls_identity import NodeName
 from region_broker.wire.listening import NoIdentity
-from tests.fixtures.certificates import node_certificate, put, user_certificate
+from tests.fixtures.certificates import (
+    NOW,
+    authority,
+    crl_of,
+    leaf_key,
+    node_certificate,
+    put,
+    user_certificate,
+)
 from tests.unit.region_broker.test_config import node, whole, with_nodes
 
 PAIR: dict[str, Any] = {"tls_certificate": "own.pem", "tls_key": "own-key.pem"}
@@ -49,6 +60,12 @@ def test_INV_CFT1_who_speaks_tls_has_a_certificate_and_its_key(wanted: dict[str,
         pair = {key: value for key, value in PAIR.items() if key != lacking}
         (problem,) = problems(**wanted, **pair)
         assert f"needs {lacking}:" in problem
+
+
+def test_INV_CFT1_half_of_a_pair_is_refused_where_nothing_speaks_tls_yet() -> None:
+    for given, lacking in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
+        (problem,) = problems(**{given: PAIR[given]})
+        assert f"has no {lacking} beside it" in problem
 
 
 @pytest.mark.parametrize("wanted", ["requested", "required"])
@@ -119,9 +136,17 @@ def test_a_look_says_which_files_are_not_there_or_do_not_fit(tmp_path: Path) -> 
         ports.secured(rules)
 
 
+def of_another_cluster() -> x509.Certificate:
+    name = NodeName("eu", 1, "c2")
+    return issue_node(authority(), name, ["localhost"], leaf_key().public_key(), now=NOW)
+
+
 @pytest.mark.parametrize(
-    "other", [node_certificate("us"), node_certificate("eu", 2), user_certificate("eu")]
-)
+    "other",
+    [
+        node_certificate("us"), node_certificate("eu", 2), user_certificate("eu"), of_another_cluster(),
+    ],
+)  # fmt: skip
 def test_INV_NTL2_a_node_starts_with_its_own_certificate_only(tmp_path: Path, other: Any) -> None:
     own = built(tmp_path, put(tmp_path / "own", node_certificate()), peer_security_protocol="SSL")
     assert looked(own) == []
@@ -129,6 +154,33 @@ def test_INV_NTL2_a_node_starts_with_its_own_certificate_only(tmp_path: Path, ot
     (problem,) = looked(config)
     assert "this is node 1 of region eu of cluster c1" in problem
     assert looked(built(tmp_path, put(tmp_path / "other", other), security_protocol="SSL")) == []
+
+
+def test_every_address_speaks_what_its_own_keys_say(tmp_path: Path) -> None:
+    listeners = [
+        {**LISTENER, "name": name, "bind": f"0.0.0.0:{port}", "security_protocol": protocol, "tls_client_auth": asked}
+        for name, port, protocol, asked in (
+            ("INSIDE", 9095, "SASL_PLAINTEXT", "none"), ("OUTSIDE", 9096, "SSL", "required"), ("OPEN", 9097, "PLAINTEXT", "none"),
+        )
+    ]  # fmt: skip
+    files = put(tmp_path / "tls", node_certificate(), crl=crl_of())
+    config = built(
+        tmp_path, files, security_protocol="SASL_SSL", tls_client_auth="requested", http_security_protocol="SSL",
+        peer_security_protocol="SSL", listeners=listeners,
+    )  # fmt: skip
+    tls = NodeTls(config, AsyncioNetwork(), SystemClock())
+    spoken = [
+        (each.name, each.must_log_in, None if each.tls is None else each.tls.client_auth)  # type: ignore[attr-defined]
+        for each in (tls.kafka, *(further.listening for further in tls.further))
+    ]
+    assert spoken == [
+        ("SASL_SSL", True, "requested"), ("INSIDE", True, None), ("OUTSIDE", False, "required"), ("OPEN", False, None),
+    ]  # fmt: skip
+    assert tls.http is not None
+    assert tls.http.client_auth == "requested", "who has a certificate may say so over HTTP"
+    assert cast("Any", tls.peer_network)._server.client_auth == "required", "INV-PNT1"
+    for each in tls.state.contexts:
+        assert each.files == files, "the CRL is among them"
 
 
 async def test_INV_NTL1_all_ports_follow_the_files_together(tmp_path: Path) -> None:
@@ -153,6 +205,7 @@ async def test_INV_NTL1_all_ports_follow_the_files_together(tmp_path: Path) -> N
         running = tasks.create_task(tls.run())
         await asyncio.sleep(0)
         await tls.run()  # somebody follows already
+        assert not running.done(), "that one"
         running.cancel()
 
 
@@ -165,3 +218,26 @@ def test_whom_a_certificate_speaks_for_is_said_by_the_rules(tmp_path: Path) -> N
     assert tls.kafka.principal_of(alice) == "User:ALICE@EXAMPLE.ORG"
     with pytest.raises(NoIdentity):
         tls.kafka.principal_of(user_certificate("b0b").public_bytes(Encoding.DER))
+
+
+async def test_files_are_followed_by_the_node_that_goes_on_as_one_of_several(
+    tmp_path: Path,
+) -> None:
+    """1. A node runs alone. 2. It grows: what ran ends, the same contexts go on. 3. A certificate is revoked."""
+    files = put(tmp_path / "tls", node_certificate())
+    looks: list[float] = []
+
+    class Clock(SystemClock):
+        async def sleep_ms(self, duration_ms: float) -> None:
+            looks.append(duration_ms)
+            await asyncio.Event().wait()
+
+    tls = NodeTls(built(tmp_path, files, security_protocol="SSL"), AsyncioNetwork(), Clock())
+    for life in (1, 2):
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(tls.run())
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await tls.run()  # whoever comes beside it has nothing to do
+            following.cancel()
+        assert len(looks) == life, "nobody follows the files any more"

@@ -37,7 +37,7 @@ from tests.unit.region_broker.handlers.kafka_acl_table import batch, described, 
 
 TOPIC, GROUP, CLUSTER, ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID  # fmt: skip
 READ, WRITE, DESCRIBE, DELETE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DELETE  # fmt: skip
-TOPIC_DENIED, ID_DENIED, SECURITY_DISABLED = 29, 53, 54
+TOPIC_DENIED, ID_DENIED, SECURITY_DISABLED, SESSION_NOT_FOUND = 29, 53, 54, 70
 NAMELESS = {"allow_auto_topic_creation": False, "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False}  # fmt: skip
 
@@ -275,7 +275,7 @@ async def test_a_session_that_may_read_no_more_is_told_so_and_shown_nothing(
     assert not row.records
 
 
-async def test_a_session_of_somebody_else_shows_nobody_what_he_may_not_read(
+async def test_INV_FE8_a_session_of_somebody_else_is_not_there(
     judged: Judged,
 ) -> None:
     orders = orders_of(judged)
@@ -284,7 +284,12 @@ async def test_a_session_of_somebody_else_shows_nobody_what_he_may_not_read(
     await judged.ask(0, 9, produce(batch()), who=ROOT)
     stolen = {**fetch_of(orders, session_id=opened.session_id, session_epoch=1), "topics": []}
     answer = await judged.ask(1, 17, stolen)
-    assert error_codes(answer) == {TOPIC_DENIED}
+    assert error_codes(answer) == {SESSION_NOT_FOUND}
+    assert not answer.responses, "nor what it reads"
+    await judged.ask(1, 17, fetch_of(orders, session_id=opened.session_id, session_epoch=-1))
+    theirs = await judged.ask(1, 17, stolen, who=ROOT)
+    assert error_codes(theirs) == set(), "nobody else has ended it"
+    assert theirs.responses[0].partitions[0].records
 
 
 # --- what one may do (KIP-430) --------------------------------------------------------------------

@@ -14,6 +14,7 @@ from aiohttp import ClientSession, encode_basic_auth, web
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api import doors as doors_module
+from region_broker.http_api import password_checks
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
 from region_broker.http_api.doors import SHOWN_MAX, TOLD_MAX, TOLD_WITHIN_MS, Doors, Passed, shown
 from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, need_of
@@ -41,6 +42,7 @@ from region_broker.security.sasl.desk import LoginDesk, LoginSettings
 from region_broker.security.sasl.scram import HASHES
 from tests.fixtures.failover_regions import free_ports
 from tests.fixtures.scram_users import access_of, rfc_keys, scram_keys
+from tests.fixtures.waiting import until
 from tests.unit.region_broker.test_start_checks import PORTS, config_of
 
 CHANCE = SystemChance()
@@ -287,6 +289,23 @@ async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
         )
 
 
+async def test_INV_HPC2_an_address_whose_refusals_wait_is_asked_for_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(password_checks, "DELAYED_MAX", 1)
+    clock = Hurried(holds=True)
+    async with behind(doors_with(clock=clock)) as node:
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(node.ask("/metrics", token="no"))
+            await until(lambda: bool(clock.slept), "its refusal waits")
+            right = TOKENS[Role.ADMIN][0]
+            status, said, headers = await node.ask("/metrics", token=right)
+            assert (status, said["code"], headers["Retry-After"]) == (503, "too-many-logins", "1")
+            assert (await node.ask("/livez"))[0] == 200, "who shows nothing is no guesser"
+            clock.let_go.set()
+        assert first.result()[0] == 401
+
+
 async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
     class Kept(AuditTrail):
         is_on = True
@@ -396,6 +415,22 @@ async def test_an_open_door_lets_everybody_in_whom_acls_do() -> None:
         assert (await node.ask("/metrics"))[0] == 401
 
 
+async def test_a_node_that_waits_has_the_same_door() -> None:
+    waiting = Waiting(region="eu", reason=lambda: "nobody leads", without_leader_ms=int)
+    server = HttpServer(waiting_app(waiting, doors_with(), warning="beware"))
+    host, port = await server.start("127.0.0.1", 0)
+    async with ClientSession() as http:
+        node = Guarded(f"http://{host}:{port}", Region(), Doors(), http)
+        assert (await node.ask("/readyz"))[:2] == (503, {"status": "not ready"})
+        for path in ("/v1/region", "/metrics", "/none"):
+            assert (await node.ask(path))[0] == 401
+        assert (await node.ask("/v1/region/switch", "POST"))[0] == 401
+        reader = TOKENS[Role.READER][0]
+        assert (await node.ask("/v1/region", token=reader))[1]["code"] == "node-waits"
+        assert (await node.ask("/readyz", token=reader))[1]["checks"] == {"joined": "nobody leads"}
+    await server.stop()
+
+
 async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() -> None:
     begun, go = 0, asyncio.Event()
 
@@ -430,7 +465,7 @@ async def right() -> bool:
 async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
     clock = Hurried(holds=True)
     slow = SlowRefusals(clock)
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         for _ in range(PENDING_MAX):
             tasks.create_task(slow.judged("2001:db8::1", wrong))
             await asyncio.sleep(0)
@@ -454,7 +489,7 @@ async def test_INV_HPC2_what_is_right_comes_in_while_its_address_is_flooded() ->
     clock = Hurried(holds=True)
     async with behind(doors_with(clock=clock)) as node:
         assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 200
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             for n in range(PENDING_MAX):
                 tasks.create_task(node.ask("/metrics", auth=("user", f"wrong{n}")))
             await clock.all_held.wait()

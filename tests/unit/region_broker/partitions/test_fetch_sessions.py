@@ -132,3 +132,23 @@ def test_INV_FE6_a_late_answer_quietens_nothing_that_was_forgotten_and_added_ane
     session.note_quiet(before, fixture().partition)
     assert session.dirty == session.wanted
     assert len(session.dirty) == 1
+
+
+def test_INV_FE8_a_session_is_not_there_for_others_and_they_do_not_end_it(
+    sessions: FetchSessions,
+) -> None:
+    """Mallory tries the numbers that there are: she learns nothing of alice's session, and cannot be in its way."""
+    first = SessionRequest(0, 0, by_id=False, wanted=wants(1), owner="User:alice")
+    assert sessions.enter(first, 0) is None
+    found = sessions.begin(first, 0)
+    for epoch in (1, 7, fetch_sessions.INITIAL_EPOCH, fetch_sessions.FINAL_EPOCH):
+        for by_id in (False, True):
+            asked = SessionRequest(found, epoch, by_id, wants(1, first=3), owner="User:mallory")
+            answered = sessions.enter(asked, 0)
+            assert answered is (None if asked.is_full else SessionError.NOT_FOUND)
+    theirs = SessionRequest(found, 1, by_id=False, wanted=(), owner="User:alice")
+    session = sessions.enter(theirs, 0)
+    assert isinstance(session, FetchSession), "it goes on"
+    assert [*session.wanted] == [("t", 0)]
+    assert sessions.enter(SessionRequest(found, -1, False, (), owner="User:alice"), 0) is None
+    assert len(sessions) == 0

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from region_broker.ports.handshakes import HandshakeLimits
+from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, HandshakeLimits
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.tls import ClientTls, ServerTls
@@ -185,3 +185,35 @@ async def test_a_listener_that_closes_ends_handshakes_under_way_and_frees_its_po
     await echo.listener.wait_closed()
     with socket.create_server(("127.0.0.1", echo.listener.port)):
         pass
+
+
+@on_both_loops
+async def test_whoever_reads_is_told_of_our_close_though_the_other_side_says_no_goodbye(
+    folder: Path,
+) -> None:
+    """1. A node stops, and closes its connections. 2. TLS waits for the other side's goodbye. 3. What is served there must not go on
+    meanwhile: it would meet what has ended."""
+    loop, took_s, done = asyncio.get_running_loop(), [0.0], asyncio.Event()
+
+    async def close_first(stream: ByteStream) -> None:
+        stream.close()
+        begun_s = loop.time()
+        assert await stream.read(1) == b""
+        took_s.append(loop.time() - begun_s)
+        stream.abort()
+        done.set()
+
+    server = ServerTls(put(folder / "s", node_certificate()))
+    listener = await AsyncioNetwork().listen("127.0.0.1", 0, close_first, tls=server)
+    context = ClientTls(put(folder / "c", None)).context()
+
+    def connect() -> socket.socket:
+        plain = socket.create_connection(("127.0.0.1", listener.port))
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    silent = await asyncio.to_thread(connect)
+    await done.wait()
+    silent.close()
+    assert max(took_s) < CLOSE_TIMEOUT_S / 2
+    listener.close()
+    await listener.wait_closed()

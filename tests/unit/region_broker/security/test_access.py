@@ -1,5 +1,6 @@
 """Users' keys, ACLs, quotas and tokens as a part of the metadata: changes, what is stored, what a mirror takes over."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 
 from geo_replicator.ports import LinkFailed
+from geo_replicator.topology import MirrorTopic
 from region_broker.controller.access_commands import (
     ACCESS_CHANGED,
     ACCESS_TOO_LARGE,
@@ -17,7 +19,12 @@ from region_broker.controller.access_commands import (
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic, apply
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.region.mirror.mirror_access import MirrorAccess
+<<<<<<< HEAD
 from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX, PeerRefused, SyncTopics
+=======
+from region_broker.region.mirror.region_link import PeerPrimarySession
+from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX
+>>>>>>> wt/lead
 from region_broker.security import access as access_module
 from region_broker.security.access import (
     NO_ACCESS,
@@ -195,18 +202,27 @@ async def test_a_mirror_that_cannot_keep_it_shows_nothing_that_is_under_it() -> 
 
 
 async def test_INV_SAC1_a_change_reaches_the_mirror_beside_its_topics_and_before_the_next_tidemark(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
         await primary.create_topic("orders", 1)
         _ = mirror.mirror(tasks, await primary.listen())
         point = await leader.final_round()
         await until(lambda: mirror.link.reached >= point, what="the tidemark is reached")
+        registry, asked = PeerPrimarySession.registry, asyncio.Event()
+
+        async def late(session: PeerPrimarySession) -> tuple[int, tuple[MirrorTopic, ...]]:
+            """The registry is not read before the next tidemark is reached."""
+            await asked.wait()
+            return await registry(session)
+
+        monkeypatch.setattr(PeerPrimarySession, "registry", late)
         await primary.metadata.apply(ChangeAccess(EVERYTHING))
         await primary.produce("orders", b"a")
         later = await leader.final_round()
         await until(lambda: mirror.link.reached >= later, what="the next one")
         assert mirror.metadata.image.access == primary.metadata.image.access != NO_ACCESS
+        asked.set()
         await primary.metadata.apply(ChangeAccess(AccessChange(acls_removed=(READ,))))
         primary.tidemarks._parts.source.notice_topics()
         gone = primary.metadata.image.access

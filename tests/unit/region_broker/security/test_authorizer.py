@@ -211,6 +211,23 @@ def test_INV_AUZ4_memory_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(rules.authorizer._remembered) == 0, "a long name is not kept"
 
 
+def test_INV_AUZ4_what_is_remembered_is_of_that_asker_operation_and_kind_alone() -> None:
+    rules = kept(acl("t", Operation.WRITE, host=ALICE.host), acl("t", Operation.READ, kind=CLUSTER))
+    elsewhere = Identity(ALICE.principal, host=BOB.host)
+    assert rules.authorizer.allows_any(ALICE, Operation.WRITE, TOPIC)
+    assert not rules.authorizer.allows_any(elsewhere, Operation.WRITE, TOPIC)
+    assert rules.allows(Operation.READ, "t", kind=CLUSTER)
+    assert not rules.allows(Operation.WRITE, "t", kind=GROUP), "3 + 4 is 4 + 3"
+
+
+def test_INV_AUZ4_nothing_is_remembered_while_nothing_is_in_force() -> None:
+    listens: list[bool] = []
+    rules = AclAuthorizer(lambda: NO_ACCESS, authenticates=lambda: bool(listens))
+    assert rules.allows(ALICE, Operation.READ, TOPIC, "t")
+    listens.append(True)
+    assert not rules.allows(ALICE, Operation.READ, TOPIC, "t")
+
+
 # --- held against Kafka's documentation -----------------------------------------------------------
 
 
@@ -332,6 +349,7 @@ def test_what_a_decision_costs(capsys: pytest.CaptureFixture[str]) -> None:
         ([acl("t", Operation.WRITE, who="User:bob")], False),
         ([acl("t", Operation.WRITE, host="10.0.0.9")], False),
         ([acl("*", Operation.WRITE), acl("t", Operation.WRITE, DENY)], True),
+        ([acl("*", Operation.WRITE), acl("*", Operation.WRITE, DENY, how=PREFIXED)], True),
         ([acl("t", Operation.WRITE), acl("*", Operation.WRITE, DENY)], False),
         ([acl("t", Operation.WRITE), acl("t", Operation.WRITE, DENY)], False),
         ([acl("tt", Operation.WRITE), acl("t", Operation.WRITE, DENY, how=PREFIXED)], False),

@@ -49,6 +49,8 @@ def test_INV_HTK1_nothing_in_the_file_is_a_token() -> None:
     assert kept["id"] == token_id
     assert row.hash == hmac.digest(row.salt, secret.encode(), hashlib.sha256)
     assert secret not in repr(row)
+    for hidden in (row.hash, row.salt):
+        assert repr(hidden) not in repr(row)
     assert kept["hash"] not in repr(row)
 
 

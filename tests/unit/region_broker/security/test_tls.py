@@ -51,6 +51,16 @@ def reason(error: ssl.SSLError | None) -> str:
     return f"{error.reason} {error}"
 
 
+def test_a_client_looks_at_names_of_hosts_and_trusts_what_is_in_the_ca_file_alone(
+    tmp_path: Path,
+) -> None:
+    context = ClientTls(put(tmp_path / "client", None)).context()
+    assert context.check_hostname
+    assert not context.hostname_checks_common_name, "RFC 9525: only the alternative names count"
+    assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN, "be it a root or not"
+    assert context.cert_store_stats() == {"x509": 1, "crl": 0, "x509_ca": 1}
+
+
 # --- who gets in ---------------------------------------------------------------------------------
 
 

@@ -123,6 +123,7 @@ def test_several_attributes_in_one_part_are_joined() -> None:
         (TESTED, "OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
         ("", "CN=x", "CN=x"),
         ("RULE:^CN=([^,]+).*$/$1/", "OU=none", None),
+        ("RULE:CN=admin/admin/", "OU=guests,CN=admin,O=other", None),
         # Java: "abc".replaceAll(".*", "<$0>") is "<abc><>", as the end matches once more.
         ("RULE:.*/<$0>/", "abc", "<abc><>"),
         # Kafka's escapeLiteralBackReferences: what is no group is a text, by the longest number that is one.
@@ -193,6 +194,12 @@ def test_what_gives_no_name_is_refused(subject: list[str], why: str) -> None:
         principal_of(certificate(names), PrincipalRules())
 
 
+def test_a_rule_that_leaves_nothing_gives_no_name() -> None:
+    """INV-TID4"""
+    with pytest.raises(NoPrincipal, match="none of the mapping rules"):
+        principal_of(certificate(common_name("alice")), PrincipalRules("RULE:^CN=.*$//"))
+
+
 def test_bytes_that_are_no_certificate_are_refused() -> None:
     """INV-TID4"""
     with pytest.raises(NoPrincipal):
@@ -216,6 +223,12 @@ def test_a_node_is_known_by_its_certificate() -> None:
     """INV-TID1"""
     der = node_certificate("us-west", 12).public_bytes(Encoding.DER)
     assert node_of(der) == ("us-west", 12, "c1")
+
+
+def test_other_uris_beside_that_of_a_node_count_for_nothing() -> None:
+    """INV-TID1"""
+    names = with_uris("spiffe://example.org/broker", "tidemark:node/c1/eu/1")
+    assert node_of(certificate(common_name("x"), SERVES_AND_CONNECTS, names)) == ("eu", 1, "c1")
 
 
 def test_a_certificate_of_a_user_is_no_nodes() -> None:

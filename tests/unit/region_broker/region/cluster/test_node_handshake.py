@@ -520,7 +520,7 @@ def test_a_hello_stands_on_the_wire_as_it_is_written_down() -> None:
         "cluster_id": hello.cluster_id, "region": "eu", "node_id": 2,
         "incarnation": "00000000-0000-0000-0000-000000000002",
         "life": "00000000-0000-0002-0000-000000000000", "feature_level": 1,
-        "purpose": "raft", "starts": None, "lowest_level": 1, "newest_level": 3, "finalized_level": None,
+        "purpose": "raft", "starts": None, "lowest_level": 1, "newest_level": 4, "finalized_level": None,
         "damaged": False, "opens_logs": False,
     }  # fmt: skip
     shown = standing_of(TWO, starts=lambda: OLDER).hello()

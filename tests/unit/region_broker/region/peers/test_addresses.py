@@ -235,6 +235,20 @@ def test_INV_RAD3_no_connection_is_left_open_whenever_the_search_is_given_up(aft
     run_simulated(play(), after_ms)
 
 
+def test_INV_RAD4_a_node_of_another_region_at_the_address_is_not_taken_for_this_one() -> None:
+    async def play() -> None:
+        region = Region(1)
+        await region.runs(n1="")
+        elsewhere = RegionAddresses({"ap": region.addresses.of("eu")})
+        async with asyncio.TaskGroup() as tasks:
+            with pytest.raises(PeerUnreachable, match=r"met as region ap, and it is region eu"):
+                await enter_region(
+                    region.fabric.site("us"), elsewhere, "ap", region.us, tasks.create_task
+                )
+
+    run_simulated(play(), 1)
+
+
 def test_an_only_node_is_asked_as_ever() -> None:
     async def play() -> None:
         region = Region(1)

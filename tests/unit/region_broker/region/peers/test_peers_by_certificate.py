@@ -15,7 +15,7 @@ from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers.client import opened
 from region_broker.region.peers.node_client import NodeClient
-from region_broker.region.peers.protocol import PREFACE, PeerRefused, PeerUnreachable
+from region_broker.region.peers.protocol import PREFACE, PeerRefused, PeerUnreachable, ShutOut
 from region_broker.region.peers.server import PeerServer
 from region_broker.security.certificates import issue_node
 from region_broker.security.peer_network import OTHER_CERTIFICATE, PeerNetwork, contradiction
@@ -210,6 +210,27 @@ async def test_INV_PSP1_a_node_does_not_talk_to_one_with_the_certificate_of_anot
 
 def _tried(node: NodeSide) -> bool:
     return any(line._said is not None for line in node.transport._lines.values())
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_believed"), [(certificate_of("us", 2), False), (certificate_of("eu", 2), True)], ids=["us", "eu"]
+)  # fmt: skip
+async def test_INV_PSP2_no_other_region_shuts_a_node_out_for_good(
+    tmp_path: Path, shown: x509.Certificate, is_believed: bool
+) -> None:
+    """Who has a certificate of region us, and node 2's address, refuses node 1: it was removed. A refusal names nobody."""
+    two = NodeSide(
+        standing_of(TWO, is_removed=lambda each: each == ONE), network_of(tmp_path / "n2", shown), {},
+        clock=SystemClock(), chance=SystemChance(),
+    )  # fmt: skip
+    async with running(two):
+        ours = network_of(tmp_path / "n1", certificate_of("eu", 1))
+        client = await NodeClient.connect(ours, two.addresses[TWO])
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(client.run())
+            with pytest.raises(ShutOut if is_believed else PeerUnreachable):
+                await client.handshake(standing_of(ONE))
+            reading.cancel()
 
 
 def test_INV_PNT2_without_tls_what_is_said_counts() -> None:

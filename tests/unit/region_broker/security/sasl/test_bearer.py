@@ -17,6 +17,7 @@ from region_broker.security.sasl.bearer import (
     TOKEN_BYTES_MAX,
     BearerRules,
     JudgedToken,
+    fits_kind,
     judged,
     read_bearer,
 )
@@ -95,6 +96,17 @@ def test_claims_that_are_not_right_are_refused(changed: dict[str, Any], why: str
         judge(token(claims=CLAIMS | changed))
 
 
+@pytest.mark.parametrize("name", ["iss", "aud", "exp", "sub"])
+def test_a_claim_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(LoginRefused):
+        judge(token(claims={each: value for each, value in CLAIMS.items() if each != name}))
+
+
+def test_claims_that_are_no_object_are_refused() -> None:
+    with pytest.raises(LoginRefused, match="no object"):
+        judge(token(claims=["alice"]))
+
+
 def test_a_token_without_a_signature_is_refused() -> None:
     """CVE class: JWT alg none."""
     for algorithm in ("none", "None", "NONE", "", None, ["RS256"]):
@@ -160,6 +172,17 @@ def test_without_a_kid_one_key_must_fit() -> None:
         judged(read_bearer(message(token(EC, "ES256", kid=None))), both, RULES, NOW_MS)
 
 
+def test_a_key_that_is_for_something_else_is_not_used() -> None:
+    """RFC 7517: `use` and `alg` of a key; RFC 7518: ES256 is of P-256 alone."""
+    for other in (
+        ECKey.generate_key("P-384", {"kid": "ec"}),
+        ECKey.generate_key("P-256", {"kid": "ec", "use": "enc"}),
+        ECKey.generate_key("P-256", {"kid": "ec", "alg": "ES384"}),
+    ):
+        assert not fits_kind(other, "ES256")
+    assert fits_kind(ECKey.generate_key("P-256", {"use": "sig", "alg": "ES256"}), "ES256")
+
+
 def test_another_signature_is_refused() -> None:
     head, _, proof = token().split(".")
     with pytest.raises(LoginRefused, match="signature"):
@@ -185,6 +208,8 @@ def test_another_authorization_identity_is_refused() -> None:
         b"n,,\x01auth=Bearer W10.b.c\x01\x01",
         b"n,,\x01auth=Bearer " + b"a" * TOKEN_BYTES_MAX + b".b.c\x01\x01",
         b"x" * 30_000,
+        b"n,,\x01auth=Bearer e30.b." + b"c" * TOKEN_BYTES_MAX + b"\x01\x01",
+        b"n,,\x01auth=Bearer e30.b.c\x01host=" + b"x" * 30_000 + b"\x01\x01",
     ],
 )
 def test_messages_that_are_not_right_are_refused(text: bytes) -> None:
@@ -199,7 +224,7 @@ def test_a_set_of_keys_is_taken_without_those_that_are_not_for_this() -> None:
     secret = {"kty": "oct", "k": "AAAA", "kid": "s"}
     content = json.dumps({"keys": [weak, secret, {"kty": "x"}, 7, EC.as_dict(private=False)]})
     assert [key.kid for key in keys_in(content.encode())] == ["ec"]
-    for wrong in (b"", b"[]", b"{}", b'{"keys":7}', b'{"keys":[]}', json.dumps({"keys": [secret] * 200}).encode()):  # fmt: skip
+    for wrong in (b"", b"[]", b"{}", b'{"keys":7}', b'{"keys":[]}', json.dumps({"keys": [secret] * 200}).encode(), json.dumps({"keys": [EC.as_dict(private=False)] * 101}).encode()):  # fmt: skip
         with pytest.raises(NotFetched):
             keys_in(wrong)
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from joserfc.jwk import ECKey, KeySet
 
 from region_broker.ports.system.disk import RealDisk
+from region_broker.security.sasl import jwks
 from region_broker.security.sasl.jwks import (
     AGAIN_AFTER_MS,
     ANSWER_BYTES_MAX,
@@ -68,6 +69,27 @@ async def test_keys_are_fetched_once_again_in_time_and_for_a_name_that_is_not_th
     clock.pass_ms(1)
     await source.keys("two")
     assert issuer.asked == 3
+
+
+async def test_INV_JWK4_who_comes_while_keys_are_fetched_is_judged_by_them() -> None:
+    """1. The node starts. 2. A hundred clients log in again at once. 3. The issuer takes a while to answer the first of them."""
+    answers, asked = asyncio.Event(), asyncio.Event()
+    content = key_set("one")
+
+    async def fetch() -> bytes:
+        asked.set()
+        await answers.wait()
+        return content
+
+    source = KeySource(fetch, ManualClock(), REFRESH_MS)
+    async with asyncio.TaskGroup() as group:
+        logins = [group.create_task(source.keys("one"))]
+        await asked.wait()
+        logins += [group.create_task(source.keys(kid)) for kid in ("one", None) * 50]
+        await asyncio.sleep(0)
+        answers.set()
+    for login in logins:
+        assert [key.kid for key in login.result()] == ["one"]
 
 
 @pytest.mark.parametrize("content", [None, b"<html>", b'{"keys":[]}'])
@@ -128,9 +150,13 @@ async def https(folder: Path, **answers: web.Response) -> AsyncIterator[tuple[st
         await runner.cleanup()
 
 
-async def test_ssrf_by_the_address_of_keys(tmp_path: Path) -> None:
+async def test_ssrf_by_the_address_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CVE class: SSRF by JWKS address. No redirect is followed, no other CA believed, no endless answer read."""
     content = key_set("one")
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "none.example.org")
     async with https(
         tmp_path,
         good=web.Response(body=content),
@@ -147,3 +173,24 @@ async def test_ssrf_by_the_address_of_keys(tmp_path: Path) -> None:
             await source_of(f"{url}/good", "", RealDisk())()
     with pytest.raises(NotFetched, match="does not answer"):
         await source_of("https://127.0.0.1:1/x", ca, RealDisk())()
+
+
+async def test_an_address_without_tls_is_never_asked() -> None:
+    with pytest.raises(NotFetched, match="cannot be read"):
+        await source_of("http://127.0.0.1:1/keys", "", RealDisk())()
+
+
+async def test_an_issuer_that_says_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jwks, "FETCH_TIMEOUT_S", 0.05)
+    writers: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    async with silent:
+        with pytest.raises(NotFetched, match="does not answer"):
+            async with asyncio.timeout(5):
+                await source_of(f"https://127.0.0.1:{port}/keys", "", RealDisk())()
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()

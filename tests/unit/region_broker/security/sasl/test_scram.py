@@ -95,6 +95,8 @@ def test_extensions_of_kafka_are_read_and_others_ignored() -> None:
         (b"n,,r=abc,n=user", "begin with a name"),
         (b"n,x,n=user,r=abc", "gs2"),
         (b"n=user,r=abc", "gs2"),
+        (b"x,,n=user,r=abc", "gs2"),
+        (b"n,,n=user,r=abc,nonsense", "extension is malformed"),
         (b"", "gs2"),
         (b"n,,n=\xff,r=abc", "UTF-8"),
         (b"n,,n=user,r=" + b"a" * 5000, "bytes"),
@@ -137,7 +139,7 @@ def test_cve_2024_56128_another_nonce_is_refused(nonce: bytes) -> None:
 
 
 def test_a_channel_binding_other_than_the_first_ones_is_refused() -> None:
-    for binding in (b"c=eSws", b"c=", b"c=bi", b"x=biws"):  # "y,,", nothing, no base64
+    for binding in (b"c=eSws", b"c=", b"c=bi", b"x=biws", b"c=bi!ws"):  # "y,,", nothing, no base64
         with pytest.raises(LoginRefused, match=r"binding|base64"):
             begun().final(CLIENT_FINAL.replace(b"c=biws", binding))
 
@@ -176,6 +178,8 @@ def test_who_is_not_there_looks_as_others_do_and_always_the_same() -> None:
     rows = [keys_of(f"u{n}", "SCRAM-SHA-512", b"x", bytes(24), 8192) for n in range(2)]
     kind = usual([*rows, PENCIL], "SCRAM-SHA-512")
     assert kind == Kind("SCRAM-SHA-512", 8192, 24)
+    odd = keys_of("odd", "SCRAM-SHA-512", b"x", bytes(16), 4096)
+    assert usual([*rows, odd], "SCRAM-SHA-512") == kind, "as most are"
     assert usual([], "SCRAM-SHA-256") == Kind("SCRAM-SHA-256", 4096, 32)
     played = played_keys(b"secret", "bob", kind)
     assert played == played_keys(b"secret", "bob", kind)
@@ -184,8 +188,14 @@ def test_who_is_not_there_looks_as_others_do_and_always_the_same() -> None:
     assert len({row.salt for row in [played, *others]}) == 3
 
 
+KEY_OF_32 = base64.b64encode(bytes(32)).decode()
+
+
 def test_a_line_of_keys_is_read_as_it_was_written() -> None:
     assert keys_in(line_of(PENCIL)) == PENCIL
+    for iterations in (4096, 16384):
+        line = f"{'u' * 249} SCRAM-SHA-256 {iterations} AAAA {KEY_OF_32} {KEY_OF_32}"
+        assert line_of(keys_in(line)) == line
 
 
 @pytest.mark.parametrize(
@@ -195,12 +205,21 @@ def test_a_line_of_keys_is_read_as_it_was_written() -> None:
         "user SCRAM-SHA-1 4096 AAAA AAAA AAAA",
         "user SCRAM-SHA-256 1 AAAA " + "A" * 43 + "= " + "A" * 43 + "=",
         "user SCRAM-SHA-256 4096 AAAA AAAA AAAA",
+        f"user SCRAM-SHA-1 4096 AAAA {KEY_OF_32} {KEY_OF_32}",
+        f"user SCRAM-SHA-256 16385 AAAA {KEY_OF_32} {KEY_OF_32}",
+        f"user SCRAM-SHA-256 4095 AAAA {KEY_OF_32} {KEY_OF_32}",
+        f"user SCRAM-SHA-256 4096 {'AAAA' * 400} {KEY_OF_32} {KEY_OF_32}",
+        f"user SCRAM-SHA-256 4096 AAAA {KEY_OF_32} AAAA",
+        f"user SCRAM-SHA-256 4096 AAAA AAAA {KEY_OF_32}",
+        f"{'u' * 250} SCRAM-SHA-256 4096 AAAA {KEY_OF_32} {KEY_OF_32}",
         "user SCRAM-SHA-256 x AAAA AAAA AAAA",
         "Ⅸ SCRAM-SHA-256 4096 AAAA " + "A" * 43 + "= " + "A" * 43 + "=",
     ],
 )
 def test_a_line_that_nobody_could_log_in_by_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r"words|none of|iterations|bytes|base64|SASLprep"):
+    with pytest.raises(
+        ValueError, match=r"words|none of|iterations|bytes|base64|SASLprep|characters"
+    ):
         keys_in(line)
 
 
