@@ -76,11 +76,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
-<<<<<<< HEAD
-from region_broker.security.access import NO_ACCESS
-=======
-from region_broker.security.access import Access
->>>>>>> wt/lead
+from region_broker.security.access import NO_ACCESS, Access
 
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024

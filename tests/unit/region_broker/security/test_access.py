@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import UUID
 
 import msgspec
@@ -19,12 +18,8 @@ from region_broker.controller.access_commands import (
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic, apply
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.region.mirror.mirror_access import MirrorAccess
-<<<<<<< HEAD
-from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX, PeerRefused, SyncTopics
-=======
 from region_broker.region.mirror.region_link import PeerPrimarySession
-from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX
->>>>>>> wt/lead
+from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX, Hello, PeerRefused, SyncTopics
 from region_broker.security import access as access_module
 from region_broker.security.access import (
     NO_ACCESS,
@@ -229,6 +224,11 @@ async def test_INV_SAC1_a_change_reaches_the_mirror_beside_its_topics_and_before
         await until(lambda: mirror.metadata.image.access == gone, what="a change without a record")
 
 
+class _Session:
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+
+
 @pytest.mark.parametrize("what", ["access", "sealed"])
 async def test_INV_SO12_a_region_of_an_older_level_follows_nobody_who_has_users_or_sealed_topics(
     tmp_path: Path, what: str
@@ -249,7 +249,7 @@ async def test_INV_SO12_a_region_of_an_older_level_follows_nobody_who_has_users_
                 configs={"tidemark.encryption": "k"},
             )
             await primary.metadata.apply(CreateTopic(topic))
-        session = SimpleNamespace(hello=mirror.identity.hello())
+        session = _Session(mirror.identity.hello())
         asked = SyncTopics(region_epoch=REGION_EPOCH)
         with pytest.raises(PeerRefused, match=r"at feature level 3: .*--finalize") as refused:
             await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
