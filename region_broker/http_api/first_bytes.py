@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
+from region_broker.ports.addresses import network_of
 from region_broker.ports.network import OnFailedHandshake, TlsContexts, unheard
 from region_broker.ports.system.tls_accept import TlsServer
 
@@ -165,7 +166,7 @@ class FirstBytes(asyncio.Protocol):
 
 def _host_of(transport: asyncio.Transport) -> str:
     peer: Any = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else ""
+    return network_of(str(peer[0])) if isinstance(peer, tuple) else ""
 
 
 class FirstBytesSite(web.BaseSite):

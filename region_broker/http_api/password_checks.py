@@ -15,10 +15,10 @@ import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from ipaddress import IPv6Address
 from typing import Final
 
 from idempotency.ports import Chance, Clock
+from region_broker.ports.addresses import network_of
 from region_broker.ports.offload import Offload
 from region_broker.security.access import ScramKeys
 from region_broker.security.sasl.scram_keys import PASSWORD_BYTES_MAX, fits
@@ -60,8 +60,9 @@ class SlowRefusals:
 
     async def judged(self, address: str, judge: Callable[[], Awaitable[bool]]) -> bool:
         """Return what `judge` does, a refusal when it may be told; raises `TooManyLogins`."""
-        known = self._by_address.setdefault(_place(address), _Failures())
-        self._by_address.move_to_end(_place(address))
+        address = network_of(address)
+        known = self._by_address.setdefault(address, _Failures())
+        self._by_address.move_to_end(address)
         while len(self._by_address) > ADDRESSES_MAX:
             self._by_address.popitem(last=False)
         if known.pending >= PENDING_MAX:
@@ -81,14 +82,6 @@ class SlowRefusals:
             known.count = 0
         known.count, known.last_ms = known.count + 1, now_ms
         await self._clock.sleep_ms(min(DELAY_MS_MIN << min(known.count - 1, 10), DELAY_MS_MAX))
-
-
-def _place(address: str) -> str:
-    """Return what counts as one address: of IPv6 the network of 64 bits, which is what one host has."""
-    try:
-        return IPv6Address(address.partition("%")[0]).packed[:8].hex()
-    except ValueError:
-        return address
 
 
 class PasswordChecks:

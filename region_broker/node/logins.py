@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from geo_replicator.folder_life import FolderIdentity
 from region_broker.config.login_relations import SASL_PROTOCOLS
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import Problem, listed
@@ -21,6 +22,11 @@ from region_broker.security.sasl.tokens import SECRET_BYTES_MIN, TokenRules, Tok
 from region_broker.security.sasl.users_file import UnfitFile, Users, users_in
 
 SECRET_BYTES_MAX: Final = 1 << 20
+
+
+def no_folder() -> FolderIdentity | None:
+    """Return None: nobody says whose folder it is."""
+    return None
 
 
 def logs_in(config: NodeConfig) -> bool:
@@ -40,9 +46,10 @@ def login_problems(config: NodeConfig, disk: Disk) -> Iterator[Problem]:
 
 
 def compose_logins(
-    config: NodeConfig, ports: Ports, access: Callable[[], Access]
-) -> LoginDesk | None:
-    """Return the desk; raises `NodeRefused` where a file that it needs cannot be used."""
+    config: NodeConfig, ports: Ports, access: Callable[[], Access],
+    identity: Callable[[], FolderIdentity | None] = no_folder,
+) -> LoginDesk | None:  # fmt: skip
+    """Return the desk; raises `NodeRefused` where a file that it needs cannot be used. `identity`: of this node's folder, as it is then."""
     if not logs_in(config):
         return None
     settings = LoginSettings(
@@ -54,7 +61,13 @@ def compose_logins(
         token_secret=_token_secret(config, ports.disk),
         token_rules=TokenRules(config.sasl_token_lifetime_max_ms, config.sasl_token_expiry_ms),
     )
-    return LoginDesk(settings, access, ports.clock, ports.chance)
+    return LoginDesk(settings, access, ports.clock, ports.chance, shared=lambda: _birth(identity()))
+
+
+def _birth(identity: FolderIdentity | None) -> str:
+    """Return the number that was drawn when the cluster was born: its nodes know it, clients are not told (INV-SDK4)."""
+    history = None if identity is None else identity.history
+    return "" if history is None else history.birth_id
 
 
 def _file_users(config: NodeConfig, disk: Disk) -> Users:

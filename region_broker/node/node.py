@@ -418,7 +418,12 @@ class Node:
             is_sure=self._is_sure,
             begins_to_act=self._begins_to_act,
             gave_up=self._told.gave_up,
-            logins=compose_logins(config, ports, lambda: storage.metadata.image.access),
+            logins=compose_logins(
+                config,
+                ports,
+                lambda: storage.metadata.image.access,
+                lambda: storage.folder.identity,
+            ),
             authorizer=compose_authorizer(config, storage.metadata),
         )
         self._dispatcher = Dispatcher(services, all_apis())

@@ -84,6 +84,8 @@ class Permission(IntEnum):
     ALLOW = 3
 
 
+LAST_MECHANISM: Final = "\U0010ffff"
+"""No name of a mechanism stands behind it."""
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type `CLUSTER`."""
 WILDCARD: Final = "*"
@@ -155,10 +157,11 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """How many bytes the rows of each kind have."""
         return {kind: sum(map(_bytes_of, getattr(self, kind))) for kind in BYTES_MAX}
 
-    @cached_property
-    def keys_by_user(self) -> Mapping[tuple[str, str], ScramKeys]:
-        """Keys by (user, mechanism)."""
-        return {(row.user, row.mechanism): row for row in self.keys}
+    def keys_of(self, user: str) -> Sequence[ScramKeys]:
+        """Return the keys of one user, by their mechanisms; rows are sorted, so nothing is built for that."""
+        at = bisect_left(self.keys, (user, ""), key=_key_order)
+        end = bisect_left(self.keys, (user, LAST_MECHANISM), lo=at, key=_key_order)
+        return self.keys[at:end]
 
     @cached_property
     def quotas_by_entity(self) -> Mapping[QuotaEntity, Mapping[str, float]]:

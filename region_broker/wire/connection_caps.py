@@ -4,7 +4,7 @@ INV-CN1  an address opens CONNECTION_BURST_S times its rate at once, then as man
          it did before
 INV-CN3  where a quota says how many connections an address may open, a whole number, that counts in place of the node's own rate
 INV-CN2  what is remembered of addresses is bounded: one that may open a full burst again is forgotten
-Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.memory_budget`).
+Addresses count as INV-PAD1 says, but where a quota names one. Pure: the time is handed in. Not here: sockets (`wire.server`), memory (`wire.memory_budget`).
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Self
 
 from region_broker import limits
+from region_broker.ports.addresses import network_of
 
 
 class Refused(StrEnum):
@@ -60,29 +61,33 @@ class Admission:
 
     def open_from(self, address: str) -> int:
         """Return how many connections of an address are open."""
-        return self._open[address]
+        return self._open[network_of(address)]
 
     def admit(self, address: str, now_ms: int) -> Refused | None:
         """Count a connection of `address`, or say why it may not stay."""
         if self._open_count >= self.caps.in_all:
             return Refused.TOO_MANY
-        if self._open[address] >= self.caps.per_address:
+        host = network_of(address)
+        if self._open[host] >= self.caps.per_address:
             return Refused.ADDRESS
         if not self._takes_token(address, now_ms):
             return Refused.RATE
-        self._open[address] += 1
+        self._open[host] += 1
         self._open_count += 1
         return None
 
     def left(self, address: str) -> None:
         """Note that a connection that was admitted has ended."""
-        self._open[address] -= 1
+        host = network_of(address)
+        self._open[host] -= 1
         self._open_count -= 1
-        if not self._open[address]:
-            del self._open[address]
+        if not self._open[host]:
+            del self._open[host]
 
     def _takes_token(self, address: str, now_ms: int) -> bool:
         quota = None if self.rate_of is None else self.rate_of(address)
+        if quota is None:
+            address = network_of(address)
         rate = self.caps.rate if quota is None else quota
         if not rate:
             return True

@@ -11,6 +11,8 @@ INV-WS4  only a waiting Fetch is given up when its peer has gone: every other ha
 INV-WS7  a connection that comes while the server closes is ended, too: its peer would else keep `run` from ending
 INV-WS9  a connection that is throttled is left unread for that time and begins nothing, as Kafka does since KIP-219; its answers are
          sent at once, and nobody else waits
+INV-WS10 of connections that are closed for what came on them, or for their slowness, LINES_MAX are told in a second, the others as a number:
+         a flood fills no disk
 INV-WS8  while requests are held none begins, whoever comes meanwhile, and no connection is ended for what that takes; what is sent
          waits unread in the order of its connection, and is begun, by whoever serves then, when they are held no more
 Not here: the protocol's order and caps (`wire.connection`), what requests mean (`handlers.dispatch.dispatcher`).
@@ -46,6 +48,7 @@ from region_broker.wire.request_trace import Trace, trace_of
 
 logger: Final = logging.getLogger(__name__)
 _SWEEP_INTERVAL_MS: Final = 1_000
+LINES_MAX: Final = 20
 _FAILED: Final = "API %d version %d from %s failed; its connection is closed"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
@@ -144,6 +147,7 @@ class KafkaServer:
         self._metrics = metrics
         self._admission = Admission(caps or ConnectionCaps())
         self._refusal_said_ms = -_SWEEP_INTERVAL_MS
+        self._lines = _Lines()
         self._memory = memory or MemoryBudget()
         self.on_certificate: Callable[[Identity, str], None] = lambda _who, _refused: None
         """Told whom a client certificate proved, or why it proved nobody; set where there is an audit trail."""
@@ -578,7 +582,8 @@ class KafkaServer:
         address = link.core.peer.address
         is_told = isinstance(error, CloseConnection) and error.is_told
         level = logging.DEBUG if is_told else logging.WARNING
-        logger.log(level, "closing the connection of %s: %s", address, error, extra=trace)
+        if is_told or self._lines.may(self._clock.monotonic_ms()):
+            logger.log(level, "closing the connection of %s: %s", address, error, extra=trace)
 
     async def _sweep(self) -> None:
         """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-WS2)."""
@@ -590,9 +595,28 @@ class KafkaServer:
                 if reason is not None:
                     self._metrics.connections_refused.labels("timeout").inc()
                     address, trace = link.core.peer.address, _trace_of(link)
-                    logger.info("closing the connection of %s: %s", address, reason, extra=trace)
+                    if self._lines.may(now_ms):
+                        logger.info("closing the connection of %s: %s", address, reason, extra=trace)  # fmt: skip
                     link.stop_reading()
                     link.stream.abort()
+
+
+class _Lines:
+    """How many lines of closed connections may be told yet (INV-WS10)."""
+
+    def __init__(self) -> None:
+        self._since_ms = -_SWEEP_INTERVAL_MS
+        self._count = 0
+
+    def may(self, now_ms: int) -> bool:
+        """Return whether one more may be told; tell of those that were not."""
+        if now_ms >= self._since_ms + _SWEEP_INTERVAL_MS:
+            untold = self._count - LINES_MAX
+            self._since_ms, self._count = now_ms, 0
+            if untold > 0:
+                logger.warning("%d more connections were closed in that second", untold)
+        self._count += 1
+        return self._count <= LINES_MAX
 
 
 async def _raising(error: Exception) -> None:

@@ -69,7 +69,7 @@ async def _judged(access: Access, request: Any) -> dict[str, _User]:
             user.refused = ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism"
         elif hasattr(each, "salted_password"):
             _put(user, name, mechanism, each)
-        elif (name, mechanism) in access.keys_by_user:
+        elif any(keys.mechanism == mechanism for keys in access.keys_of(name)):
             user.removed.append((name, mechanism))
         else:
             text = "Attempt to delete a user credential that does not exist"

@@ -1,5 +1,6 @@
 """CreateDelegationToken (38), versions 1-3: makes a token for who asks (KIP-48).  v2: flexible.  v3: for somebody else (KIP-373).
 
+INV-CDT1  one principal has TOKENS_OF_ONE_MAX tokens made at the most: nobody takes all the room that the metadata have for tokens
 Tokens that have ended go when one is made. Source: KafkaApis.scala `handleCreateTokenRequest`, DelegationTokenControlManager.java.
 """
 
@@ -19,6 +20,7 @@ from region_broker.handlers.sasl.token_requests import (
     tokens_for,
 )
 from region_broker.security.access import (
+    TOKEN_COUNT_MAX,
     AccessChange,
     DelegationToken,
     Operation,
@@ -27,6 +29,8 @@ from region_broker.security.access import (
 from region_broker.security.sasl.tokens import is_live, issued
 
 RENEWERS_MAX: Final = 100
+TOKENS_OF_ONE_MAX: Final = 1_000
+assert TOKENS_OF_ONE_MAX * 10 <= TOKEN_COUNT_MAX
 
 
 async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> Fields:
@@ -46,11 +50,11 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     token_id = base64.urlsafe_b64encode(ctx.services.chance.uuid().bytes).decode().rstrip("=")
     plain = DelegationToken(token_id, owner, requester, renewers, now_ms, 0, 0)
     token = issued(plain, ms_of(request.max_lifetime), tokens.rules)
-    ended = tuple(
-        each.token_id
-        for each in ctx.services.metadata.image.access.tokens
-        if not is_live(each, now_ms)
-    )
+    present = ctx.services.metadata.image.access.tokens
+    ended = tuple(each.token_id for each in present if not is_live(each, now_ms))
+    own = sum(each.requester == requester and is_live(each, now_ms) for each in present)
+    if own >= TOKENS_OF_ONE_MAX:  # INV-CDT1
+        return _fields(ctx, ErrorCode.policy_violation)
     change = AccessChange(tokens_put=(token,), tokens_removed=ended)
     error, _ = await changed(ctx.services.metadata, change)
     if error is not ErrorCode.none:

@@ -17,6 +17,8 @@ from region_broker.security.sasl.tokens import TokenRules, TokenSecret
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 SECRET_BYTES_MAX: Final = 1_024
+NAME_LENGTH_MAX: Final = 1_024
+"""No user has a longer name (`tls_identity`), and the metadata keep each renewer's."""
 _MS: Final = timedelta(milliseconds=1)
 
 
@@ -56,7 +58,7 @@ def ms_of(duration: timedelta) -> int:
 
 def principals_of(named: Sequence[tuple[str, str]]) -> tuple[str, ...] | None:
     """Return (type, name) pairs as principals, None where one is no user: there are no others."""
-    if any(kind != USER_TYPE or not name for kind, name in named):
+    if any(kind != USER_TYPE or not 0 < len(name) <= NAME_LENGTH_MAX for kind, name in named):
         return None
     return tuple(dict.fromkeys(f"{kind}:{name}" for kind, name in named))
 

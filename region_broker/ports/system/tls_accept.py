@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from region_broker.ports.addresses import network_of
 from region_broker.ports.handshakes import (
     CLOSE_TIMEOUT_S,
     DEFAULT_HANDSHAKES,
@@ -114,7 +115,7 @@ class TlsServer:
             self._on_failed(FailedHandshake(peer, TOO_MANY, TEXTS[TOO_MANY]))
 
         loop = asyncio.get_running_loop()
-        place = self._places.take(host, loop.time(), give_way)
+        place = self._places.take(network_of(host), loop.time(), give_way)
         if place is None:
             self._on_failed(FailedHandshake(peer, TOO_MANY, TEXTS[TOO_MANY]))
             came.close()

@@ -3,13 +3,14 @@
 INV-SAT1  the answer to a failed login waits, longer where its address failed often before; no other address waits for that
 INV-SAT2  of one address at most WAITING_MAX refusals wait: more logins of it are refused unjudged until some have left, so it guesses no faster
 INV-SAT3  what is remembered is bounded, however many addresses fail: those that are forgiven go first, and who finds no place shares one
-Addresses of IPv6 count by their network of 64 bits, which is what one host has.
+Addresses of IPv6 count by their network (INV-PAD1).
 Pure: the time is handed in. Not here: waiting itself (`desk`).
 """
 
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from typing import Final
+
+from region_broker.ports.addresses import network_of
 
 FREE_FAILURES: Final = 20
 FAILURES_MAX: Final = 3 * FREE_FAILURES
@@ -57,12 +58,12 @@ class FailedAttempts:
 
     def is_full(self, host: str) -> bool:
         """Return whether a login of that host is refused unjudged (INV-SAT2)."""
-        found = self._by_address.get(_key(host))
+        found = self._by_address.get(network_of(host))
         return found is not None and found.waiting >= WAITING_MAX
 
     def failed(self, host: str, now_ms: int) -> Held:
         """Count a failure, and return for how long its answer waits."""
-        address = self._of(_key(host), now_ms)
+        address = self._of(network_of(host), now_ms)
         address.settle(now_ms)
         address.failures = min(address.failures + 1, FAILURES_MAX)
         address.waiting += 1
@@ -89,12 +90,3 @@ class FailedAttempts:
             for key, address in self._by_address.items()
             if address.failures or address.waiting
         }
-
-
-def _key(host: str) -> str:
-    if ":" not in host:
-        return host
-    try:
-        return str(int(IPv6Address(host.strip("[]").partition("%")[0])) >> 64)
-    except ValueError:
-        return host

@@ -4,19 +4,23 @@ INV-SDK1  PLAIN and OAUTHBEARER are offered on encrypted connections alone: what
 INV-SDK2  what takes long runs beside the event loop, PROVING_MAX at once, and of one address one at a time: addresses take turns, so no
           flood of logins keeps those of others waiting for more than one each
 INV-SDK3  the same is computed for a user or token that is not there as for one that is: nothing ends early
+INV-SDK4  whoever asks two nodes, or one before and after its start, for a name that is not there is shown the same by both: else what
+          differs would tell that nobody has it
 Not here: the requests (`handlers.sasl`), what the mechanisms say to each other (their modules).
 """
 
 import asyncio
 import base64
+import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from idempotency.ports import Chance, Clock
+from region_broker.ports.addresses import network_of
 from region_broker.security.access import Access, DelegationToken, ScramKeys
 from region_broker.security.identity import Identity, user
 from region_broker.security.sasl import plain
@@ -30,6 +34,8 @@ from region_broker.security.sasl.tokens import EXTENSION, TokenRules, TokenSecre
 from region_broker.security.sasl.users_file import Users
 
 PROVING_MAX: Final = 2
+LOOKED_AT_MAX: Final = 1_000
+"""Keys that are looked at for what keys usually look like: all of them would take the loop too long."""
 TOKEN_RULES: Final = TokenRules(lifetime_max_ms=7 * 24 * 3_600_000, expiry_ms=24 * 3_600_000)
 """Kafka's `delegation.token.max.lifetime.ms` and `delegation.token.expiry.time.ms`."""
 BEARER: Final = "OAUTHBEARER"
@@ -61,13 +67,20 @@ class LoginSettings:
     token_rules: TokenRules = TOKEN_RULES
 
 
+def nothing_is_shared() -> str:
+    """Return "": a node by itself."""
+    return ""
+
+
 class LoginDesk:
     """One of each node."""
 
     def __init__(
-        self, settings: LoginSettings, access: Callable[[], Access], clock: Clock, chance: Chance
-    ) -> None:
-        """Judge by `access`, as it is when a login comes."""
+        self, settings: LoginSettings, access: Callable[[], Access], clock: Clock, chance: Chance,
+        *, shared: Callable[[], str] = nothing_is_shared,
+    ) -> None:  # fmt: skip
+        """Judge by `access`, as it is when a login comes. `shared`: what all nodes of the cluster know and clients do not, "" for nothing yet."""
+        self._shared = shared
         self.settings: Final = settings
         self._access = access
         self._clock = clock
@@ -76,7 +89,7 @@ class LoginDesk:
         self._token_secret = settings.token_secret or TokenSecret(self._secret)
         self._attempts = FailedAttempts(settings.failed_delay_ms)
         self._proving = Proving()
-        self._usual: tuple[int, Mapping[str, Kind]] = (-1, {})
+        self._usual: tuple[Sequence[ScramKeys] | None, Mapping[str, Kind]] = (None, {})
         self._said_ms = -_SAY_EVERY_MS
         self._unsaid = 0
 
@@ -149,14 +162,14 @@ class LoginDesk:
     def keys_for(self, mechanism: str, name: str) -> tuple[ScramKeys, bool]:
         """Return a user's keys, and True; or those of nobody, and False (INV-SKY1)."""
         found = self._found(mechanism, name)
-        played = played_keys(self._secret, name, self._usual_kinds()[mechanism])
+        played = played_keys(self._played_by(), name, self._usual_kinds()[mechanism])
         return (played, False) if found is None else (found, True)
 
     def keys_for_password(self, name: str) -> tuple[ScramKeys, bool]:
         """Return the keys to check a password by: the strongest that the user has, or those of nobody."""
         order = sorted(HASHES, reverse=True)
         found = [keys for keys in (self._found(mechanism, name) for mechanism in order) if keys]
-        played = played_keys(self._secret, name, self._usual_kinds()[plain.NAME])
+        played = played_keys(self._played_by(), name, self._usual_kinds()[plain.NAME])
         return (found[0], True) if found else (played, False)
 
     async def password_fits(self, host: str, keys: ScramKeys, password: bytes) -> bool:
@@ -176,22 +189,29 @@ class LoginDesk:
         async with self._proving.turn(host):
             return await asyncio.to_thread(self._token_secret.keys_of, token_id, mechanism)
 
+    def _played_by(self) -> bytes:
+        """Return what keys of nobody are made of: the same at all nodes, as far as they share anything (INV-SDK4)."""
+        token_secret, shared = self.settings.token_secret, self._shared()
+        if token_secret is not None:
+            return token_secret.for_nobody()
+        return hashlib.sha256(b"keys of nobody\0" + shared.encode()).digest() if shared else self._secret  # fmt: skip
+
     def _found(self, mechanism: str, name: str) -> ScramKeys | None:
-        by_user = self._access().keys_by_user
-        if any((name, each) in by_user for each in HASHES):  # INV-SUF1
-            return by_user.get((name, mechanism))
+        known = self._access().keys_of(name)
+        if known:  # INV-SUF1
+            return next((keys for keys in known if keys.mechanism == mechanism), None)
         return self.settings.file_users.get((name, mechanism))
 
     def _usual_kinds(self) -> Mapping[str, Kind]:
         """Return what keys look like, by mechanism; of PLAIN: those that passwords are checked by."""
-        access = self._access()
-        if self._usual[0] != access.number:
-            rows = [*access.keys, *self.settings.file_users.values()]
+        present = self._access().keys
+        if self._usual[0] is not present:
+            rows = [*present[:LOOKED_AT_MAX], *self.settings.file_users.values()]
             kinds = {mechanism: usual(rows, mechanism) for mechanism in HASHES}
             strongest = {row.user: row.mechanism for row in sorted(rows, key=lambda row: row.mechanism)}  # fmt: skip
             counts = Counter(strongest.values())
             most = max(counts, key=lambda each: (counts[each], each), default=max(HASHES))
-            self._usual = access.number, {**kinds, plain.NAME: kinds[most]}
+            self._usual = present, {**kinds, plain.NAME: kinds[most]}
         return self._usual[1]
 
 
@@ -206,6 +226,7 @@ class Proving:
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
         """Work within."""
+        host = network_of(host)
         lock, count = self._by_host.get(host, (asyncio.Lock(), 0))
         self._by_host[host] = lock, count + 1
         try:

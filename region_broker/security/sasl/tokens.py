@@ -40,6 +40,10 @@ class TokenSecret:
         """Return whether `secret` is that of a token."""
         return hmac.compare_digest(self.hmac_of(token_id), secret)
 
+    def for_nobody(self) -> bytes:
+        """Return what keys of users who are not there are made of, at each node that has the secret."""
+        return hmac.digest(self._secret, b"keys of nobody", "sha256")
+
     def keys_of(self, token_id: str, mechanism: str) -> ScramKeys:
         """Return the keys that a token logs in by: the work of a PBKDF2 (INV-DTK3)."""
         salt = hmac.digest(self._secret, _SALT + token_id.encode(), "sha512")[:SALT_BYTES]

@@ -18,7 +18,9 @@ from region_broker.security.access import DelegationToken
 from region_broker.security.sasl import scram, scram_keys, tokens
 from region_broker.security.sasl.login import BEFORE_LOGIN
 from region_broker.security.sasl.tokens import TokenSecret
+from region_broker.wire.server import LINES_MAX
 from tests.fixtures.kafka_port import wire_fixture
+from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.waiting import until
 from tests.unit.region_broker.handlers.test_logins import log_in, port, shake
 
@@ -224,3 +226,19 @@ async def test_INV_HPL1_a_token_in_a_request_that_cannot_be_read_is_in_no_log(
     assert caplog.records
     formatter = broker.json_lines()
     assert not [each for each in caplog.records if "s3cret" in formatter.format(each)]
+
+
+async def test_INV_WS10_a_flood_of_what_is_no_kafka_fills_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    async with wire_fixture(tmp_path, clock=clock) as fixture:
+        for flood in (3 * LINES_MAX, 1):
+            for _ in range(flood):
+                client = await fixture.connect()
+                client.writer.write(b"\xff" * 64)
+                await client.closed()
+            clock.pass_ms(1_000)
+    told = [each for each in caplog.messages if each.startswith("closing the connection of")]
+    assert len(told) == LINES_MAX + 1
+    assert f"{2 * LINES_MAX} more connections were closed in that second" in caplog.messages

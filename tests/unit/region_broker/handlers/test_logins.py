@@ -21,7 +21,10 @@ from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.sasl import create_delegation_token
+from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import (
+    NO_ACCESS,
     AccessChange,
     Acl,
     Operation,
@@ -32,7 +35,7 @@ from region_broker.security.access import (
 from region_broker.security.authorizer import AclAuthorizer
 from region_broker.security.sasl.bearer import BearerRules
 from region_broker.security.sasl.bearer_login import BearerJudge
-from region_broker.security.sasl.desk import LoginSettings
+from region_broker.security.sasl.desk import LoginDesk, LoginSettings
 from region_broker.security.sasl.jwks import KeySource
 from region_broker.security.sasl.login import (
     AGAIN_AFTER_MS,
@@ -206,6 +209,29 @@ async def test_as_much_is_computed_for_who_is_not_there(
             await shake(client, "PLAIN")
             await say(client, f"\0{user}\0wrong".encode())
         assert calls == [("sha512", 20, 4096)] * 2
+
+
+def shown(settings: LoginSettings, birth: str, user: str) -> bytes:
+    """Return the salt that a node, which has just started, shows for a user."""
+    desk = LoginDesk(
+        settings, lambda: NO_ACCESS, ManualClock(), SystemChance(), shared=lambda: birth
+    )
+    return desk.keys_for(SCRAM, user)[0].salt
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS, replace(SETTINGS, token_secret=TokenSecret(b"s" * 32))],
+    ids=["by the birth of the cluster", "by the secret of its tokens"],
+)
+def test_INV_SDK4_two_nodes_show_the_same_for_who_is_not_there(settings: LoginSettings) -> None:
+    """CVE class: users found by what differs. Mallory asks two nodes, or one twice with a start in between, for the same name."""
+    birth = "5" * 32
+    assert shown(settings, birth, "nobody") == shown(settings, birth, "nobody")
+    assert shown(settings, birth, "nobody") != shown(settings, birth, "nobody2")
+    assert shown(settings, birth, "alice") == USERS["alice", SCRAM].salt
+    elsewhere = replace(settings, token_secret=settings.token_secret and TokenSecret(b"t" * 32))
+    assert shown(elsewhere, "6" * 32, "nobody") != shown(settings, birth, "nobody")
 
 
 async def test_plain_needs_tls(tmp_path: Path) -> None:
@@ -608,6 +634,27 @@ async def test_tokens_that_have_ended_go_when_another_one_is_made(tmp_path: Path
         asked = {"hmac": second.hmac, "expiry_time_period": 0}
         assert (await client.call(40, 2, asked)).error_code is ErrorCode.none
         assert (await client.call(40, 2, asked)).error_code is ErrorCode.delegation_token_expired
+
+
+async def test_INV_CDT1_nobody_takes_all_the_room_for_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(create_delegation_token, "TOKENS_OF_ONE_MAX", 2)
+    clock = ManualClock()
+    async with port(tmp_path, TOKENS, clock=clock) as fixture:
+        mallory, alice = await fixture.connect(), await fixture.connect()
+        await log_in(mallory, user="carol")
+        await log_in(alice)
+        long = await make(mallory, renewers=users("x" * 1_025))
+        assert long.error_code is ErrorCode.invalid_principal_type, "nor by one of any length"
+        for _ in range(2):
+            assert (await make(mallory, max_lifetime=1_000)).error_code is ErrorCode.none
+        assert (await make(mallory)).error_code is ErrorCode.policy_violation
+        assert (await make(alice)).error_code is ErrorCode.none
+        clock.pass_ms(1_000)
+        assert (await make(mallory)).error_code is ErrorCode.none, (
+            "those that have ended count no more"
+        )
 
 
 async def test_an_acl_lets_somebody_make_and_see_tokens_of_another(tmp_path: Path) -> None:

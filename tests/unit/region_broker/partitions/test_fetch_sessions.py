@@ -141,7 +141,7 @@ def test_INV_FE8_a_session_is_not_there_for_others_and_they_do_not_end_it(
     first = SessionRequest(0, 0, by_id=False, wanted=wants(1), owner="User:alice")
     assert sessions.enter(first, 0) is None
     found = sessions.begin(first, 0)
-    for epoch in (1, 7, fetch_sessions.INITIAL_EPOCH, fetch_sessions.FINAL_EPOCH):
+    for epoch in (1, 7, 0, -1):
         for by_id in (False, True):
             asked = SessionRequest(found, epoch, by_id, wants(1, first=3), owner="User:mallory")
             answered = sessions.enter(asked, 0)

@@ -76,6 +76,34 @@ def test_INV_SAC3_rows_come_in_place_of_those_of_their_key_and_others_stay() -> 
     assert changed(after, AccessChange(keys_removed=(("alice", "SCRAM-SHA-256"),))).keys == ()
 
 
+def test_what_a_change_does_not_name_is_not_touched_however_much_there_is() -> None:
+    """A change sorts, and looks at, nothing but what it is of: it happens on the event loop of each node."""
+    before = changed(NO_ACCESS, EVERYTHING)
+    changes = {
+        "acls": AccessChange(acls_removed=(READ, DENIED)),
+        "keys": AccessChange(keys_removed=(("alice", "SCRAM-SHA-256"),)),
+        "quotas": AccessChange(quotas_put=(msgspec.structs.replace(QUOTA, limits={}),)),
+        "tokens": AccessChange(tokens_removed=("id1",)),
+    }
+    for named, change in changes.items():
+        after = changed(before, change)
+        assert getattr(after, named) == ()
+        assert after.number == before.number + 1
+        others = changes.keys() - {named}
+        assert all(getattr(after, each) is getattr(before, each) for each in others)
+
+
+def test_keys_of_a_user_are_found_among_names_that_are_nearly_his() -> None:
+    names = ["", "a", "a\0", "a b", "aa", "ab", "b", "é", "\U0010ffff"]
+    access = changed(NO_ACCESS, AccessChange(keys_put=tuple(
+        ScramKeys(name, mechanism, b"s", 4096, b"k", b"v") for name in names for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256")
+    )))  # fmt: skip
+    for name in names:
+        found = [(row.user, row.mechanism) for row in access.keys_of(name)]
+        assert found == [(name, "SCRAM-SHA-256"), (name, "SCRAM-SHA-512")]
+    assert [*access.keys_of("aaa")] == [*access.keys_of("z")] == []
+
+
 def test_INV_SAC2_keys_are_told_by_nobody() -> None:
     told = f"{KEYS!r} {KEYS} {changed(NO_ACCESS, EVERYTHING)!r}"
     assert "alice" in told

@@ -1,0 +1,56 @@
+"""What counts as one host (INV-PAD1)."""
+
+import asyncio
+
+import pytest
+
+from region_broker.ports.addresses import network_of
+from region_broker.security.sasl.desk import Proving
+from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
+
+ONE = [f"2001:db8:0:7::{number:x}" for number in range(1, 40)]
+"""Addresses of one host, as any has 2**64 of them."""
+
+
+@pytest.mark.parametrize(
+    ("host", "same", "other"),
+    [
+        ("2001:db8::1", "2001:db8:0:0:ffff:ffff:ffff:ffff", "2001:db8:0:1::1"),
+        ("[2001:db8::1]", "2001:db8::2%eth0", "2001:db9::1"),
+        ("192.0.2.1", "::ffff:192.0.2.1", "::ffff:192.0.2.2"),
+        ("::1", "::2", "127.0.0.1"),
+        ("", "", "no:address"),
+    ],
+)
+def test_INV_PAD1_a_network_of_64_bits_is_one_host(host: str, same: str, other: str) -> None:
+    assert network_of(host) == network_of(same) != network_of(other)
+
+
+def test_one_host_of_ipv6_cannot_take_every_place() -> None:
+    admission = Admission(ConnectionCaps(in_all=100, per_address=3, rate=5))
+    assert [admission.admit(each, 0) for each in ONE[:4]] == [None, None, None, Refused.ADDRESS]
+    assert admission.admit("2001:db8:0:8::1", 0) is None
+    for each in ONE[:3]:
+        admission.left(each)
+    assert not admission.open_from(ONE[9])
+    rate = [admission.admit(each, 0) for each in ONE[10:20]]
+    assert Refused.RATE not in rate[:3]
+    admission.caps = ConnectionCaps(in_all=100, per_address=50, rate=1)
+    assert admission.admit(ONE[30], 0) is Refused.RATE
+
+
+async def test_one_host_of_ipv6_waits_for_its_own_logins() -> None:
+    """A flood from 30 addresses of one host holds another one up for one check, and not for 30 (INV-SDK2)."""
+    proving, order = Proving(), list[str]()
+
+    async def prove(host: str) -> None:
+        async with proving.turn(host):
+            order.append(host)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for host in (*ONE[:30], "192.0.2.7"):
+            tasks.create_task(prove(host))
+    assert order.index("192.0.2.7") < 3
+    assert not proving._by_host
