@@ -4,7 +4,8 @@ INV-OPS1  who reads records gets plain batches or an error, never what is sealed
           where a batch is not what was sealed for this log
 INV-OPS2  what is large is opened in a thread, as what is not in memory is read in there (`log.cold_reads`), and then read again; a reading
           that came behind, and finds more, gets what was opened
-INV-OPS3  what was opened aside is given out once, and of all logs at most ASIDE_BYTES_MAX wait for that; nothing of it outlives the keys that
+INV-OPS3  what was opened aside is opened once for all readers that asked for it meanwhile, and given to each of them once: consumers of a topic
+          that are many read the same at the same time. Of all logs at most ASIDE_BYTES_MAX wait for that; nothing of it outlives the keys that
           it was opened with (INV-DKY3)
 INV-OPS4  in one step of the event loop a reader has at most OPENED_INLINE_BYTES_MAX opened on it, of all logs that it reads: they may be hundreds
           of small batches, of which each takes as long as 30 kB of a large one. Which ones these are is the same when it reads again
@@ -13,7 +14,7 @@ Mirrors, followers, mending and tools read what is stored, and need no key. Not 
 
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -39,6 +40,7 @@ class OpenedAside:
         self._bytes_max = bytes_max
         self._held: OrderedDict[_Key, tuple[Buffer, _Opened]] = OrderedDict()
         self._held_bytes = 0
+        self._claims: Counter[_Key] = Counter()
         self._keys: object = None
         self._step_bytes = 0
         self._changes = threading.Lock()
@@ -59,11 +61,25 @@ class OpenedAside:
         """Return whether nothing waits to be taken."""
         return not self._held
 
+    def claim(self, key: _Key, keys: object) -> None:
+        """A reader is to come for what becomes of that by `keys`."""
+        with self._changes:
+            self._go_by(keys)
+            self._claims[key] += 1
+
+    def has(self, key: _Key, data: Buffer, keys: object) -> bool:
+        """Return whether `data` was opened already, by `keys`, and waits for its readers."""
+        with self._changes:
+            found = self._held.get(key)
+            return keys is self._keys and found is not None and found[0] == data
+
     def put(self, key: _Key, data: Buffer, opened: _Opened, keys: object = None) -> None:
         """Keep what became of `data` by `keys`; the oldest goes where it is too much."""
         with self._changes:
             self._go_by(keys)
+            claims = self._claims[key]
             self._drop(key)
+            self._claims[key] = claims
             self._held[key] = (data, opened)
             self._held_bytes += len(data)
             while self._held_bytes > self._bytes_max and len(self._held) > 1:
@@ -73,6 +89,9 @@ class OpenedAside:
         """Return (what was stored, what it came to by `keys`), and forget it."""
         with self._changes:
             self._go_by(keys)
+            if self._claims[key] > 1 and key in self._held:
+                self._claims[key] -= 1
+                return self._held[key]
             return self._drop(key)
 
     def _go_by(self, keys: object) -> None:
@@ -80,9 +99,11 @@ class OpenedAside:
         if keys is not self._keys:
             self._keys = keys
             self._held.clear()
+            self._claims.clear()
             self._held_bytes = 0
 
     def _drop(self, key: _Key) -> tuple[Buffer, _Opened] | None:
+        self._claims.pop(key, None)
         found = self._held.pop(key, None)
         if found is not None:
             self._held_bytes -= len(found[0])
@@ -115,7 +136,9 @@ class OpeningSealed:
                 return taken
         if self._aside.opens_now(len(data)):
             return self._open(data), next_offset
-        raise SealedRange(partial(self._open_aside, self._key(data), bytes(data)), len(data))
+        key = self._key(data)
+        self._aside.claim(key, self._sealing.keys.named)
+        raise SealedRange(partial(self._open_aside, key, bytes(data)), len(data))
 
     def _key(self, data: Buffer) -> _Key:
         _, first = next(iter_headers(data))
@@ -138,12 +161,15 @@ class OpeningSealed:
 
     def _open_aside(self, key: _Key, data: bytes) -> None:
         keys = self._sealing.keys.named
+        if self._aside.has(key, data, keys):
+            return
         opened: _Opened
         try:
             opened = self._open(data)
         except LogError as error:
             opened = error
-        self._aside.put(key, data, opened, keys)
+        if keys is self._sealing.keys.named:  # else nobody may have it any more
+            self._aside.put(key, data, opened, keys)
 
     def _open(self, data: Buffer) -> bytearray:
         try:

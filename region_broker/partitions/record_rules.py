@@ -5,7 +5,8 @@ INV-FIT2  what takes long is done ahead and off the event loop (`is_heavy`, `pre
 INV-FIT3  whether a batch is in the log already is asked first, of the bytes that were sent: rules that have changed since
          refuse no retry of what is there
 INV-FIT4  a topic with `tidemark.encryption` has every fresh batch sealed here, as the last thing done to it: what is written, to the log and to
-         the journal, is sealed. Where the key is not here nothing is written. Markers and ledgers are written elsewhere, and are plain
+         the journal, is sealed, by keys that are here as it is written: what was sealed ahead, and its version destroyed meanwhile, nobody
+         could read. Where the key is not here nothing is written. Markers and ledgers are written elsewhere, and are plain
 A batch is judged by its header; records are looked at only where `compression.type` asks for another codec than the
 batch has, by that codec, and in compacted topics, for their keys.
 
@@ -61,6 +62,8 @@ class Prepared(NamedTuple):
 
     config: LogConfig
     made: Buffer | AppendOutcome
+    keys: object = None
+    """By which named keys it was sealed, None where it was not."""
 
 
 class Seal(NamedTuple):
@@ -87,10 +90,10 @@ def prepared(data: Buffer, config: LogConfig, seal: Seal) -> Prepared:
     if isinstance(header, AppendOutcome):
         return Prepared(config, header)
     made = _made(data, header, config)
-    seals = config.encryption and not config.records.log_append_time
-    if seals and not isinstance(made, AppendOutcome):
-        made = seal.put(made, read_header(made), config)
-    return Prepared(config, made)
+    if not config.encryption or config.records.log_append_time or isinstance(made, AppendOutcome):
+        return Prepared(config, made)
+    keys = seal.sealing.keys.named
+    return Prepared(config, seal.put(made, read_header(made), config), keys)
 
 
 def fitted(
@@ -109,8 +112,9 @@ def fitted(
     wrong_time = _time_problem(header, rules, now_ms)
     if wrong_time:
         return AppendOutcome(AppendVerdict.INVALID_TIMESTAMP, detail=wrong_time)
-    in_force = ahead is not None and ahead.config == config
-    made = ahead.made if ahead is not None and in_force else _made(data, header, config)
+    made = _made_ahead(ahead, config, seal)
+    if made is None:
+        made = _made(data, header, config)
     if isinstance(made, AppendOutcome):
         return made
     if made is not data:
@@ -129,6 +133,16 @@ def fitted(
             detail=f"the batch has {header.size_bytes} bytes, segment.bytes is {config.segment_bytes}",
         )
     return data, header
+
+
+def _made_ahead(
+    ahead: Prepared | None, config: LogConfig, seal: Seal
+) -> Buffer | AppendOutcome | None:
+    """Return what was made of a batch ahead, None where rules or keys are others by now (INV-FIT2, INV-FIT4)."""
+    if ahead is None or ahead.config != config:
+        return None
+    is_old = ahead.keys is not None and ahead.keys is not seal.sealing.keys.named
+    return None if is_old else ahead.made
 
 
 def _made(data: Buffer, header: BatchHeader, config: LogConfig) -> Buffer | AppendOutcome:

@@ -17,6 +17,8 @@ INV-SO5  what moved is gathered until a tidemark comes, or for `GATHER_MS`: read
 INV-SO6  what a mirror that is behind asks for, and memory has not, is read in by a thread: the primary's loop does not
          wait for it
 INV-SO4  logs take turns: one that has much to send is behind those that found no room in this answer
+INV-SO12 a region whose feature level has no sealed topics, or no users and ACLs, follows none: an older version would give its readers what is
+         sealed, write plain what is to be sealed once it acts, and let everybody in. The registry is refused, and says what to do
 INV-SO10 an answer is not read for longer than `COLLECT_MS` and its last log: a mirror gives up one that takes too long, and
          its next session begins with all logs again. Those that are left have the first turns in the next answer
 
@@ -36,8 +38,11 @@ from geo_replicator.lineage import LogKey, TidemarkPoint
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ports import Clock
 from idempotency.record_batch import Buffer, iter_headers
-from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER
+from region_broker.controller.access_commands import FollowAccess
+from region_broker.controller.feature_levels import NOT_SUPPORTED, SEALS_SINCE_LEVEL, since_type
+from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TIDEMARK_LEDGER, MetadataImage
 from region_broker.log.failures import LogError, OffsetOutOfRange
+from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.table import PartitionTable
@@ -58,6 +63,7 @@ from region_broker.region.peers.protocol import (
     FetchedLogs,
     FetchedPartition,
     FetchLogs,
+    Hello,
     LogEpochEnd,
     PeerIdentity,
     PeerRefused,
@@ -70,7 +76,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.region.ports import MetadataSide
-from region_broker.security.access import Access
+from region_broker.security.access import NO_ACCESS, Access
 
 LOG_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -233,6 +239,7 @@ class PrimarySide:
     ) -> TopicRegistry:
         self._admit(message.region_epoch, session.hello.region)
         image = self._metadata.image
+        _check_level(session.hello, image)
         topics = tuple(
             SyncedTopic(
                 topic_id=topic.topic_id.hex,
@@ -547,3 +554,20 @@ def _end_of(data: Buffer, position: int) -> int:
     for _, header in iter_headers(data):
         position = header.next_offset
     return position
+
+
+def _check_level(mirror: Hello, image: MetadataImage) -> None:
+    """Raise `PeerRefused` where a mirror's level has not what is in the metadata (INV-SO12)."""
+    level = mirror.feature_level
+    what = ""
+    if level < since_type(FollowAccess) and image.access != NO_ACCESS:
+        what = "users, ACLs, quotas or tokens"
+    elif level < SEALS_SINCE_LEVEL:
+        sealed = [t.name for t in image.topics.values() if t.configs.get(ENCRYPTION_KEY)]
+        what = f"topics that are sealed ({ENCRYPTION_KEY}), as {min(sealed)}" if sealed else ""
+    if what:
+        raise PeerRefused(
+            NOT_SUPPORTED,
+            f"the primary has {what}, and region {mirror.region} is at feature level {level}: run this version on all nodes of that region, and"
+            " raise its level (tidemark cluster upgrade --finalize)",
+        )

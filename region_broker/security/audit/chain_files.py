@@ -7,6 +7,7 @@ INV-ACF2  what a crash left behind the last whole record is copied aside (`torn-
 INV-ACF3  each file begins with a record that says whose chain it is, and a chain of another node is not written to
 INV-ACF4  no file is ever removed here: who could fill the trail could else wash it out. Where the file that is written was moved away, the
           chain goes on in the next one: nothing is written to what has no name
+INV-ACF6  a full disk keeps no node from starting: what a start has to write is written before the first record that finds room
 INV-ACF5  one process at a time writes to a folder: two nodes with one identity, as a copy has it, would write over each other's records
 Blocking: a start calls `open`, the recorder calls `write` in a thread, one at a time.
 Not here: what the records are (`recorder`), whether a chain is sound (`verifying`).
@@ -29,6 +30,7 @@ FILE_PREFIX: Final = "audit-"
 FILE_SUFFIX: Final = ".jsonl"
 LOCK_FILE: Final = "lock"
 FORMAT: Final = 1
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NAME: Final = re.compile(rf"{FILE_PREFIX}[0-9]{{8}}{re.escape(FILE_SUFFIX)}")
 OPENED, CONTINUED, TORN = "chain-begun", "file-begun", "torn"
 _FAILED: Final = (
@@ -83,6 +85,7 @@ class ChainFiles:
         self._wall_ms = wall_ms
         self._lock: Lock | None = None
         self._file: DiskFile | None = None
+        self._notes: list[dict[str, Any]] = []
         self._number = 0
         self._size_bytes = 0
         self._full_bytes = 0
@@ -100,7 +103,9 @@ class ChainFiles:
         chain._keep_others_out()
         try:
             chain._begin()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                return chain  # INV-ACF6
             chain.close()
             raise
         return chain
@@ -114,14 +119,20 @@ class ChainFiles:
             ) from error
 
     def _begin(self) -> None:
-        names = chain_names(self._disk.list_dir(self._folder))
-        notes: list[dict[str, Any]] = []
-        if names:
-            notes = self._go_on(names)
-        if self._file is None:
-            self._begin_file(self._wall_ms, OPENED)
-        if notes:
-            self.write(notes, self._wall_ms)
+        """Take the chain up, or begin one; where this raises it may be called again."""
+        try:
+            if names := chain_names(self._disk.list_dir(self._folder)):
+                self._notes += self._go_on(names)
+            if self._file is None:
+                self._begin_file(self._wall_ms, OPENED)
+            if self._notes:
+                self.write(self._notes, self._wall_ms)
+        except BaseException:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            raise
+        self._notes = []
 
     @property
     def total_bytes(self) -> int:
@@ -132,6 +143,8 @@ class ChainFiles:
         """Make records durable behind the chain and return their sequence numbers; raises `OSError` (INV-ACF1)."""
         if self.failed:
             raise OSError(errno.EIO, self.failed)
+        if self._file is None:
+            self._begin()
         is_there = self._disk.exists(self._folder / file_name(self._number))
         if self._size_bytes >= self._file_bytes_max or not is_there:
             self._begin_file(wall_ms, CONTINUED)
@@ -223,12 +236,12 @@ class ChainFiles:
         ):  # the file was begun, and its first record is not whole
             head = self._end_of(names[-2])
         self._check_owner(owner)
+        self.head, self._size_bytes = head, end
         notes = [] if end == len(data) else [self._set_aside(path, data[end:])]
         file = self._disk.open(path)
         if notes:
             file.truncate(end)
             file.fdatasync()
-        self.head, self._size_bytes = head, end
         if owner is None:
             file.close()
             self._number -= 1

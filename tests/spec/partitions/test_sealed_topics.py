@@ -15,7 +15,7 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType, crc_ok, iter_headers, read_header
-from region_broker import limits
+from region_broker.limits import OPENED_INLINE_BYTES_MAX
 from region_broker.log.cleaning.batch_filter import open_body
 from region_broker.log.failures import CorruptRange, SealedRange, SealedRecords, UnsupportedConfig
 from region_broker.partitions import opening_sealed, record_rules
@@ -326,6 +326,22 @@ def test_INV_OPS3_what_nobody_takes_is_let_go(monkeypatch: pytest.MonkeyPatch) -
     assert aside._held_bytes == 100
 
 
+@pytest.mark.parametrize("rotated", [True, False])
+def test_INV_FIT4_a_batch_that_waited_while_its_key_was_destroyed_is_not_acknowledged_unreadable(
+    rotated: bool,
+) -> None:
+    some = node()
+    sent = build_batch(RECORDS)
+    ahead = some.partition.writer.prepared(sent)
+    some.sealing.keys.use(keys_in_memory(SECOND).keys.named if rotated else {})
+    outcome = some.partition.writer.append(sent, ahead=ahead)
+    if not rotated:
+        assert outcome.verdict is AppendVerdict.KEY_NOT_HERE
+        return
+    assert outcome.verdict is AppendVerdict.APPENDED
+    assert read(some)[16:] == sent[16:]
+
+
 def test_INV_OPS4_a_fetch_of_many_partitions_does_not_hold_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -335,14 +351,14 @@ def test_INV_OPS4_a_fetch_of_many_partitions_does_not_hold_the_loop(
     size_bytes = len(read(some, as_stored=True))
     monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 2 * size_bytes)
     fetch = partial(some.partition.reader.fetch, 0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False)
-    found: list[SealedRange] = []
-    for _ in range(2):
-        some.table.opened_aside.begin_step()
-        assert fetch().next_offset == fetch().next_offset == 15
-        with pytest.raises(SealedRange) as cold:
-            fetch()
-        found.append(cold.value)
-    found[-1].work()
+    assert fetch().next_offset == fetch().next_offset == 15
+    with pytest.raises(SealedRange):
+        fetch()
+    some.table.opened_aside.begin_step()
+    assert fetch().next_offset == fetch().next_offset == 15
+    with pytest.raises(SealedRange) as cold:
+        fetch()
+    cold.value.work()
     assert fetch().next_offset == 15
 
 
@@ -350,7 +366,38 @@ def test_INV_OPS4_a_step_of_the_loop_opens_the_smallest_batches_in_time() -> Non
     """The slowest that there is: one record of nothing in each batch, some 7 us each on the machine that was measured."""
     some = node()
     some.partition.writer.append(build_batch([Record(None, b"", timestamp_ms=NOW_MS)]))
-    assert limits.OPENED_INLINE_BYTES_MAX // len(read(some, as_stored=True)) * 7 < 10_000
+    assert OPENED_INLINE_BYTES_MAX // len(read(some, as_stored=True)) * 7 < 10_000
+
+
+def test_INV_OPS3_readers_of_the_same_are_served_by_one_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)
+    some = node()
+    for _ in range(4):
+        some.partition.writer.append(build_batch(RECORDS))
+    some.sync()
+    opened: list[bytearray] = []
+    open_them = some.sealing.opened
+
+    def counted(data: bytes, place: LogPlace) -> bytearray:
+        opened.append(open_them(data, place))
+        return opened[-1]
+
+    monkeypatch.setattr(some.sealing, "opened", counted)
+    fetch = partial(some.partition.reader.fetch, 0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False)
+    waiting = []
+    for _ in range(5):
+        with pytest.raises(SealedRange) as cold:
+            fetch()
+        waiting.append(cold.value)
+    for each in waiting:
+        each.work()
+    assert [fetch().next_offset for _ in waiting] == [20] * 5
+    assert len(opened) == 1
+    assert some.table.opened_aside.is_empty
+    with pytest.raises(SealedRange):
+        fetch()
 
 
 def test_INV_OPS3_what_was_opened_aside_goes_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +414,7 @@ def test_INV_OPS3_what_was_opened_aside_goes_with_the_key(monkeypatch: pytest.Mo
     some.sealing.keys.use({})
     with pytest.raises(SealedRange) as again:
         fetch(wait=False)
+    assert some.table.opened_aside.is_empty
     again.value.work()
     with pytest.raises(SealedRecords):
         fetch(wait=False)

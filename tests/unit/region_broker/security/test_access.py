@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -14,11 +15,11 @@ from region_broker.controller.access_commands import (
     ChangeAccess,
     FollowAccess,
 )
-from region_broker.controller.metadata_commands import Command, CommandRefused, apply
-from region_broker.controller.metadata_image import MetadataImage
+from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic, apply
+from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.region.mirror.mirror_access import MirrorAccess
 from region_broker.region.mirror.region_link import PeerPrimarySession
-from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX
+from region_broker.region.peers.protocol import PEER_FRAME_BYTES_MAX, Hello, PeerRefused, SyncTopics
 from region_broker.security import access as access_module
 from region_broker.security.access import (
     NO_ACCESS,
@@ -35,7 +36,12 @@ from region_broker.security.access import (
     ScramKeys,
     changed,
 )
-from tests.fixtures.linked_regions import PlayedMetadata, first_image, primary_and_mirror
+from tests.fixtures.linked_regions import (
+    REGION_EPOCH,
+    PlayedMetadata,
+    first_image,
+    primary_and_mirror,
+)
 from tests.fixtures.metadata_stores import open_metadata
 from tests.fixtures.waiting import until
 
@@ -244,3 +250,38 @@ async def test_INV_SAC1_a_change_reaches_the_mirror_beside_its_topics_and_before
         primary.tidemarks._parts.source.notice_topics()
         gone = primary.metadata.image.access
         await until(lambda: mirror.metadata.image.access == gone, what="a change without a record")
+
+
+class _Session:
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+
+
+@pytest.mark.parametrize("what", ["access", "sealed"])
+async def test_INV_SO12_a_region_of_an_older_level_follows_nobody_who_has_users_or_sealed_topics(
+    tmp_path: Path, what: str
+) -> None:
+    """Its nodes may run an older version, which leaves the access out of a registry that it reads, and knows no seal."""
+    async with primary_and_mirror(tmp_path) as (primary, mirror, leader, tasks):
+        mirror.identity.feature_level = 3
+        _ = mirror.mirror(tasks, await primary.listen())
+        point = await leader.final_round()
+        await until(lambda: mirror.link.reached >= point, what="the tidemark is reached")
+        if what == "access":
+            await primary.metadata.apply(ChangeAccess(EVERYTHING))
+        else:
+            topic = TopicImage(
+                topic_id=UUID(int=7),
+                name="secrets",
+                partition_count=1,
+                configs={"tidemark.encryption": "k"},
+            )
+            await primary.metadata.apply(CreateTopic(topic))
+        session = _Session(mirror.identity.hello())
+        asked = SyncTopics(region_epoch=REGION_EPOCH)
+        with pytest.raises(PeerRefused, match=r"at feature level 3: .*--finalize") as refused:
+            await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+        assert refused.value.code == "feature-level"
+        session.hello = msgspec.structs.replace(session.hello, feature_level=4)
+        told = await primary.source._sync_topics(session, asked, memoryview(b""))  # type: ignore[arg-type]
+        assert told.topics

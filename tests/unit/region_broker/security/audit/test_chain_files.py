@@ -183,6 +183,29 @@ def test_a_full_disk_refuses_and_takes_it_again_when_there_is_room() -> None:
     assert verified_on(disk).is_sound
 
 
+@pytest.mark.parametrize("torn", [True, False])
+@pytest.mark.parametrize("room_bytes", [10, 1_000])
+def test_INV_ACF6_a_full_disk_keeps_no_node_from_starting(torn: bool, room_bytes: int) -> None:
+    """A region whose audit disk is full must still take over (ADR 62): also where a crash left half a record on it."""
+    disk = SimulatedDisk()
+    if torn:
+        opened(disk).write([record("before")], 5)
+        name = FOLDER / file_name(1)
+        disk.write_file_atomic(name, disk.read_file(name) + b'{"seq":3,"half' + b"x" * 300)
+    disk.room_bytes = room_bytes if torn else 10
+    moved = Owner("world", "eu", 1, "cd" * 16)
+    chain = opened(disk, moved)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            chain.write([record("refused", reason="x" * 2_000)], 5)
+    disk.room_bytes = None
+    chain.write([record("after")], 5)
+    begun = ["chain-begun", "before", "file-begun", "torn"] if torn else ["chain-begun"]
+    assert operations(lines_on(disk)) == [*begun, "after"]
+    assert is_sound_by_hand(lines_on(disk))
+    assert verified_on(disk).is_sound
+
+
 class HalfWritten:
     """A file whose writes end half way: no more fits."""
 
