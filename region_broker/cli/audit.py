@@ -40,7 +40,13 @@ _PATHS: Final = click.argument(
 )
 
 
-@click.group()
+@click.group(
+    epilog="""\b
+Examples:
+  tidemark audit list /srv/tidemark/audit --since 1h
+  tidemark audit verify /srv/tidemark/audit
+"""
+)
 def audit() -> None:
     """The audit trail of a node: who did what, from where, and what came of it.
 
@@ -129,7 +135,15 @@ Examples:
 """,
 )
 @_PATHS
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True)
+@click.option(
+    "-n",
+    "--lines",
+    "count",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="So many of the last ones.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @output_option
 def tail(paths: tuple[Path, ...], count: int, follow: bool, output: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession, encode_basic_auth, web
+from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api import doors as doors_module
@@ -40,6 +41,7 @@ from region_broker.security.http_tokens import HttpTokens, Role, file_of, made_t
 from region_broker.security.identity import Identity
 from region_broker.security.sasl.desk import LoginDesk, LoginSettings
 from region_broker.security.sasl.scram import HASHES
+from tests.fixtures.certificates import node_certificate, put, user_certificate
 from tests.fixtures.failover_regions import free_ports
 from tests.fixtures.scram_users import access_of, rfc_keys, scram_keys
 from tests.fixtures.waiting import until
@@ -559,3 +561,28 @@ async def test_INV_NHD1_a_file_of_tokens_closes_the_door_and_counts(tmp_path: Pa
         assert (await node.ask("/metrics", token=TOKENS[Role.METRICS][0]))[0] == 401
         assert (await node.ask("/v1/verdict?topic=t", token=TOKENS[Role.READER][0]))[0] == 200
     assert registry.get_sample_value("tidemark_http_refused_total", {"reason": "unknown"}) == 2
+
+
+async def test_INV_NHD1_whatever_identifies_callers_of_kafka_closes_this_door_by_acls_and_certificates(
+    tmp_path: Path,
+) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    named = {"tls_certificate": files.certificate, "tls_key": files.key, "tls_ca": files.ca}
+    config = config_of(
+        tmp_path / "data", free_ports(3), **named, security_protocol="SSL", tls_client_auth="required",
+        tls_principal_mapping_rules="RULE:^CN=([a-z]+)$/$1/", super_users="User:alice",
+    )  # fmt: skip
+    doors = doors_of(config, PORTS.secured(config), Access)
+    assert doors.is_closed
+    assert doors.passwords is not None
+    assert doors.principal_of is not None
+    said = [
+        doors.principal_of(user_certificate(name).public_bytes(Encoding.DER))
+        for name in ("alice", "b0b")
+    ]
+    assert said == ["User:alice", "User:ANONYMOUS"], "whom no rule names is nobody"
+    asked = (Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+    assert doors.authorizer.allows(Identity("User:alice"), *asked)
+    assert not doors.authorizer.allows(Identity("User:bob"), *asked)
+    plain = config_of(tmp_path / "data", free_ports(3))
+    assert not doors_of(plain, PORTS.secured(plain), Access).is_closed

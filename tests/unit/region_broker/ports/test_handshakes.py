@@ -100,3 +100,13 @@ def test_INV_PHS2_each_failure_has_a_word_of_a_fixed_set(error: OSError, reason:
     assert reason_of(error) == reason
     assert reason in REASONS
     assert handshakes.text_of(error).startswith(handshakes.TEXTS[reason])
+
+
+def test_an_address_that_has_left_is_forgotten() -> None:
+    places = HandshakePlaces(HandshakeLimits())
+    for number in range(10):
+        place = places.take(f"10.0.0.{number}", 0.0, lambda: None)
+        assert place is not None
+        places.leave(place)
+        places.leave(place)
+    assert (len(places), places._by_address) == (0, {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from region_broker.security.authority_folder import AuthorityFolder, write
+from region_broker.security.authority_folder import AuthorityFolder, check_no_authority, write
 from region_broker.security.certificates import (
     CertificateRefused,
     key_pem,
@@ -135,3 +135,11 @@ def test_two_commands_at_once_lose_no_revocation(tmp_path: Path) -> None:
         thread.join(timeout=20)
     found = {entry.serial_number for entry in AuthorityFolder.load(path).crl()}
     assert found == set(serials)
+
+
+@pytest.mark.parametrize("part", ["ca.pem", "ca-key.pem", "crl.pem"])
+def test_a_part_of_a_ca_is_not_written_over(tmp_path: Path, part: str) -> None:
+    """INV-AUF2"""
+    (tmp_path / part).write_bytes(b"kept")
+    with pytest.raises(CertificateRefused, match=f"{part} is there"):
+        check_no_authority(tmp_path)

@@ -226,3 +226,30 @@ def test_INV_SQB3_what_is_kept_of_clients_that_name_themselves_at_length_is_boun
     kept = [client_id for _, _, client_id in throttles.buckets._by_sharers]
     assert len(kept) == 50
     assert max(len(client_id or "") for client_id in kept) == NAME_LENGTH_MAX + 1
+
+
+def test_a_lower_rate_cuts_what_was_saved_up_at_once() -> None:
+    bucket = Bucket(1_000.0, 1.0, 0.0)
+    bucket.follow(10.0, 0.0)
+    assert bucket.left(0.0) == 10.0
+
+
+def test_INV_SQB3_who_was_seen_lately_is_kept() -> None:
+    buckets = Buckets(BURST_S, count_max=2)
+    old, new = (Limit(10.0, (PRODUCE, name, None)) for name in ("old", "new"))
+    for each in (old, new):
+        buckets.of(each, 0.0).take(100.0, 0.0)
+    buckets.of(old, 0.0)
+    buckets.of(Limit(10.0, (PRODUCE, "third", None)), 0.0)
+    assert buckets.of(old, 0.0).left(0.0) == -90.0, "it owes still"
+
+
+def test_INV_SQT1_time_of_a_request_is_charged_once() -> None:
+    throttles = Throttles(lambda: 0.0)
+    throttles.take({(("user", "u"),): {"request_percentage": 100.0}})
+    meter = throttles.meter("u", None, is_forwarded=False)
+    meter.start(0.0)
+    meter.settle(0.5)
+    meter.settle(9.0)
+    found = throttles.left(QuotaKey.REQUEST, "u", "")
+    assert found == (50.0, 100.0)

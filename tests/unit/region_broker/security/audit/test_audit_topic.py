@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from idempotency.record_batch import iter_headers
+from region_broker.node import audit_topic
 from region_broker.node.audit_topic import POSITION_FILE, AuditTopic
 from region_broker.records.batches import iter_records
 from region_broker.security.audit.events import AuditEvent, Kind, Outcome
 from region_broker.security.audit.recorder import AuditRecorder
 from tests.fixtures.node_logs import Fixture, at_once, fixture
+from tests.fixtures.waiting import until
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.security.audit.chains import (
     FOLDER,
@@ -120,6 +122,91 @@ async def test_a_node_that_may_not_write_waits_and_brings_it_later() -> None:
     await carried.all()
     assert carried.lines() == lines_on(carried.disk)
     assert "tidemark.audit" in carried.topics, "it was made"
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_made"),
+    [({"leads": False}, False), ({"region": SimpleNamespace(acting=False)}, False)],
+)
+async def test_only_who_leads_in_the_region_that_acts_makes_the_topic_and_writes_there(
+    changed: dict[str, Any], is_made: bool
+) -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("waits")
+    vars(carried.topic._services).update(changed)
+    await carried.all()
+    assert carried.lines() == [], "it may not write"
+    del carried.topics["tidemark.audit"]
+    await carried.all()
+    assert ("tidemark.audit" in carried.topics) is is_made
+    assert carried.lines() == []
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_partition_that_is_led_apart_takes_what_its_leader_takes(takes: bool) -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("op")
+    apart = SimpleNamespace(is_open=lambda _partition: True, takes_writes=takes)
+    vars(carried.topic._services).update(apart=apart, leads=False)
+    await carried.all()
+    assert bool(carried.lines()) is takes
+
+
+async def test_a_full_node_takes_no_audit_records_until_there_is_room() -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("op")
+    room = carried.topic._services.partitions.room
+    room.refusal = "the disk is full"  # type: ignore[misc]
+    await carried.all()
+    assert (carried.lines(), carried.recorder.carried_seq) == ([], 0)
+    assert "the disk is full" in carried.topic._said
+    room.refusal = None  # type: ignore[misc]
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)
+
+
+async def test_who_stops_leading_while_the_files_are_read_appends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("op")
+    read = carried.topic._next
+
+    def reads_long(*args: Any) -> Any:
+        carried.acts = False
+        return read(*args)
+
+    monkeypatch.setattr(carried.topic, "_next", reads_long)
+    await carried.all()
+    assert (carried.lines(), carried.recorder.carried_seq) == ([], 0)
+    assert "leads it no more" in carried.topic._said
+
+
+async def test_nothing_is_noted_as_carried_before_it_is_acknowledged() -> None:
+    """INV-NAT2."""
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("op")
+    carrying = asyncio.get_running_loop().create_task(carried.topic._carried_some())
+    await until(lambda: carried.node.partition.log_end_offset > 0, "it is appended")
+    await asyncio.sleep(0)
+    assert not carrying.done(), "it was appended, and no sync has been"
+    assert carried.recorder.carried_seq == 0
+    while not carrying.done():
+        carried.node.sync()
+        await asyncio.sleep(0)
+    assert carried.recorder.carried_seq == carried.files.head.seq
+
+
+async def test_many_lines_go_in_batches_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_topic, "BATCH_BYTES_MAX", 1_000)
+    carried = Carried(SimulatedDisk(), fixture(), file_bytes_max=MIB)
+    carried.write(*(f"op{number}" for number in range(12)))
+    await carried.all()
+    data = carried.node.partition.reader.read_raw(0, 1 << 20)
+    sizes = [header.size_bytes for _, header in iter_headers(data)]
+    assert len(sizes) > 2
+    assert max(sizes) < 2_000
+    assert carried.lines() == lines_on(carried.disk)
 
 
 async def test_behind_a_crash_nothing_is_missing_and_some_may_be_there_twice() -> None:
