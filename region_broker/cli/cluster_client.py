@@ -151,15 +151,21 @@ class RegionOfNodes:
 
     def places(self) -> list[dict[str, Any]]:
         """Return region, id, HTTP address and registered feature level of each node, of a region of one, too; raises `NoNode`."""
-        found = self._all(self._urls)
-        if found or not self._of_one_node:
+        if self._region:
+            url = Cluster(self._urls).address_of(self._region)
+            found = self._all([url])
+            is_alone = not found and url in self._of_one_node
+        else:
+            found = self._all(self._urls)
+            is_alone = not found and bool(self._of_one_node)
+            url = self._of_one_node[0] if is_alone else ""
+        if not is_alone:
             view = self.view()
             return [
                 {"region": view["region"], "node_id": row["node_id"], "http": row["http"], "newest_level": row["feature_level"]}
                 for row in view["nodes"]
             ]  # fmt: skip
-        url = self._of_one_node[0]
-        view = Cluster([url]).views()[self._region] if self._region else request(url, "GET", "/v1/region")  # fmt: skip
+        view = request(url, "GET", "/v1/region")
         return [{"region": view["region"], "node_id": view["node_id"], "http": url, "newest_level": None}]  # fmt: skip
 
     def view(self) -> dict[str, Any]:

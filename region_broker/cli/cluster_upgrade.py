@@ -116,7 +116,8 @@ def tell(done: Mapping[str, Any]) -> None:
     else:
         click.echo(
             f"region {done['region']} was raised from level {done['before']} to {done['finalized']}. Older versions cannot take part"
-            " in it any more."
+            " in it any more. Each region has a level of its own: raise all of them (--region) before anything is used that needs it, as a"
+            " region that cannot keep what the primary has shows nothing that comes behind it."
         )
 
 

@@ -57,7 +57,7 @@ def _row(name: str, times: int, keys: Sequence[ScramKeys]) -> Fields:
 
 
 def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
-    # Never without words, as Kafka: librdkafka 2.16 frees a text of its own where there are none, and aborts its process.
+    # With words, as Kafka. librdkafka 2.16 aborts its process at this answer all the same (docs/reference/clients.md).
     words = ErrorCode(error_code).name.replace("_", " ")
     return {"error_code": error_code, "error_message": words, "results": []}
 

@@ -394,7 +394,8 @@ class FailoverOperations:
                 epoch = await self._next_epoch(await self._driver.outlook.statuses())
         except (TimeoutError, PeerUnreachable) as error:
             then = await self._give_back(operation)
-            reason = f"region {old_region} was not reached up to its last tidemark in time: {error}"
+            why = str(error) or f"{timeout_ms // 1000} s; `tidemark region status` says what keeps region {self.region} behind"  # fmt: skip
+            reason = f"region {old_region} was not reached up to its last tidemark in time: {why}"
             raise OperationFailed(f"{reason}. {then}") from error
         return TakeoverBegun(
             region_epoch=epoch,

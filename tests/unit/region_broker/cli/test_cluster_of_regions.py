@@ -126,3 +126,10 @@ def test_a_dead_region_of_several_is_not_taken_for_the_one_with_one_node(known: 
     known.dead = {4, 5, 6}
     result = CliRunner().invoke(commands.cluster, ["status", "--region", "us", "--url", http(7)])
     assert "no node of region us answers" in result.output
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("url", [1, 4, 7])
+def test_a_region_of_one_node_is_the_one_that_was_named_whoever_is_asked(url: int) -> None:
+    (place,) = cluster_client.RegionOfNodes([http(url)], "ap").places()
+    assert (place["region"], place["node_id"], place["http"]) == ("ap", 7, http(7))
