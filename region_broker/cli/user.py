@@ -65,7 +65,7 @@ def _iterations_option(command: Any) -> Any:
 
 def _password_option(command: Any) -> Any:
     return click.option(
-        "--new-password-file", type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True),
+        "--new-password-file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
         help=f"Take the password from a file, - for standard input. Default: {PASSWORD_VARIABLE}, then a prompt.",
     )(command)  # fmt: skip
 
@@ -202,8 +202,11 @@ def _check_name(name: str) -> None:
 def _password(path: Path | None) -> str:
     """Return the new password (INV-USR1)."""
     if path is not None:
-        with click.open_file(str(path), encoding="utf-8") as file:
-            password = str(file.read(2 * PASSWORD_BYTES_MAX)).removesuffix("\n")
+        try:
+            with click.open_file(str(path), encoding="utf-8") as file:
+                password = str(file.read(2 * PASSWORD_BYTES_MAX)).removesuffix("\n")
+        except (OSError, ValueError) as error:
+            fail(f"no password can be read from {path}: {error}", EXIT_USAGE)
     else:
         found: str | None = os.environ.get(PASSWORD_VARIABLE)
         password = found or str(

@@ -294,7 +294,7 @@ async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
 async def test_INV_HPC2_an_address_whose_refusals_wait_is_asked_for_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(password_checks, "DELAYED_MAX", 1)
+    monkeypatch.setattr(password_checks, "PENDING_MAX", 1)
     clock = Hurried(holds=True)
     async with behind(doors_with(clock=clock)) as node:
         async with asyncio.TaskGroup() as tasks:
