@@ -28,7 +28,7 @@ BYTES_MAX: Final[dict[str, int]] = {
     "acls": 16 << 20,
     "keys": 12 << 20,
     "quotas": 4 << 20,
-    "tokens": 4 << 20,
+    "tokens": 24 << 20,
 }
 """Of the rows of each kind, as they are sent."""
 _FEW_ROWS: Final = 500
@@ -155,7 +155,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def bytes_by_kind(self) -> Mapping[str, int]:
         """How many bytes the rows of each kind have."""
-        return {kind: sum(map(_bytes_of, getattr(self, kind))) for kind in BYTES_MAX}
+        return {kind: bytes_of(*getattr(self, kind)) for kind in BYTES_MAX}
 
     def keys_of(self, user: str) -> Sequence[ScramKeys]:
         """Return the keys of one user, by their mechanisms; rows are sorted, so nothing is built for that."""
@@ -252,8 +252,9 @@ class _Put(NamedTuple):
     is_sorted_anew: bool = False
 
 
-def _bytes_of(row: object) -> int:
-    return len(msgspec.msgpack.encode(row))
+def bytes_of(*rows: object) -> int:
+    """Return how many bytes rows have as they are sent, without what holds them together."""
+    return sum(len(msgspec.msgpack.encode(row)) for row in rows)
 
 
 def _put(
@@ -276,10 +277,10 @@ def _put(
     for key, row in [(key, None) for key in removed] + [(order(row), row) for row in put]:
         at = bisect_left(result, key, key=order)
         if at < len(result) and order(result[at]) == key:
-            grown_bytes -= _bytes_of(result.pop(at))
+            grown_bytes -= bytes_of(result.pop(at))
         if row is not None:
             result.insert(at, row)
-            grown_bytes += _bytes_of(row)
+            grown_bytes += bytes_of(row)
     return _Put(tuple(result), grown_bytes)
 
 

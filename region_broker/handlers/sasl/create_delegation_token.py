@@ -1,6 +1,7 @@
 """CreateDelegationToken (38), versions 1-3: makes a token for who asks (KIP-48).  v2: flexible.  v3: for somebody else (KIP-373).
 
-INV-CDT1  one principal has TOKENS_OF_ONE_MAX tokens made at the most: nobody takes all the room that the metadata have for tokens
+INV-CDT1  one principal has TOKENS_OF_ONE_MAX tokens made at the most, of BYTES_OF_ONE_MAX with all their renewers: nobody takes all the room that
+          the metadata have for tokens
 Tokens that have ended go when one is made. Source: KafkaApis.scala `handleCreateTokenRequest`, DelegationTokenControlManager.java.
 """
 
@@ -20,16 +21,19 @@ from region_broker.handlers.sasl.token_requests import (
     tokens_for,
 )
 from region_broker.security.access import (
+    BYTES_MAX,
     TOKEN_COUNT_MAX,
     AccessChange,
     DelegationToken,
     Operation,
     ResourceType,
+    bytes_of,
 )
 from region_broker.security.sasl.tokens import is_live, issued
 
 RENEWERS_MAX: Final = 100
 TOKENS_OF_ONE_MAX: Final = 1_000
+BYTES_OF_ONE_MAX: Final = BYTES_MAX["tokens"] // 10
 assert TOKENS_OF_ONE_MAX * 10 <= TOKEN_COUNT_MAX
 
 
@@ -52,8 +56,8 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     token = issued(plain, ms_of(request.max_lifetime), tokens.rules)
     present = ctx.services.metadata.image.access.tokens
     ended = tuple(each.token_id for each in present if not is_live(each, now_ms))
-    own = sum(each.requester == requester and is_live(each, now_ms) for each in present)
-    if own >= TOKENS_OF_ONE_MAX:  # INV-CDT1
+    own = [each for each in present if each.requester == requester and is_live(each, now_ms)]
+    if len(own) >= TOKENS_OF_ONE_MAX or bytes_of(*own, token) > BYTES_OF_ONE_MAX:  # INV-CDT1
         return _fields(ctx, ErrorCode.policy_violation)
     change = AccessChange(tokens_put=(token,), tokens_removed=ended)
     error, _ = await changed(ctx.services.metadata, change)

@@ -651,6 +651,9 @@ async def test_INV_CDT1_nobody_takes_all_the_room_for_tokens(
             assert (await make(mallory, max_lifetime=1_000)).error_code is ErrorCode.none
         assert (await make(mallory)).error_code is ErrorCode.policy_violation
         assert (await make(alice)).error_code is ErrorCode.none
+        monkeypatch.setattr(create_delegation_token, "BYTES_OF_ONE_MAX", 1_000)
+        named = users(*(f"{at:03}{'x' * 20}" for at in range(50)))
+        assert (await make(alice, renewers=named)).error_code is ErrorCode.policy_violation
         clock.pass_ms(1_000)
         assert (await make(mallory)).error_code is ErrorCode.none, (
             "those that have ended count no more"

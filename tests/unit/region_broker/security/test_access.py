@@ -122,10 +122,10 @@ def test_a_change_that_would_be_too_large_changes_nothing(monkeypatch: pytest.Mo
 def test_INV_SAC4_renewers_of_tokens_take_no_room_from_others_and_all_fits_a_message() -> None:
     """Whoever logs in may make tokens, with 100 renewers whose names have any length (KIP-48)."""
     names = tuple(f"User:{at:03}{'x' * 32_000}" for at in range(100))
-    first, second = (msgspec.structs.replace(TOKEN, token_id=f"id{at}", renewers=names) for at in range(2))  # fmt: skip
-    access = changed(NO_ACCESS, AccessChange(tokens_put=(first,)))
+    *most, last = [msgspec.structs.replace(TOKEN, token_id=f"id{at}", renewers=names) for at in range(8)]  # fmt: skip
+    access = changed(NO_ACCESS, AccessChange(tokens_put=tuple(most)))
     with pytest.raises(AccessRefused, match="delegation tokens would have"):
-        changed(access, AccessChange(tokens_put=(second,)))
+        changed(access, AccessChange(tokens_put=(last,)))
     assert changed(access, AccessChange(acls_added=(READ,))).acls == (READ,)
     assert not changed(access, AccessChange(tokens_removed=("id0",))).tokens_by_id.get("id0")
     assert sum(access_module.BYTES_MAX.values()) * 2 < PEER_FRAME_BYTES_MAX

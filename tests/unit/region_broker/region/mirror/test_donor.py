@@ -25,8 +25,8 @@ def seen_by(candidate: Site, donor_port: int) -> tuple[DonorPrimary, MirrorParti
     """Return the donor that listens there, as the candidate sees it, and the candidate's own logs."""
     view = MirrorView(candidate.partitions, candidate.clock, 0, lambda *_: NO_ROUND)
     logs = MirrorPartitions(candidate.partitions, ledgers_of(candidate.metadata.image), view)
-    addresses = RegionAddresses({"donor": [("127.0.0.1", donor_port)]})
-    primary = PeerPrimary(candidate.network, addresses, "donor", candidate.identity, REGION_EPOCH)
+    addresses = RegionAddresses({"mirror": [("127.0.0.1", donor_port)]})
+    primary = PeerPrimary(candidate.network, addresses, "mirror", candidate.identity, REGION_EPOCH)
     return DonorPrimary(primary, logs), logs
 
 
