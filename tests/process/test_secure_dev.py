@@ -145,6 +145,9 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
         assert "wrong-password" not in said
     assert "bob may not" in command("quota", "list", *as_bob, code=4)
     assert "bob may not" in command("user", "list", *as_bob, code=4)
+    command("acl", "add", "bob", "read", "topic:invoices")
+    command("consume", "invoices", *as_bob)  # INV-CCO5
+    command("consume", "invoices", "--group", "g", *as_bob, code=4)
     contexts = tmp_path / "none.json"
     ca = ("--ca", str(place / "ca" / "ca.pem"))
     assert "you may" in command("region", "status", *as_bob, *ca, "--url", dev.url, code=4)

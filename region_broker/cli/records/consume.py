@@ -7,6 +7,7 @@ INV-CCO2  without --follow it ends at the ends of the partitions, and a partitio
 INV-CCO3  it does not wait in silence: a loss of all brokers, a group that gives it no partition, and a partition that gives
           nothing before its end are said on stderr
 INV-CCO4  a member that follows commits while it reads; Ctrl-C and SIGTERM commit the rest and leave the group
+INV-CCO5  who reads without a group needs the right to read the topic, and none on any group
 Not here: what a line looks like (`lines`).
 """
 
@@ -237,6 +238,12 @@ def _messages(
             continue
         empty_handed.end_of_silence()
         error = message.error()
+        if (
+            error is not None
+            and not group
+            and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+        ):
+            continue  # librdkafka looks for a coordinator of its own accord: who reads without a group needs none (INV-CCO5)
         if error is None:
             count += 1
             ended.discard(message.partition())
