@@ -65,8 +65,8 @@ def test_INV_EXP1_each_address_of_the_kafka_port_needs_tls_and_callers_that_prov
     more = built(listeners=[listener(protocol, asked)])
     assert lacks(more) == ({"listeners.OUTSIDE": expected} if expected else {})
     assert bool(exposure_problems(more)) is bool(expected)
-    at_home = built(listeners=[listener(protocol, asked, "127.0.0.1:9095")])
-    assert lacks(at_home) == {}, "this machine alone"
+    alone = built(listeners=[listener(protocol, asked, "127.0.0.1:9095")])
+    assert lacks(alone) == {}, "this machine alone"
 
 
 def test_INV_EXP1_the_other_ports_need_them_too() -> None:

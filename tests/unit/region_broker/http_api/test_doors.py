@@ -341,10 +341,11 @@ async def test_INV_HDO3_a_password_is_not_taken_in_the_clear() -> None:
     far = [scope for scope in ("10.0.0.1", "203.0.113.9", "") if _is_private_from(scope)]
     assert far == []
     assert _is_private_from("::1")
+    assert _is_private_from("10.0.0.1", secure=True), "nobody reads what TLS carries"
 
 
-def _is_private_from(host: str) -> bool:
-    return doors_module._is_private(cast("web.Request", SimpleNamespace(secure=False)), host)
+def _is_private_from(host: str, *, secure: bool = False) -> bool:
+    return doors_module._is_private(cast("web.Request", SimpleNamespace(secure=secure)), host)
 
 
 async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
