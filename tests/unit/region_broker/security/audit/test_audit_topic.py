@@ -153,11 +153,11 @@ async def test_a_full_node_takes_no_audit_records_until_there_is_room() -> None:
     carried = Carried(SimulatedDisk(), fixture())
     carried.write("op")
     room = carried.topic._services.partitions.room
-    room.refusal = "the disk is full"  # type: ignore[misc]
+    room.refusal = "the disk is full"
     await carried.all()
     assert (carried.lines(), carried.recorder.carried_seq) == ([], 0)
     assert "the disk is full" in carried.topic._said
-    room.refusal = None  # type: ignore[misc]
+    room.refusal = None
     await carried.all()
     assert carried.lines() == lines_on(carried.disk)
 
