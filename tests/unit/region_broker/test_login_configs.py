@@ -1,13 +1,17 @@
 """What a node's configuration says of logins, and what a start refuses of it (INV-CFL1, INV-SUF2, INV-STC2)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from region_broker.config.node_config import ConfigError
 from region_broker.node import Node, NodeRefused
+from region_broker.node.logins import compose_logins
+from region_broker.security.access import Access
+from region_broker.security.sasl.bearer import BearerRules
 from region_broker.security.sasl.scram_keys import keys_of, line_of
+from region_broker.security.sasl.tokens import TokenRules, TokenSecret
 from tests.fixtures.failover_regions import free_ports
 from tests.unit.region_broker.test_start_checks import PORTS, config_of, found
 
@@ -80,3 +84,34 @@ async def test_a_start_takes_a_file_of_users(tmp_path: Path) -> None:
     users = tmp_path / "users.txt"
     users.write_text(f"# the first one\n\n{LINE}\n")
     assert await found(built(tmp_path / "data", sasl_users_file=str(users))) == []
+
+
+async def test_a_desk_goes_by_what_the_configuration_says(tmp_path: Path) -> None:
+    users, secret = tmp_path / "users.txt", tmp_path / "secret.txt"
+    users.write_text(f"{LINE}\n")
+    secret.write_bytes(b" " + b"s" * 40 + b"\n")
+    named: dict[str, Any] = {
+        "tls_certificate": "c.pem", "tls_key": "k.pem", "sasl_mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        "sasl_users_file": str(users), "sasl_token_secret_file": str(secret), "sasl_max_reauth_ms": 61_000,
+        "sasl_failed_delay_ms": 77, "sasl_token_lifetime_max_ms": 7_200_000, "sasl_token_expiry_ms": 3_600_000,
+        "sasl_oauth_issuer": "i", "sasl_oauth_audience": "a", "sasl_oauth_jwks": "https://i/keys",
+        "sasl_oauth_algorithms": "ES256", "sasl_oauth_principal_claim": "email", "sasl_oauth_clock_skew_ms": 5_000,
+    }  # fmt: skip
+    outside = {
+        "name": "OUTSIDE", "bind": "127.0.0.1:9", "advertised": "localhost:9", "security_protocol": "SASL_SSL",
+    }  # fmt: skip
+    for where in ({"security_protocol": "SASL_SSL"}, {"listeners": [outside]}):
+        config = config_of(tmp_path, free_ports(3), **named, **where)
+        desk = compose_logins(config, PORTS, Access)
+        assert desk is not None
+        said = desk.settings
+        assert said.mechanisms == ("SCRAM-SHA-512", "OAUTHBEARER")
+        assert (said.max_reauth_ms, said.failed_delay_ms) == (61_000, 77)
+        assert said.token_rules == TokenRules(lifetime_max_ms=7_200_000, expiry_ms=3_600_000)
+        assert said.file_users.keys() == {("root", "SCRAM-SHA-256")}
+        assert said.token_secret is not None
+        assert said.token_secret.hmac_of("x") == TokenSecret(b"s" * 40).hmac_of("x")
+        assert cast("Any", said.bearers)._rules == BearerRules(
+            issuer="i", audience="a", algorithms=("ES256",), principal_claim="email", skew_ms=5_000
+        )
+    assert compose_logins(config_of(tmp_path, free_ports(3), **named), PORTS, Access) is None

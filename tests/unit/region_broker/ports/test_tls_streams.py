@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, HandshakeLimits
+from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, HandshakeLimits
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.tls import ClientTls, ServerTls
@@ -180,7 +180,8 @@ async def test_a_listener_that_closes_ends_handshakes_under_way_and_frees_its_po
     await asyncio.sleep(0.05)
     echo.listener.close()
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-        await reader.readexactly(1)
+        async with asyncio.timeout(TIMEOUT_S / 2):
+            await reader.readexactly(1)
     writer.close()
     await echo.listener.wait_closed()
     with socket.create_server(("127.0.0.1", echo.listener.port)):
@@ -217,3 +218,26 @@ async def test_whoever_reads_is_told_of_our_close_though_the_other_side_says_no_
     assert max(took_s) < CLOSE_TIMEOUT_S / 2
     listener.close()
     await listener.wait_closed()
+
+
+@on_both_loops
+async def test_INV_PHS1_a_place_is_given_back_and_who_gives_way_is_cut_off(folder: Path) -> None:
+    server, good = (
+        ServerTls(put(folder / "s", node_certificate())),
+        ClientTls(put(folder / "c", None)),
+    )
+    one = await echoing(server, HandshakeLimits(per_address=1, patience_s=1_000, timeout_s=1_000))
+    for _ in range(3):
+        assert await one.say(good) == b"hello", "the one before is done"
+    one.listener.close()
+    await one.listener.wait_closed()
+    hasty = await echoing(server, HandshakeLimits(per_address=1, patience_s=0, timeout_s=1_000))
+    reader, writer = await asyncio.open_connection("127.0.0.1", hasty.listener.port)
+    await asyncio.sleep(0.05)
+    assert await hasty.say(good) == b"hello"
+    async with asyncio.timeout(TIMEOUT_S / 2):
+        assert await reader.read() == b""
+    assert [failed.reason for failed in hasty.failed] == ["too_many"]
+    writer.close()
+    hasty.listener.close()
+    await hasty.listener.wait_closed()
