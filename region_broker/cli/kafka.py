@@ -157,6 +157,8 @@ def _check_reachable(bootstrap: str) -> None:
                 return
         except ssl.SSLCertVerificationError as error:
             reasons.append(f"{address}: {_not_believed(error)}")
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            reasons.append(f"{address}: closed the connection as TLS began: does it speak it at all (--protocol PLAINTEXT where not)?")  # fmt: skip
         except (OSError, OverflowError) as error:
             reasons.append(f"{address}: {error}")
         else:
