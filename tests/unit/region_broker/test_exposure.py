@@ -1,9 +1,12 @@
 """Which ports are open beyond what they should be, by what each port speaks (INV-EXP1)."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from region_broker.config.exposure import (
     asks_who_calls,
@@ -13,8 +16,15 @@ from region_broker.config.exposure import (
     warning_of,
 )
 from region_broker.config.node_config import NodeConfig
-from region_broker.node.auditing import keeps_trail
+from region_broker.http_api.doors import Doors
+from region_broker.node import Ports
+from region_broker.node.auditing import keeps_trail, open_trail
 from region_broker.node.authorizer import authorizer_of
+from region_broker.node.http_doors import DoorCollector
+from region_broker.ports.system.chance import SystemChance
+from region_broker.ports.system.clock import SystemClock
+from region_broker.ports.system.disk import RealDisk
+from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.access import NO_ACCESS, Operation, ResourceType
 from region_broker.security.identity import Identity
 from tests.unit.region_broker.test_config import whole
@@ -135,3 +145,31 @@ def test_INV_NAU1_each_key_of_security_has_a_node_keep_an_audit_trail(
     assert keeps_trail(secured)
     assert not keeps_trail(msgspec.structs.replace(secured, audit="off"))
     assert keeps_trail(msgspec.structs.replace(plain, audit="on"))
+
+
+def test_a_metric_names_the_ports_that_are_open() -> None:
+    registry = CollectorRegistry()
+    registry.register(
+        DoorCollector(built(insecure=True, peer_security_protocol="PLAINTEXT"), Doors())
+    )
+    values = [
+        registry.get_sample_value("tidemark_insecure_port", {"port": port})
+        for port in ("kafka", "peer", "http")
+    ]
+    assert values == [0.0, 1.0, 0.0]
+
+
+def test_a_trail_that_is_opened_is_that_of_the_metadata(tmp_path: Path) -> None:
+    config = NodeConfig.build(
+        whole(data_dir=str(tmp_path), audit="on", audit_bytes_max=1 << 30), "n"
+    )
+    storage: Any = SimpleNamespace(
+        folder=SimpleNamespace(identity=SimpleNamespace(folder_id="ab" * 16)),
+        metadata=SimpleNamespace(audit=None),
+    )
+    open_trail(config, Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork()), storage)
+    trail = storage.metadata.audit
+    assert trail.is_on
+    assert trail._bytes_max == 1 << 30
+    trail.close()
+    assert "node-started" in (tmp_path / "audit" / "audit-00000001.jsonl").read_text()

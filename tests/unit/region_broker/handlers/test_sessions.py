@@ -98,7 +98,8 @@ async def test_nothing_is_judged_on_a_connection_whose_refusal_waits() -> None:
     async with asyncio.TaskGroup() as tasks:
         refused = tasks.create_task(_closed(handle_sasl_authenticate(ctx, asked)))
         await until(lambda: desk.holds == 1, "its answer is held back")
-        await _closed(handle_sasl_authenticate(ctx, asked))
+        async with asyncio.timeout(5):
+            await _closed(handle_sasl_authenticate(ctx, asked))
         assert desk.holds == 1, "out of order, and not judged"
         desk.let_go.set()
     assert refused.done()

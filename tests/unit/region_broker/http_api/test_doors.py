@@ -338,9 +338,14 @@ async def test_wrong_logins_and_refusals_are_told_to_the_audit_trail() -> None:
     assert "tmt_wrong" not in repr(trail.events)
 
 
-async def test_INV_HDO3_a_password_is_not_taken_in_the_clear() -> None:
+async def test_INV_HDO3_a_password_is_not_taken_in_the_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with behind(doors_with()) as node:
         assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 200
+        with monkeypatch.context() as afar:
+            afar.setattr(doors_module, "is_this_machine", lambda _host: False)
+            assert (await node.ask("/metrics", auth=("user", "pencil")))[0] == 401
     far = [scope for scope in ("10.0.0.1", "203.0.113.9", "") if _is_private_from(scope)]
     assert far == []
     assert _is_private_from("::1")

@@ -205,3 +205,11 @@ def test_bytes_changed_at_random_are_taken_or_refused_and_nothing_else(tmp_path:
         except TlsRefused:
             refused += 1
     assert 200 < refused < 1_000
+
+
+def test_a_crl_file_holds_lists_and_nothing_else(tmp_path: Path) -> None:
+    """INV-TLF1"""
+    mixed = crl_of() + pem_of(user_certificate())
+    files = put(tmp_path / "own", node_certificate(), crl=mixed)
+    with pytest.raises(TlsRefused, match="something else beside"):
+        judged(files, read_contents(files))

@@ -11,6 +11,7 @@ import pytest
 from idempotency.record_batch import iter_headers
 from region_broker.node import audit_topic
 from region_broker.node.audit_topic import POSITION_FILE, AuditTopic
+from region_broker.partitions.admission import AppendVerdict
 from region_broker.records.batches import iter_records
 from region_broker.security.audit.events import AuditEvent, Kind, Outcome
 from region_broker.security.audit.recorder import AuditRecorder
@@ -180,6 +181,24 @@ async def test_who_stops_leading_while_the_files_are_read_appends_nothing(
     await carried.all()
     assert (carried.lines(), carried.recorder.carried_seq) == ([], 0)
     assert "leads it no more" in carried.topic._said
+
+
+async def test_what_the_topic_does_not_take_is_not_carried() -> None:
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write("op")
+    refusing = next(each for each in AppendVerdict if each is not AppendVerdict.APPENDED)
+
+    async def committed(_offset: int) -> None:
+        return
+
+    outcome = SimpleNamespace(verdict=refusing, detail="not now", next_offset=0)
+    played = SimpleNamespace(
+        is_leader=True, wait_committed=committed, writer=SimpleNamespace(append=lambda _batch: outcome)
+    )  # fmt: skip
+    carried.topic._services.partitions.get = lambda _name, _index: played  # type: ignore[method-assign,assignment,return-value]
+    await carried.all()
+    assert carried.recorder.carried_seq == 0
+    assert "not now" in carried.topic._said
 
 
 async def test_nothing_is_noted_as_carried_before_it_is_acknowledged() -> None:
