@@ -75,6 +75,11 @@ class Member(Region):
             self.name,
         )  # fmt: skip
 
+    @property
+    def is_elected(self) -> bool:
+        """Whether this node knows who leads the region."""
+        return self.runs and self.member.node is not None and self.node.storage.metadata.image.leadership is not None  # fmt: skip
+
     def make_folder(self) -> None:
         """Write what the folder is to have before its first start: the first node's has the region's birth."""
         if self.node_id == 1:
@@ -174,10 +179,11 @@ class Cluster:
             node.settings |= settings
 
     async def start(self) -> None:
-        """Start the first one, then the others at once."""
+        """Start the first one, then the others at once: where it is elected before it serves, it waits for one of them."""
         first, *others = self.nodes.values()
-        await first.start()
         async with asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(first.start())
+            await until(lambda: starting.done() or first.is_elected, "the first one is there")
             for node in others:
                 tasks.create_task(node.start())
 
