@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from region_broker.controller.raft.effects import Message, VoteRequest
 from region_broker.controller.raft.entries import LogIndex, Term
@@ -261,3 +262,10 @@ async def test_INV_PSP2_no_other_region_shuts_a_node_out_for_good(
 
 def test_INV_PNT2_without_tls_what_is_said_counts() -> None:
     assert contradiction(None, NodeName("eu", 1, CLUSTER_ID)) is None
+
+
+def test_INV_PNT2_a_certificate_of_no_node_contradicts_every_node() -> None:
+    said = NodeName("eu", 1, CLUSTER_ID)
+    der = user_certificate().public_bytes(Encoding.DER)
+    assert "its certificate is of no node" in str(contradiction(der, said))
+    assert contradiction(None, said) is None, "without TLS there is none"
