@@ -375,7 +375,11 @@ class RegionRole:
 
     def _spawn(self, work: Coroutine[object, None, None], name: str) -> None:
         assert self._tasks is not None, "run is not running"
-        self._running.append(self._tasks.create_task(work, name=name))
+        try:
+            self._running.append(self._tasks.create_task(work, name=name))
+        except RuntimeError:  # the node ends: its group takes no more
+            work.close()
+            raise
 
     async def _stop_tasks(self) -> None:
         stopping, self._running = self._running, []

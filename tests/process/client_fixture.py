@@ -101,28 +101,30 @@ class Proxy:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
 
     async def stop(self) -> None:
         """Cut every connection and take no more; returns once each has been let go."""
         assert self._server is not None
         self._server.close()
+        for _ in range(3):  # what was accepted before is handed over
+            await asyncio.sleep(0)
         while self._serving:
             for serving in self._serving:
                 serving.cancel()
             await asyncio.wait(self._serving)
 
-    async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        serving = asyncio.current_task()
-        assert serving is not None
+    def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        serving = asyncio.get_running_loop().create_task(self._serve(client, back))
         self._serving.add(serving)
+        serving.add_done_callback(lambda _: back.transport.abort())  # also where it never began
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         try:
             await self._forward(client, back)
         except* (OSError, EOFError):
             pass
-        finally:
-            self._serving.discard(serving)
-            back.transport.abort()
 
     async def _forward(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         broker, forth = await asyncio.open_connection(BEHIND, self._port)

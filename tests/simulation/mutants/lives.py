@@ -15,7 +15,7 @@ from tests.simulation.test_pipelined import Life as PipelinedLife
 from tests.simulation.test_transfers import Life as TransfersLife
 
 FOLDER: Final = Path("/lives")
-SEEDS: Final = 2
+SEEDS: Final = 4
 
 
 async def _transfers(folder: Path, seed: int) -> None:

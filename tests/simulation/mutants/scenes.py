@@ -148,15 +148,15 @@ async def both_restart(life: Life) -> None:
 
     So often, because a write without a sync survives every other time.
     """
-    for power in (*[True] * 8, False):
+    for power in (*[True] * 24, False):
         await load(life)
         await life.stage.kill(EU, power=power)
         await life.stage.start(EU)
         await load(life)
         await life.stage.kill(US, power=power)
         await life.stage.kill(EU, power=power)
-        await life.stage.start(EU)
         await life.stage.start(US)
+        await life.stage.start(EU)
     await load(life)
 
 
