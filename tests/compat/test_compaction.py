@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.compat.clients import POLLS_MAX, read_until
 from tests.compat.confluent_client import ConfluentClient
+from tests.compat.places import TESTED_PLACES
 from tests.compat.test_client_matrix import CLIENTS, await_topic
 
 pytestmark = pytest.mark.process
@@ -49,6 +50,7 @@ def records(
     return found
 
 
+@pytest.mark.parametrize("bootstrap", [place for place in TESTED_PLACES if place != "one" or len(TESTED_PLACES) == 1], indirect=True)  # fmt: skip
 def test_clients_read_through_what_compaction_left(bootstrap: str, fresh: Fresh) -> None:
     topic = fresh("compacted")
     SENDER.create_topic(

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 MINUTES = 0.05
 
 
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", [4])
 def test_INV_RGJ1_INV_RGJ2_INV_RGJ3_INV_RSL2_INV_NFS1_INV_RGW1_INV_RGW2_nothing_is_lost_but_by_a_word(
     seed: int,
 ) -> None:
