@@ -374,10 +374,10 @@ class RegionRole:
         return await cut_leader.final_round()
 
     def _spawn(self, work: Coroutine[object, None, None], name: str) -> None:
-        assert self._tasks is not None, "run is not running"
         try:
+            assert self._tasks is not None, "run is not running"
             self._running.append(self._tasks.create_task(work, name=name))
-        except RuntimeError:  # the node ends: its group takes no more
+        except BaseException:  # the node ends: nobody runs it any more
             work.close()
             raise
 

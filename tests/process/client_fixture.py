@@ -107,12 +107,10 @@ class Proxy:
         """Cut every connection and take no more; returns once each has been let go."""
         assert self._server is not None
         self._server.close()
-        for _ in range(3):  # what was accepted before is handed over
+        for _ in range(20):  # what was accepted before is handed over, and what is cut is let go of
             await asyncio.sleep(0)
-        while self._serving:
             for serving in self._serving:
                 serving.cancel()
-            await asyncio.wait(self._serving)
 
     def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         serving = asyncio.get_running_loop().create_task(self._serve(client, back))
