@@ -28,7 +28,7 @@ from region_broker.http_api.password_checks import PasswordChecks, SlowRefusals,
 from region_broker.http_api.problems import problem
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.http_tokens import TOKEN_TYPE, HttpTokens, Role
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, user
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, acl_host, user
 from region_broker.security.login import is_this_machine
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -205,7 +205,7 @@ def _may_in_brief(caller: _Caller, need: Need, doors: Doors) -> bool:
 
 async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals | None) -> _Caller:
     """Return who asks; raises `_NotProved` once that may be told, and `TooManyLogins`."""
-    host = request.remote or ""
+    host = acl_host(request.remote or "")
     header = request.headers.get(hdrs.AUTHORIZATION)
     if header is None:
         return _certified(request, doors, host)
@@ -216,7 +216,7 @@ async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals 
     tried, judge = Identity(ANONYMOUS_PRINCIPAL, host, kind), _nobody
     named = _Caller(tried)
     checks = doors.passwords
-    if kind == BY_PASSWORD and checks is not None and _is_private(request, host):
+    if kind == BY_PASSWORD and checks is not None and _is_private(request, request.remote or ""):
         name, password = _name_and_password(said.strip())
         if name:
             tried = Identity(user(shown(name)), host, kind)

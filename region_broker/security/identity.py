@@ -1,5 +1,6 @@
 """Who a connection speaks for: a principal, where it comes from, and for how long that is known.
 
+INV-SID2  a host is named alike in every identity, however its client came in: an ACL that denies it is not passed by another way in
 INV-SID1  an identity comes from what proved it (a certificate, a SASL exchange, another node that this one trusts by certificate),
           never from a field of a request
 Principals are written as Kafka writes them, `TYPE:NAME` (KafkaPrincipal).
@@ -34,8 +35,13 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def host_of(address: str) -> str:
-    """Return the IP address of `address:port`, as ACLs name it: without brackets, and an IPv4 one that came over IPv6 as what it is."""
-    host = address.rpartition(":")[0].strip("[]")
+    """Return the IP address of `address:port`, as ACLs name it."""
+    return acl_host(address.rpartition(":")[0])
+
+
+def acl_host(host: str) -> str:
+    """Return an IP address as ACLs name it: without brackets, and an IPv4 one that came over IPv6 as what it is."""
+    host = host.strip("[]")
     return host.removeprefix("::ffff:") if "." in host else host
 
 

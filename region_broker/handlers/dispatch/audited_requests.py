@@ -68,7 +68,7 @@ class _Asked(msgspec.Struct, frozen=True):
 def actor_of(ctx: RequestContext) -> Actor:
     """Return who asks, from the client's own address, by the id that its request has in logs."""
     identity = ctx.identity
-    host = identity.host or ctx.peer.rpartition(":")[0]
+    host = identity.host or ctx.host
     return Actor(identity.principal, host, identity.mechanism, identity.token_id, ctx.request_id)
 
 

@@ -39,7 +39,7 @@ from region_broker.partitions.table import PartitionTable
 from region_broker.security.access import AccessChange, Operation, ResourceType
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 from region_broker.security.authorizer import AllowAll, Authorizer
-from region_broker.security.identity import Identity
+from region_broker.security.identity import Identity, host_of
 from region_broker.security.quotas.throttles import Meter, Throttles
 from region_broker.security.sasl.desk import LoginDesk
 from region_broker.wire.connection import Waiting
@@ -481,8 +481,8 @@ class RequestContext(msgspec.Struct):
 
     @property
     def host(self) -> str:
-        """Return the address that the request came from, without its port."""
-        return self.peer.rpartition(":")[0].strip("[]")
+        """Return the address that the request came from, as ACLs name it."""
+        return host_of(self.peer)
 
     @property
     def request_id(self) -> str:

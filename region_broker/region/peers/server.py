@@ -63,7 +63,7 @@ from region_broker.region.peers.sessions import (
 )
 from region_broker.region.peers.speakers import check_speaker
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, host_of
 from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.memory_budget import MemoryBudget, Share
 
@@ -172,9 +172,7 @@ class PeerServer:
     def note_refused(self, stream: ByteStream, code: str, says_it_is: str = "") -> None:
         """Let the audit trail know that a peer was not spoken with."""
         principal = f"Node:{says_it_is}" if says_it_is else ANONYMOUS_PRINCIPAL
-        self.audit.peer_refused(
-            principal, str(stream.peer).rpartition(":")[0], code=code, node=says_it_is
-        )
+        self.audit.peer_refused(principal, host_of(stream.peer), code=code, node=says_it_is)
 
     def node_handshake(self, stream: ByteStream, frame: Frame) -> tuple[NodeHello, NodeSession]:
         """Judge a NodeHello; return the answer and the session. Raises `PeerRefused`, `PeerProtocolError`."""
