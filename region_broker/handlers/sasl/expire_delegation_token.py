@@ -5,11 +5,9 @@ Who is logged in by it stays so until the end that it had at the login. Source: 
 
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.sasl.token_changes import change_token, fields_of
+from region_broker.handlers.sasl.token_changes import change_token, on_error
 from region_broker.handlers.sasl.token_requests import Tokens, ms_of
 from region_broker.security.access import AccessChange, DelegationToken
 from region_broker.security.sasl.tokens import renewed
@@ -28,11 +26,7 @@ async def handle_expire_delegation_token(ctx: RequestContext, request: Any) -> F
     return await change_token(ctx, bytes(request.hmac), change)
 
 
-def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
-    return fields_of(ErrorCode(error_code))
-
-
 API: Final = Api(
     40, "ExpireDelegationToken", range(1, 3), handle_expire_delegation_token, forward=True,
-    on_error=_on_error,
+    on_error=on_error,
 )  # fmt: skip

@@ -4,6 +4,7 @@ Not here: the two APIs (`renew_delegation_token`, `expire_delegation_token`).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -33,6 +34,11 @@ async def change_token(ctx: RequestContext, secret: bytes, change: Change) -> Fi
     what, expires_ms = change(tokens, token, now_ms)
     error, _ = await changed(ctx.services.metadata, what)
     return fields_of(error, expires_ms if error is ErrorCode.none else 0)
+
+
+def on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:
+    """Return the answer of both APIs that carries one error (`Api.on_error`)."""
+    return fields_of(ErrorCode(error_code))
 
 
 def fields_of(error: ErrorCode, expires_ms: int = 0) -> Fields:
