@@ -157,24 +157,8 @@ class Principals:
         return '`User:NAME`, with ";" between; `""`: none'
 
 
-class FileOrNone(Folder):
-    """The path of a file, or none: the empty text."""
-
-    def wrong(self, value: str) -> str | None:
-        """See `Rule`."""
-        return super().wrong(value) if value else None
-
-    def right(self) -> str:
-        """See `Rule`."""
-        return 'the path of a file that this node may read; or "" for none'
-
-    def brief(self) -> str:
-        """See `Rule`."""
-        return 'a path; `""`: none'
-
-
 class FolderOrNone(Folder):
-    """Such a path, or none: the empty text."""
+    """The path of a folder, or none: the empty text."""
 
     def wrong(self, value: str) -> str | None:
         """See `Rule`."""
@@ -187,6 +171,14 @@ class FolderOrNone(Folder):
     def brief(self) -> str:
         """See `Rule`."""
         return 'a path; `""`: none'
+
+
+class FileOrNone(FolderOrNone):
+    """The path of a file, or none: the empty text."""
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return 'the path of a file that this node may read; or "" for none'
 
 
 class HttpsOrFile(FileOrNone):
