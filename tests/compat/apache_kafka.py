@@ -1,4 +1,4 @@
-"""Apache Kafka as it ships, one node or several, to measure against: `python -m tests.compat.apache_kafka`.
+r"""Apache Kafka as it ships, one node or several, to measure against: `python -m tests.compat.apache_kafka`.
 
 Not part of the test run. Takes Kafka's own jars from Maven Central into the cache that `tests.compat.run` uses, starts
 the nodes (KRaft, each broker and controller in one) with new folders on loopback, and stops them when you press Ctrl-C:
@@ -7,6 +7,13 @@ the nodes (KRaft, each broker and controller in one) with new folders on loopbac
     tidemark bench --against 127.0.0.1:9192              # in another terminal
     python -m tests.compat.apache_kafka --nodes 3        # ports 9192, 9202, 9212; three copies of everything
     tidemark bench --nodes 3 --against 127.0.0.1:9192 --against-pid A,B,C    # the process ids that it printed
+
+    python -m tests.compat.apache_kafka --as-secure DIR/security
+    tidemark bench produce --bootstrap 127.0.0.1:9092 --ca DIR/security/ca/ca.pem --user admin \
+        --password-file DIR/security/password --against 127.0.0.1:9192
+
+`--as-secure` takes the folder that `tidemark dev --secure --data-dir DIR` makes: clients speak TLS by the certificate of its first node and log in
+by SCRAM-SHA-512 as its administrator, who is let in by both in the same way (controllers of a Kafka speak without TLS among themselves).
 
 Settings and JVM flags are those of Kafka's own `config/server.properties` and start script. `--sync` adds
 `log.flush.interval.messages=1`: the disk is synced before every answer, as Tidemark always does. With three nodes or more,
@@ -75,6 +82,23 @@ log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 """
 
+SECURE: Final = """\
+listeners=SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=SASL_SSL://127.0.0.1:{port}
+inter.broker.listener.name=SASL_SSL
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+  username="admin" password="{password}";
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={ca}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:admin;User:ANONYMOUS
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -125,6 +149,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--controller-port", type=int, help="of the first node, for nodes (--port + 1)"
     )
     parser.add_argument("--heap", default="1G", help="heap of each JVM (1G, as Kafka's script)")
+    parser.add_argument("--as-secure", type=Path, metavar="DIR",
+                        help="what `tidemark dev --secure` has in its folder `security`")  # fmt: skip
     parser.add_argument("--sync", action="store_true", help="sync the disk before every answer")
     options = parser.parse_args(arguments)
     options.controller_port = options.controller_port or options.port + 1
@@ -139,7 +165,9 @@ def places(count: int, port: int, controller_port: int) -> list[Node]:
     ]
 
 
-def properties(nodes: Sequence[Node], node: Node, folder: Path, *, sync: bool) -> str:
+def properties(
+    nodes: Sequence[Node], node: Node, folder: Path, *, sync: bool, secure: Path | None = None
+) -> str:
     """Return the configuration file of one of the nodes; `folder` is its own."""
     several = len(nodes) >= REPLICAS
     text = PROPERTIES.format(
@@ -149,7 +177,23 @@ def properties(nodes: Sequence[Node], node: Node, folder: Path, *, sync: bool) -
     )  # fmt: skip
     if several:
         text += f"default.replication.factor={REPLICAS}\nmin.insync.replicas={IN_SYNC_MIN}\n"
+    if secure is not None:
+        text += SECURE.format(
+            port=node.port, controller_port=node.controller_port, password=_password(secure), keystore=folder / "node.pem",
+            ca=secure / "ca" / "ca.pem",
+        )  # fmt: skip
     return text + ("log.flush.interval.messages=1\n" if sync else "")
+
+
+def _password(secure: Path) -> str:
+    return (secure / "password").read_text().strip()
+
+
+def _keystore(secure: Path) -> bytes:
+    """Return the key and the certificate of the first node there is, as Kafka takes them: in one file."""
+    key = next(secure.glob("*-key.pem"))
+    certificate = key.with_name(key.name.replace("-key.pem", ".pem"))
+    return key.read_bytes() + certificate.read_bytes()
 
 
 def _taken(port: int) -> bool:
@@ -213,9 +257,16 @@ def _formatted(
     """Return the configuration file of a node whose folder is made and formatted."""
     folder.mkdir()
     config = folder / "server.properties"
-    config.write_text(properties(nodes, node, folder, sync=options.sync))
+    secure: Path | None = options.as_secure
+    config.write_text(properties(nodes, node, folder, sync=options.sync, secure=secure))
+    user: tuple[str, ...] = ()
+    if secure is not None:
+        keystore = folder / "node.pem"
+        keystore.touch(0o600)
+        keystore.write_bytes(_keystore(secure))
+        user = ("--add-scram", f"SCRAM-SHA-512=[name=admin,password={_password(secure)}]")
     subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "-t", "dGlkZW1hcmstYmVuY2gtMQ", "-c", str(config)],
+        [*java, "kafka.tools.StorageTool", "format", "-t", "dGlkZW1hcmstYmVuY2gtMQ", "-c", str(config), *user],
         stdout=subprocess.DEVNULL, check=True,
     )  # fmt: skip
     return config

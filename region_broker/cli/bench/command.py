@@ -8,7 +8,7 @@ protocol is measured in the same way: by confluent-kafka alone.
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,10 +33,13 @@ GROW: Final = "grow"
 """This one adds a node to a region of its own: only when named."""
 QUOTAS: Final = "quotas"
 """This one sets a quota on a region of its own: only when named."""
+TLS: Final = "tls"
+"""This one starts a node with two ports: only when named."""
 _OWN: Final = {
     SIZE: "stops and kills the nodes that it measures",
     GROW: "adds a node to the region that it measures",
     QUOTAS: "sets quotas in the region that it measures",
+    TLS: "measures two ports of a node that it starts",
 }
 _PRODUCERS_MAX: Final = 256
 _TOPICS_MAX: Final = 10_000
@@ -57,13 +60,14 @@ Examples:
   tidemark bench size --nodes 3 --partitions 1000       what so many partitions cost: idle, start, loss of the leader
   tidemark bench grow --nodes 3 --partitions 300        what clients notice while a fourth node copies all
   tidemark bench quotas --rate 200                      what one client notices of another at full speed, with a quota and without
+  tidemark bench tls --size 1024                        what TLS costs: one node, a port with it and a port without
   tidemark bench --against 127.0.0.1:9192 --html bench.html
   tidemark bench --nodes 3                              a region of three nodes, three copies of each topic
   tidemark bench --nodes 3 --against 127.0.0.1:9192 --against-pid 4711,4712,4713
 """
 )
 @click.argument(
-    "load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, GROW, QUOTAS, "all"]), default="all"
+    "load", type=click.Choice([*LOADS, *PAIR_LOADS, SIZE, GROW, QUOTAS, TLS, "all"]), default="all"
 )
 @click.option("--bootstrap", envvar="TIDEMARK_BOOTSTRAP",
               help="A Kafka address to measure; without it a cluster is started here.")  # fmt: skip
@@ -117,23 +121,29 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
         topic_counts=_counts("--topics", topics, _TOPICS_MAX),
         **numbers,
     )
-    loads = LOADS if load == "all" else (load,)
+    loads: Sequence[str] = LOADS if load == "all" else (load,)
     if load in _OWN:
-        if bootstrap or against:
-            fail(f"{load} {_OWN[load]}: give no --bootstrap or --against", EXIT_USAGE)
+        _check_own(load, bool(bootstrap or against), (region_count, node_count))
+    if load in _OWN and load != TLS:
         _own(load, plan, region_count, node_count, output)
         return
     pids = _counts("--against-pid", against_pid, _PID_MAX) if against_pid else ()
     try:
         others = _other(against, pids, node_count)
-        with _broker(bootstrap, region_count, node_count) as stage:
-            stages = [stage, *(replace(other, mark=f"{stage.mark}-against") for other in others)]
+        with ExitStack() as held:
+            if load == TLS:
+                stages, loads, against = _two_ports(held)
+            else:
+                stage = held.enter_context(_broker(bootstrap, region_count, node_count))
+                stages = [
+                    stage, *(replace(other, mark=f"{stage.mark}-against") for other in others)
+                ]  # fmt: skip
             rows = [row for name in loads for row in measured(name, stages, plan)]
     except BenchFailed as error:
         fail(str(error))
     ratios = compared(rows) if against else []
     document = {
-        "bootstrap": stage.bootstrap,
+        "bootstrap": stages[0].bootstrap,
         "against": against,
         "own_cluster_regions": None if bootstrap else region_count,
         "nodes": node_count,
@@ -152,7 +162,7 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
     if output == "json":
         print_json(document)
         return
-    title = f"{stage.bootstrap}, {_machine_line()}"
+    title = f"{stages[0].bootstrap}, {_machine_line()}"
     print_rows([_readable(row.as_dict(), against) for row in rows], output, title=title)
     nodes = [_readable(node, None) for row in rows for node in _node_rows(row.as_dict())]
     if nodes:
@@ -160,10 +170,26 @@ def bench(load: str, bootstrap: str | None, against: str | None, against_pid: st
             nodes, output, title="by node: who leads partitions of the topic, and who follows"
         )
     if ratios:
-        title = (
-            f"{stage.name} over {against}: rates above 1 and all others below 1 are in our favour"
-        )
+        title = f"{stages[0].name} over {against}: rates above 1 and all others below 1 are in our favour"
         print_rows([_readable(row, against) for row in ratios], output, title=title)
+
+
+def _check_own(load: str, is_elsewhere: bool, counts: tuple[int, int]) -> None:
+    if is_elsewhere:
+        fail(f"{load} {_OWN[load]}: give no --bootstrap or --against", EXIT_USAGE)
+    if load == TLS and counts != (1, 1):
+        fail(f"{load} {_OWN[load]}: give no --regions or --nodes", EXIT_USAGE)
+
+
+def _two_ports(held: ExitStack) -> tuple[list["Stage"], tuple[str, ...], str]:
+    """Start a node with TLS at one port and without at another; return both, what to measure, and the second one's name."""
+    from region_broker.cli.bench import tls
+
+    plain: list[str] = []
+    stage = held.enter_context(
+        _broker(None, 1, 1, lambda cluster: plain.append(tls.speak_tls(cluster, held)))
+    )
+    return tls.tls_stages(stage, plain[0]), tls.LOADS, tls.PLAIN
 
 
 def _own(load: str, plan: Plan, region_count: int, node_count: int, output: str) -> None:
@@ -240,8 +266,13 @@ def _counts(option: str, text: str, highest: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def _broker(bootstrap: str | None, region_count: int, node_count: int) -> Iterator["Stage"]:
-    """Give the broker to measure, starting one if none is named."""
+def _broker(
+    bootstrap: str | None,
+    region_count: int,
+    node_count: int,
+    tell: "Callable[[LocalCluster], None] | None" = None,
+) -> Iterator["Stage"]:
+    """Give the broker to measure, starting one if none is named; `tell` is given its cluster before that."""
     from region_broker.cli.bench.stage import Stage, check
     from region_broker.ports.system.chance import SystemChance
     from region_broker.workbench.cluster_plan import ClusterError
@@ -267,6 +298,8 @@ def _broker(bootstrap: str | None, region_count: int, node_count: int) -> Iterat
                     new_cluster_id=SystemChance().uuid(),
                 )
             )  # fmt: skip
+            if tell is not None:
+                tell(cluster)
             cluster.start()
         except ClusterError as error:
             raise BenchFailed(str(error)) from error

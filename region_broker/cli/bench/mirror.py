@@ -40,7 +40,7 @@ def catch_up_runs(stage: Stage, plan: Plan, number: int) -> tuple[Run, Run]:
             record_count = fill_records(
                 stage, plan, topic, max(int(plan.megabytes * MEGA / plan.size_bytes), 1)
             )
-            ends = _ends(AdminClient(client(stage.bootstrap)), topic, plan.partition_count)
+            ends = _ends(AdminClient(stage.client()), topic, plan.partition_count)
             primary_before = cost_of(cluster.pids(primary))
         finally:
             _start(cluster, mirror)
@@ -107,7 +107,7 @@ def idle_runs(stage: Stage, plan: Plan, topic_count: int) -> list[tuple[Run, Run
     """
     cluster = _pair(stage)
     names = [f"tidemark-bench-{stage.mark}-idle-{number}" for number in range(topic_count)]
-    admin = AdminClient(client(stage.bootstrap))
+    admin = AdminClient(stage.client())
     try:
         for start in range(0, topic_count, _TOPICS_PER_REQUEST):
             wanted = [NewTopic(name, 1, 1) for name in names[start : start + _TOPICS_PER_REQUEST]]

@@ -8,14 +8,14 @@ when its commit is. Every record sent is read back, or the run fails: a slow one
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Run
-from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
+from region_broker.cli.bench.stage import TIMEOUT_S, Stage
 
 _DUE: Final = struct.Struct(">d")
 _POLL_S: Final = 0.05
@@ -51,7 +51,9 @@ def open_loop_runs(
     producer = _producer(stage, topic, transactional=txn_records > 0)
     shared = _Shared(time.monotonic())
     reader = threading.Thread(
-        target=_read, args=(reader_bootstrap, topic, plan, shared), daemon=True
+        target=_read,
+        args=(stage.client(**{"bootstrap.servers": reader_bootstrap}), topic, plan, shared),
+        daemon=True,
     )
     reader.start()
     if not shared.ready.wait(TIMEOUT_S):
@@ -84,10 +86,8 @@ def open_loop_runs(
 
 def _producer(stage: Stage, topic: str, *, transactional: bool) -> Producer:
     if not transactional:
-        return Producer(client(stage.bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
-    producer = Producer(
-        client(stage.bootstrap, **{"transactional.id": f"{topic}-producer", "linger.ms": 0})
-    )
+        return Producer(stage.client(**{"enable.idempotence": True, "linger.ms": 0}))
+    producer = Producer(stage.client(**{"transactional.id": f"{topic}-producer", "linger.ms": 0}))
     try:
         producer.init_transactions(TIMEOUT_S)
     except KafkaException as error:
@@ -163,17 +163,15 @@ def _acked(due_s: float, shared: _Shared) -> Delivered:
     return delivered
 
 
-def _read(bootstrap: str, topic: str, plan: Plan, shared: _Shared) -> None:
+def _read(reader: Mapping[str, Any], topic: str, plan: Plan, shared: _Shared) -> None:
     consumer = Consumer(
-        client(
-            bootstrap,
-            **{
-                "group.id": "tidemark-bench",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-            },
-        )
+        {
+            **reader,
+            "group.id": "tidemark-bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
     )
     try:
         consumer.assign(_ends(consumer, topic, plan.partition_count))

@@ -9,6 +9,7 @@ bounded.
 
 import select
 import socket
+import ssl
 import struct
 import time
 from contextlib import ExitStack, closing
@@ -19,7 +20,6 @@ from region_broker.cli.bench.figures import BenchFailed, Plan, Run
 from region_broker.cli.bench.stage import TIMEOUT_S, Stage
 from region_broker.records.batches import Record, build_batch
 from region_broker.wire.codec.bounded import write_uvarint
-from region_broker.workbench.credentials import kafka_login
 
 _VERSION: Final = 9
 """Produce v9 (flexible, topics by name): brokers since Kafka 2.4 speak it."""
@@ -62,19 +62,13 @@ def exchange(topic: str, partition: int, batch: bytes, correlation_id: int) -> E
 
 def requests_run(stage: Stage, plan: Plan, topic: str, connection_count: int) -> Run:
     """Keep one request under way on each connection. Raises `BenchFailed`."""
-    host, _, port = stage.bootstrap.rpartition(":")
-    if kafka_login():
-        raise BenchFailed(
-            "the load requests speaks without TLS and logins only: leave it out, or measure another port"
-        )
     batch = build_batch([Record(None, b"x" * plan.size_bytes)])
     sockets: dict[int, socket.socket] = {}
     exchanges: dict[int, Exchange] = {}
     stack = ExitStack()
     try:
         for number in range(connection_count):
-            opened = stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened = stack.enter_context(_connected(stage))
             sockets[opened.fileno()] = opened
             partition = number % plan.partition_count
             exchanges[opened.fileno()] = exchange(topic, partition, batch, number)
@@ -93,6 +87,29 @@ def requests_run(stage: Stage, plan: Plan, topic: str, connection_count: int) ->
         raise BenchFailed(f"a connection to {stage.bootstrap} broke: {error}") from error
     finally:
         stack.close()
+
+
+def _connected(stage: Stage) -> socket.socket:
+    """Return a connection, with TLS where the broker is met with it. Raises `BenchFailed`, `OSError`."""
+    told = stage.client()
+    protocol = told.get("security.protocol", "PLAINTEXT")
+    if protocol.startswith("SASL"):
+        raise BenchFailed(
+            "the load requests does not log in: leave it out, or measure a port that asks for no login"
+        )
+    host, _, port = stage.bootstrap.split(",")[0].rpartition(":")
+    opened = socket.create_connection((host, int(port)), TIMEOUT_S)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if protocol == "PLAINTEXT":
+        return opened
+    context = ssl.create_default_context(cafile=told.get("ssl.ca.location"))
+    if "ssl.certificate.location" in told:
+        context.load_cert_chain(told["ssl.certificate.location"], told["ssl.key.location"])
+    with ExitStack() as until_wrapped:
+        until_wrapped.enter_context(closing(opened))
+        wrapped = context.wrap_socket(opened, server_hostname=host)
+        until_wrapped.pop_all()
+        return wrapped
 
 
 class _Load:

@@ -31,7 +31,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 def client(bootstrap: str, **more: Any) -> dict[str, Any]:
     """Return a quiet client configuration."""
-    return {"bootstrap.servers": bootstrap, **kafka_login(), "log_level": 0, **more}
+    return {"bootstrap.servers": bootstrap, "log_level": 0, **kafka_login(), **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,20 @@ class Stage:
     mirror: str = ""
     cluster: LocalCluster | None = None
     replica_count: int = 1
+    login: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What librdkafka is told of TLS there, beyond what this command was given for all that it asks."""
     led: dict[int, int] = field(default_factory=dict, compare=False)
     """By node id: how many partitions of the topic that was made last it leads."""
+
+    def client(self, **more: Any) -> dict[str, Any]:
+        """Return a quiet client configuration for this broker."""
+        return client(self.bootstrap, **{**self.login, **more})
 
     @contextlib.contextmanager
     def topic(self, purpose: str, partition_count: int) -> Iterator[str]:
         """Make a topic; it is removed on leaving. Raises `BenchFailed`."""
         name = f"tidemark-bench-{self.mark}-{purpose}"
-        admin = AdminClient(client(self.bootstrap))
+        admin = AdminClient(self.client())
         configs = (
             {"min.insync.replicas": str(IN_SYNC_MIN)} if self.replica_count > IN_SYNC_MIN else {}
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Run
-from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
+from region_broker.cli.bench.stage import TIMEOUT_S, Stage
 
 BATCH_RECORDS: Final = 1_000
 POLL_RECORDS: Final = 10_000
@@ -20,7 +20,7 @@ _ROOM_WAIT_S: Final = 0.01
 
 def produce_run(stage: Stage, plan: Plan, topic: str) -> Run:
     """Produce as fast as the client can; the run ends when all is acknowledged."""
-    flow = _Flow(stage.bootstrap, topic, plan)
+    flow = _Flow(stage, topic, plan)
     flow.send_for(plan.warm_up_s)
     before = stage.cost()
     started_s = time.monotonic()
@@ -30,21 +30,20 @@ def produce_run(stage: Stage, plan: Plan, topic: str) -> Run:
 
 def fill(stage: Stage, plan: Plan, topic: str) -> int:
     """Produce for the length of a run; return how many records the topic has now."""
-    return _Flow(stage.bootstrap, topic, plan).send_for(plan.seconds)
+    return _Flow(stage, topic, plan).send_for(plan.seconds)
 
 
 def fill_records(stage: Stage, plan: Plan, topic: str, at_least: int) -> int:
     """Produce `at_least` so many records; return how many the topic has now."""
-    return _Flow(stage.bootstrap, topic, plan).send_records(at_least)
+    return _Flow(stage, topic, plan).send_records(at_least)
 
 
 class _Flow:
     """One producer and the batch it sends again and again, to the partitions in turn."""
 
-    def __init__(self, bootstrap: str, topic: str, plan: Plan) -> None:
+    def __init__(self, stage: Stage, topic: str, plan: Plan) -> None:
         self._producer = Producer(
-            client(
-                bootstrap,
+            stage.client(
                 **{
                     "enable.idempotence": True,
                     "linger.ms": 5,
@@ -105,7 +104,7 @@ class _Flow:
 
 def lone_run(stage: Stage, plan: Plan, topic: str) -> Run:
     """Produce one record at a time, each acknowledged before the next is sent."""
-    producer = Producer(client(stage.bootstrap, **{"enable.idempotence": True, "linger.ms": 0}))
+    producer = Producer(stage.client(**{"enable.idempotence": True, "linger.ms": 0}))
     value = b"x" * plan.size_bytes
     answered: list[KafkaError | None] = []
 
@@ -147,8 +146,7 @@ def _repeat(one: Callable[[], None], seconds: float) -> list[float]:
 def consume_run(stage: Stage, plan: Plan, topic: str, record_count: int) -> Run:
     """Read the topic from its start to its end; connecting and the first records are not timed."""
     consumer = Consumer(
-        client(
-            stage.bootstrap,
+        stage.client(
             **{
                 "group.id": "tidemark-bench",
                 "enable.auto.commit": False,

@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from region_broker.cli.bench.figures import BenchFailed, Plan, Run
-from region_broker.cli.bench.stage import TIMEOUT_S, Stage, client
+from region_broker.cli.bench.stage import TIMEOUT_S, Stage
 
 RECORDS: Final = 10
 """Records of one transaction, half in one partition and half in the next."""
@@ -81,8 +81,7 @@ def _wait_at(shared: _Shared) -> None:
 def _work(stage: Stage, plan: Plan, topic: str, number: int, shared: _Shared) -> None:
     try:
         producer = Producer(
-            client(
-                stage.bootstrap,
+            stage.client(
                 **{
                     "transactional.id": f"tidemark-bench-{stage.mark}-{number}",
                     "transaction.timeout.ms": int(TIMEOUT_S * 1000),
