@@ -2,6 +2,7 @@
 
 INV-PN5  what serving one connection raises ends the listener, and is told at once, however long other peers stay
 INV-PN6  with TLS a stream is handed over after its handshake only, and what others do before or in theirs harms nobody else's
+INV-PN7  a connection that has ended is freed at once, with and without TLS: the cycle collector runs too seldom for what OpenSSL holds
 Bytes arrive in the order written, whole or not at all up to the moment of failure. A reader that is not asked for bytes
 holds at most about READ_AHEAD_BYTES: then the socket is left unread and TCP pushes back on the peer. `drain` returns
 only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises. An error of the peer or of the network is an

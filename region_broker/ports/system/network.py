@@ -120,6 +120,8 @@ class _Stream(asyncio.BaseProtocol):
         self._lost = True
         self._eof = True
         self._error = exc
+        # Under TLS transport and stream hold each other, with what only OpenSSL counts between them: freed now (INV-PN7).
+        self._transport = None
         self._writable.set()
         self._gone.set()
         self._wake_reader()
