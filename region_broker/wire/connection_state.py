@@ -70,6 +70,7 @@ class ConnectionState:
 
     def end(self) -> None:
         """Run the closers; whoever accepted the connection calls this."""
+        self.on_first_login = lambda: None
         closers, self._closers = self._closers, []
         for closer in closers:
             closer()

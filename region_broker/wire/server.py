@@ -114,6 +114,11 @@ class _Link:
         if self.mute is not None:
             self.mute.cancel()
 
+    def let_go(self) -> None:
+        """Hold nothing that holds this connection, which has ended: it is freed now (INV-PN7)."""
+        self.group = self.reader = None
+        self.core.on_hand_back = _nothing
+
     def shut(self) -> None:
         """Stop serving this connection: send what is queued, close."""
         self.stop_reading()
@@ -326,8 +331,8 @@ class KafkaServer:
             stream.close()
             await stream.wait_closed()
         finally:
-            link.group = None
             stream.abort()
+            link.let_go()
             peer.state.end()
             del self._links[link]
             self._answered.set()
@@ -617,6 +622,10 @@ class _Lines:
                 logger.warning("%d more connections were closed in that second", untold)
         self._count += 1
         return self._count <= LINES_MAX
+
+
+def _nothing() -> None:
+    return None
 
 
 async def _raising(error: Exception) -> None:

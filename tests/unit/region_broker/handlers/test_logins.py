@@ -3,9 +3,11 @@ INV-LGI3, INV-SDK1, INV-SDK2, INV-SDK3, INV-SSE1, INV-SSL1, INV-TKR1, INV-DTK1, 
 
 import asyncio
 import base64
+import gc
 import hashlib
 import hmac
 import json
+import logging
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -46,6 +48,8 @@ from region_broker.security.sasl.login import (
 )
 from region_broker.security.sasl.scram_keys import keys_of
 from region_broker.security.sasl.tokens import TokenSecret
+from region_broker.wire.connection import Connection
+from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.listening import Listening
 from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.kafka_port import RawClient, WireFixture, frame_of, wire_fixture
@@ -423,6 +427,33 @@ async def test_a_flood_of_wrong_logins_leaves_others_served(tmp_path: Path) -> N
         for client in flood:
             assert (await client.receive(36, 2))[1].error_code is ErrorCode.sasl_authentication_failed  # fmt: skip
         await until(served)
+
+
+def connections_kept() -> int:
+    return sum(type(each) in (Connection, ConnectionState) for each in gc.get_objects())
+
+
+async def test_INV_PN7_connections_that_have_ended_are_freed_without_the_cycle_collector(
+    tmp_path: Path,
+) -> None:
+    async with port(tmp_path) as fixture:
+        gc.collect()
+        before = connections_kept()
+        gc.disable()
+        logging.disable()  # pytest keeps each record, and the error in it
+        try:
+            right, wrong = await fixture.connect(), await fixture.connect()
+            await log_in(right)
+            assert await works(right)
+            assert connections_kept() > before
+            right.writer.close()
+            await shake(wrong, "PLAIN")
+            await say(wrong, b"\0alice\0wrong")
+            assert await wrong.closed()
+            await until(lambda: connections_kept() == before)
+        finally:
+            logging.disable(logging.NOTSET)
+            gc.enable()
 
 
 # --- tokens of OAUTHBEARER -------------------------------------------------------------------------
