@@ -12,6 +12,7 @@ import asyncio
 import base64
 import json
 import os
+import random
 import ssl
 import struct
 import subprocess
@@ -183,9 +184,11 @@ async def wrong_logins(port: int, ca: str, seconds: float) -> dict[str, Any]:
 
     async with asyncio.TaskGroup() as group:
         print("began", flush=True)
-        began_s = time.monotonic()
+        # As many strangers come: at random moments, never in step with the good client.
+        chance, due_s = random.Random(13), time.monotonic()
         for number in range(int(WRONG_PER_S * seconds)):
-            await asyncio.sleep(began_s + number / WRONG_PER_S - time.monotonic())
+            due_s += chance.expovariate(WRONG_PER_S)
+            await asyncio.sleep(due_s - time.monotonic())
             group.create_task(one(number))
     return dict(ended)
 

@@ -12,7 +12,7 @@ from region_broker.workbench.cluster_plan import free_ports
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.secure_cluster import secured
 
-LOADS: Final = ("produce", "requests", "consume")
+LOADS: Final = ("produce", "requests", "consume", "transactions")
 PLAIN: Final = "plain"
 
 
