@@ -33,6 +33,21 @@ def test_one_node_is_as_kafka_ships_it() -> None:
     assert lines(1, sync=True)[-1] == "log.flush.interval.messages=1"
 
 
+def test_as_secure_as_a_region_of_ours_means_tls_and_logins_for_clients(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("drawn\n")
+    (node,) = nodes = places(1, 9192, 9193)
+    found = properties(nodes, node, Path("/k"), sync=False, secure=tmp_path).splitlines()
+    told = dict(line.split("=", 1) for line in found)  # Kafka takes the last word on each key
+    assert told["listeners"] == "SASL_SSL://127.0.0.1:9192,CONTROLLER://127.0.0.1:9193"
+    assert told["advertised.listeners"] == "SASL_SSL://127.0.0.1:9192"
+    assert told["sasl.enabled.mechanisms"] == "SCRAM-SHA-512"
+    assert told["ssl.keystore.location"] == "/k/node.pem"
+    assert told["ssl.truststore.location"] == str(tmp_path / "ca" / "ca.pem")
+    jaas = told["listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"]
+    assert jaas.endswith('username="admin" password="drawn";')
+    assert "authorizer.class.name" in told
+
+
 def test_without_java_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -198,6 +198,35 @@ def test_two_idle_regions_are_counted_one_by_one() -> None:
     ]
 
 
+def test_what_tls_costs_is_measured_at_two_ports_of_one_node() -> None:
+    done = run_bench(
+        "tls",
+        "--seconds",
+        "0.3",
+        "--runs",
+        "1",
+        "--connections",
+        "1",
+        "--producers",
+        "1",
+        "-o",
+        "json",
+    )
+    document = figures(done)
+    what = ["produce", "produce, one at a time", "produce requests", "consume", "transactions"]
+    assert [(row["broker"], row["what"]) for row in document["results"]] == [
+        (port, each) for each in what for port in ("tls", "plain")
+    ]
+    assert all(row["median"] > 0 < row["node_cpu_us_each"] for row in document["results"])
+    assert [row["what"] for row in document["ratios"]] == what
+
+
+def test_tls_is_measured_at_no_other_node() -> None:
+    done = run_bench("tls", "--nodes", "3")
+    assert done.returncode == 2
+    assert "give no --regions or --nodes" in done.stderr
+
+
 def test_a_load_of_two_regions_needs_them() -> None:
     done = run_bench("catch-up", "--bootstrap", "127.0.0.1:1")
     assert done.returncode == 1

@@ -23,7 +23,13 @@ from geo_replicator.quarantine import LogCut, Provenance
 from idempotency import fencing
 from idempotency.identity import LeaderEpoch, RegionEpoch
 from idempotency.ports import Clock
-from region_broker.region.failover.log_surgery import CutReason, cut_log, extent_of, key_of
+from region_broker.region.failover.log_surgery import (
+    CutReason,
+    cut_log,
+    extent_of,
+    key_of,
+    tell_cut,
+)
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.ports import RegionLog
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -188,10 +194,7 @@ class LineageCuts:
         """Cut by the lineage of the moment, and return it. Raises OSError: the quarantine has no room."""
         parts, lineage = self._parts, self._parts.lineage()
         for tail in await cut_by_lineage(parts.logs(), lineage, self._reason, parts.quarantine):
-            _log.warning(
-                "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d", tail.topic, tail.partition,
-                tail.first_offset, tail.last_offset, tail.acting_region, tail.base_number,
-            )  # fmt: skip
+            tell_cut(tail)
         self.digest = digest_of(lineage)
         return lineage
 

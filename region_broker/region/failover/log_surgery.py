@@ -567,3 +567,12 @@ def _commits(shard: int, header: BatchHeader, batch: Buffer) -> Iterator[TailCom
     except (RecordsError, LedgerRecordError) as error:
         unreadable, at = f"(unreadable: {error})", header.base_offset
         yield TailCommit(shard, at, header, unreadable, OFFSETS_LEDGER, shard, at)
+
+
+def tell_cut(tail: Provenance) -> None:
+    """Tell what a takeover cut off here. A planned switch cuts off the last marks of the ledgers, and nothing of a client's."""
+    _log.warning(
+        "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d; `tidemark region losses` tells what of clients was"
+        " among it, if anything",
+        tail.topic, tail.partition, tail.first_offset, tail.last_offset, tail.acting_region, tail.base_number,
+    )  # fmt: skip

@@ -53,6 +53,7 @@ from region_broker.region.failover.log_surgery import (
     quarantined_tail,
     show_no_more_than,
     tail_beyond,
+    tell_cut,
     uncut_logs,
     with_tails,
 )
@@ -572,16 +573,8 @@ class FailoverSteps:
             acting_region=record.acting_region,
             now_wall_ms=parts.clock.wall_ms(),
         )
-        for provenance in await cut_logs(logs, cut, reason, parts.quarantine):
-            _log.warning(
-                "moved %s-%d offsets %d..%d to quarantine: %s took over at tidemark %d",
-                provenance.topic,
-                provenance.partition,
-                provenance.first_offset,
-                provenance.last_offset,
-                provenance.acting_region,
-                provenance.base_number,
-            )
+        for tail in await cut_logs(logs, cut, reason, parts.quarantine):
+            tell_cut(tail)
 
     async def _record_lineage(self, record: EntryRecord, *, learnt: bool) -> None:
         entry = as_image_entry(record)
