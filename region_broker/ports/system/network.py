@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, cast
 
 from typing_extensions import override
@@ -37,8 +37,30 @@ from region_broker.ports.served_connections import ServedConnections
 from region_broker.ports.system.tls_accept import TlsServer
 
 LISTEN_BACKLOG: Final = 1024
-JOINED_BYTES_MAX: Final = 64 * 1024
-"""What is written in pieces is joined up to so much where it goes through TLS: each piece is a record, or several, of it."""
+PIECE_BYTES: Final = 128 * 1024
+"""What goes through TLS goes in pieces of this: each is on its way, and opened by the other side, while the next one is sealed. More than uvloop lets
+wait for the end of the loop's turn (64 KiB), so it is sent at once; what is smaller is joined, as each piece is a record, or several, of TLS."""
+
+
+def in_pieces(buffers: Iterable[Buffer], piece_bytes: int = PIECE_BYTES) -> Iterator[Buffer]:
+    """Return the same bytes in pieces of `piece_bytes`, but for the last one; what lies in several buffers is copied."""
+    held: list[Buffer] = []
+    room_bytes = piece_bytes
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while view:
+            held.append(view[:room_bytes])
+            view = view[room_bytes:]
+            room_bytes -= len(held[-1])
+            if not room_bytes:
+                yield _one(held)
+                held, room_bytes = [], piece_bytes
+    if held:
+        yield _one(held)
+
+
+def _one(held: list[Buffer]) -> Buffer:
+    return held[0] if len(held) == 1 else b"".join(held)
 
 
 class _Stream(asyncio.BaseProtocol):
@@ -211,10 +233,11 @@ class _Stream(asyncio.BaseProtocol):
         transport = self._transport
         if transport is None or self._lost or transport.is_closing():
             return
-        if len(buffers) == 1:
+        if self._tls is not None:
+            for piece in in_pieces(buffers):
+                transport.write(piece)
+        elif len(buffers) == 1:
             transport.write(buffers[0])
-        elif self._tls is not None and sum(map(len, buffers)) <= JOINED_BYTES_MAX:
-            transport.write(b"".join(buffers))
         else:
             transport.writelines(buffers)
 

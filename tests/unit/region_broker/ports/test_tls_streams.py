@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 import uvloop
 from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
 
 from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, HandshakeLimits
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
-from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.ports.system.network import AsyncioNetwork, in_pieces
 from region_broker.security.tls import ClientTls, ServerTls
 from tests.fixtures.certificates import (
     NOW,
@@ -152,6 +155,21 @@ async def test_INV_PN6_half_open_handshakes_keep_nobody_else_out_and_take_bounde
             each.close()
     echo.listener.close()
     await echo.listener.wait_closed()
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=8),
+    piece_bytes=st.integers(1, 40),
+    drawn=st.randoms(use_true_random=False),
+)
+def test_what_is_written_goes_in_pieces_of_one_size(
+    sizes: list[int], piece_bytes: int, drawn: random.Random
+) -> None:
+    buffers = [drawn.randbytes(size) for size in sizes]
+    pieces = [bytes(piece) for piece in in_pieces(buffers, piece_bytes)]
+    assert b"".join(pieces) == b"".join(buffers)
+    assert all(len(piece) == piece_bytes for piece in pieces[:-1])
+    assert all(0 < len(piece) <= piece_bytes for piece in pieces[-1:])
 
 
 def left_of_tls() -> int:
