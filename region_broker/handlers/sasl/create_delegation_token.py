@@ -42,14 +42,16 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     tokens, requester = tokens_for(ctx), ctx.identity.principal
     if isinstance(tokens, ErrorCode):
         return _fields(ctx, tokens)
-    renewers = principals_of(
-        [(str(each.principal_type), str(each.principal_name)) for each in request.renewers]
-    )
     owner = _owner(request, requester)
-    if renewers is None or owner is None or len(renewers) > RENEWERS_MAX:
+    if owner is None:
         return _fields(ctx, ErrorCode.invalid_principal_type)
     if not may_make(ctx, owner):
         return _fields(ctx, ErrorCode.delegation_token_authorization_failed)
+    renewers = principals_of(
+        [(str(each.principal_type), str(each.principal_name)) for each in request.renewers]
+    )
+    if renewers is None or len(renewers) > RENEWERS_MAX:
+        return _fields(ctx, ErrorCode.invalid_principal_type)
     now_ms = ctx.services.clock.wall_ms()
     token_id = base64.urlsafe_b64encode(ctx.services.chance.uuid().bytes).decode().rstrip("=")
     plain = DelegationToken(token_id, owner, requester, renewers, now_ms, 0, 0)

@@ -1,6 +1,7 @@
 """DescribeDelegationToken (41), versions 1-3: the tokens that who asks may see, with their secrets (KIP-48).  v3: who asked for them.
 
-Those are one's own: who owns, asked for, or may renew a token sees it, and who an ACL lets; others are left out. Source: DelegationTokenManager.java `getTokens`.
+Those are one's own: who owns, asked for, or may renew a token sees it, and who an ACL lets; others are left out.
+An owner that is named means whoever the token is of in that sense. Source: DelegationTokenManager.java `filterToken`.
 """
 
 from typing import Any, Final
@@ -12,7 +13,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.token_requests import Tokens, split_principal, tokens_for
 from region_broker.security.access import DelegationToken, Operation, ResourceType
-from region_broker.security.sasl.tokens import may_change
+from region_broker.security.sasl.tokens import may_change, whose
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 
@@ -27,7 +28,8 @@ async def handle_describe_delegation_token(ctx: RequestContext, request: Any) ->
     yielding, rows = CooperativeYield(), []
     for token in ctx.services.metadata.image.access.tokens:
         await yielding.row()
-        if (owners is None or token.owner in owners) and may_see(ctx, token):
+        is_asked = owners is None or not owners.isdisjoint(whose(token))
+        if is_asked and may_see(ctx, token):
             rows.append(_row(tokens, token))
     return {"error_code": ErrorCode.none, "tokens": rows}
 

@@ -81,7 +81,12 @@ def is_live(token: DelegationToken, now_wall_ms: int) -> bool:
 
 def may_change(token: DelegationToken, principal: str) -> bool:
     """Return whether `principal` may renew a token, and have it expire."""
-    return principal in {token.owner, token.requester, *token.renewers}
+    return principal in whose(token)
+
+
+def whose(token: DelegationToken) -> tuple[str, ...]:
+    """Return whose a token is: its owner's, who asked for it, and who may renew it."""
+    return (token.owner, token.requester, *token.renewers)
 
 
 def _with(token: DelegationToken, expires_ms: int, ends_ms: int) -> DelegationToken:

@@ -5,7 +5,7 @@ A need is a set of alternatives, in the order in which Kafka asks; the error is 
 wherever they would change it: who may is answered with another error, who may not is told the same as of any other name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -16,7 +16,8 @@ from region_broker.security.access import Operation as Op
 from region_broker.security.access import ResourceType as R
 
 T, G, C, X = R.TOPIC, R.GROUP, R.CLUSTER, R.TRANSACTIONAL_ID
-ERROR: Final = {T: 29, G: 30, C: 31, X: 53}
+D, U = R.DELEGATION_TOKEN, R.USER
+ERROR: Final = {T: 29, G: 30, C: 31, X: 53, D: 65, U: 65}
 
 
 class Needed(NamedTuple):
@@ -26,13 +27,19 @@ class Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One way to ask an API. `hides`: what of the answer only who has the needs may see, without an error."""
+    """One way to ask an API. `hides`: what of the answer only who has the needs may see, as text, or as what finds it; without an error."""
 
     what: str
     version: int
     values: dict[str, Any]
     needs: Sequence[Sequence[Needed]] = ()
-    hides: str = ""
+    hides: str | Callable[[Any], bool] = ""
+    untold: frozenset[int] = frozenset()
+    """Errors that no listener of refusals hears of: nobody named what is refused."""
+
+    def is_shown(self, answer: Any) -> bool:
+        """Return whether an answer has what only who has the needs may see."""
+        return self.hides in str(answer) if isinstance(self.hides, str) else self.hides(answer)
 
 
 def n(operation: Op, *kinds: R) -> list[Needed]:
@@ -69,6 +76,24 @@ ACL: Final = {"resource_type": 2, "resource_name": "", "resource_pattern_type": 
 ACL_FILTER: Final = {"resource_type_filter": 2, "resource_name_filter": "nothing", "pattern_type_filter": 3,
                      "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}  # fmt: skip
 NOBODY: Final = UUID(int=99)
+SEEN: Final = "seen"
+"""A transactional id that has `orders` in its transaction."""
+READ_BY: Final = "modern"
+"""A group with a member that reads `orders`."""
+OWNER: Final = "carol"
+"""Who has a delegation token that nobody else may renew."""
+NO_USER: Final = {"principal_type": "Group", "principal_name": "g"}
+"""A renewer that no token can have."""
+
+
+def token_for(owner: str | None, *renewers: dict[str, str]) -> dict[str, Any]:
+    kind = None if owner is None else "User"
+    return {"owner_principal_type": kind, "owner_principal_name": owner, "renewers": renewers, "max_lifetime": -1}  # fmt: skip
+
+
+def tells_operations(answer: Any) -> bool:
+    """Return whether an answer says what may be done with the cluster (KIP-430)."""
+    return bool(answer.cluster_authorized_operations > 0)
 
 
 def altered(kind: int, name: str) -> dict[str, Any]:
@@ -80,8 +105,8 @@ def described(kind: int, name: str) -> dict[str, Any]:
         {"resource_type": kind, "resource_name": name, "configuration_keys": None}]}  # fmt: skip
 
 
-def kafka_table(orders: UUID) -> dict[int, list[Case]]:
-    """Return the cases of each API; `orders`: the id of the topic of that name."""
+def kafka_table(orders: UUID, secret: bytes = b"none") -> dict[int, list[Case]]:
+    """Return the cases of each API; `orders`: the id of the topic of that name; `secret`: of the token of `OWNER`."""
     fetched = [{"topic": "orders", "topic_id": orders, "partitions": [{"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0,
         "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 100}]}]  # fmt: skip
     return {
@@ -161,6 +186,7 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
             Case("of a node", 4, described(4, "1"), [n(Op.DESCRIBE_CONFIGS, C)]),
             Case("of a logger", 4, described(8, "1"), [n(Op.DESCRIBE_CONFIGS, C)]),
             Case("of a group", 4, described(32, "g"), [n(Op.DESCRIBE_CONFIGS, G)]),
+            Case("of metrics", 4, described(16, "m"), [n(Op.DESCRIBE_CONFIGS, C)]),
         ],
         33: [
             Case("of a topic", 2, altered(2, "orders"), [n(Op.ALTER_CONFIGS, T)]),
@@ -173,10 +199,17 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
         ],
         36: [Case("authenticate", 2, {"auth_bytes": b""})],
         37: [Case("grow", 3, {"timeout": 1, "validate_only": True, "topics": [{"name": "orders", "count": 1, "assignments": None}]}, [n(Op.ALTER, T)])],
-        38: [Case("one's own", 3, {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime": 1})],
-        39: [Case("renew", 2, {"hmac": b"none", "renew_period": 1})],
-        40: [Case("expire", 2, {"hmac": b"none", "expiry_time_period": 1})],
-        41: [Case("describe", 3, {"owners": None})],
+        38: [
+            Case("one's own", 3, token_for(None, NO_USER)),
+            Case("of another", 3, token_for("dave", NO_USER), [n(Op.CREATE_TOKENS, U)]),
+        ],
+        39: [Case("another's", 2, {"hmac": secret, "renew_period": 1})],
+        40: [Case("another's", 2, {"hmac": secret, "expiry_time_period": 1})],
+        41: [
+            Case("all", 3, {"owners": None}, [[*n(Op.DESCRIBE, D), *n(Op.DESCRIBE_TOKENS, U)]], hides=repr(OWNER)),
+            Case("another's", 2, {"owners": [{"principal_type": "User", "principal_name": OWNER}]},
+                [[*n(Op.DESCRIBE, D), *n(Op.DESCRIBE_TOKENS, U)]], hides=repr(OWNER)),
+        ],
         42: [Case("delete", 2, {"groups_names": ("gone",)}, [n(Op.DELETE, G)])],
         43: [
             Case("elect", 2, {"timeout": 1, "election_type": 0, "topic_partitions": [{"topic": "orders", "partitions": (0,)}]}, [ALTER_C]),
@@ -199,15 +232,25 @@ def kafka_table(orders: UUID) -> dict[int, list[Case]]:
         55: [Case("describe", 0, {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}, [DESCRIBE_C])],
         57: [Case("update", 1, {"timeout": 1, "validate_only": True, "feature_updates": [
             {"feature": "metadata.version", "max_version_level": 1, "upgrade_type": 1, "allow_downgrade": False}]}, [ALTER_C])],
-        60: [Case("describe", 1, {"include_cluster_authorized_operations": False, "endpoint_type": 1})],
+        60: [
+            Case("describe", 1, {"include_cluster_authorized_operations": False, "endpoint_type": 1}),
+            Case("operations", 1, {"include_cluster_authorized_operations": True, "endpoint_type": 1}, [DESCRIBE_C], hides=tells_operations),
+        ],
         61: [Case("describe", 0, {"topics": [{"name": "orders", "partition_indexes": (0,)}]}, [READ_T])],
         64: [Case("let go", 0, {"broker_id": 77}, [ALTER_C])],
-        65: [Case("describe", 0, {"transactional_ids": ("nobody",)}, [n(Op.DESCRIBE, X)])],
-        66: [Case("list", 1, {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}, [n(Op.DESCRIBE, X)], hides="'seen'")],
+        65: [
+            Case("describe", 0, {"transactional_ids": ("nobody",)}, [n(Op.DESCRIBE, X)]),
+            Case("topics", 0, {"transactional_ids": (SEEN,)}, [n(Op.DESCRIBE, X), DESCRIBE_T], hides="'orders'"),
+        ],
+        66: [Case("list", 1, {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}, [n(Op.DESCRIBE, X)], hides=repr(SEEN))],
         68: [Case("heartbeat", 1, {**MEMBER, "member_epoch": 5, "instance_id": None, "rack_id": None, "rebalance_timeout": 1000,
             "subscribed_topic_names": ("orders",), "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": None},
             [READ_G, DESCRIBE_T])],
-        69: [Case("describe", 1, {"group_ids": ("g",), "include_authorized_operations": False}, [DESCRIBE_G])],
+        69: [
+            Case("describe", 1, {"group_ids": ("g",), "include_authorized_operations": False}, [DESCRIBE_G]),
+            Case("of members", 1, {"group_ids": (READ_BY,), "include_authorized_operations": False}, [DESCRIBE_G, DESCRIBE_T],
+                untold=frozenset({ERROR[T]})),
+        ],
         71: [Case("get", 0, {"client_instance_id": NOBODY})],
         72: [Case("push", 0, {"client_instance_id": NOBODY, "subscription_id": 0, "terminating": False, "compression_type": 0, "metrics": b""})],
         74: [Case("list", 1, {"resource_types": ()}, [n(Op.DESCRIBE_CONFIGS, C)])],
