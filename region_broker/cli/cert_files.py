@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from region_broker.config.node_config import NodeConfig
     from region_broker.security.authority_folder import AuthorityFolder
-    from region_broker.security.tls_identity import NodeName
+    from region_broker.security.node_names import NodeName
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def node_and_hosts(config: "NodeConfig") -> "tuple[NodeName, list[str]]":
     """Return which node a configuration is of, and at which hosts it is met."""
     from region_broker.config.relations import PORTS
     from region_broker.config.rules import split
-    from region_broker.security.tls_identity import NodeName
+    from region_broker.security.node_names import NodeName
 
     own = config.own_node
     node = NodeName(region=config.region, node_id=own.node_id, cluster_id=config.cluster_id)

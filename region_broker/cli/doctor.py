@@ -230,7 +230,8 @@ def _tls(config: NodeConfig) -> list[Finding]:
     """Return whether a node's files of TLS fit together, how long they are good for, and who can read its key."""
     from region_broker.ports.system.clock import SystemClock
     from region_broker.security.certificate_ends import Urgency, first_end_by_file, judge
-    from region_broker.security.tls_files import TlsFiles, TlsRefused, judged, read_contents
+    from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
+    from region_broker.security.tls_files import judged
 
     files = TlsFiles(config.tls_certificate, config.tls_key, config.tls_ca, config.tls_crl)
     if files == TlsFiles():

@@ -2,6 +2,8 @@
 
 INV-LEAN2  a full collection runs before anything is served, and none at the moment in which a node is ready: that one took the loop of a
            node of 1,000 logs 100 to 300 ms, and found 350 objects
+INV-LEAN3  a node imports what reads certificates, tokens of issuers, mapping rules and sealed topics (cryptography, joserfc, google-re2)
+           only where something of them is configured
 INV-LEAN1  nothing here changes what a node does; without any of it the node is only larger and slower
 Measured in ADR 27. Not here: what the command line imports (`main` imports commands when they are called).
 """

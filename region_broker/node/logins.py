@@ -14,10 +14,7 @@ from region_broker.config.rules import Problem, listed
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.ports.disk import Disk
 from region_broker.security.access import Access
-from region_broker.security.sasl.bearer import BearerRules
-from region_broker.security.sasl.bearer_login import BearerJudge
-from region_broker.security.sasl.desk import BEARER, LoginDesk, LoginSettings
-from region_broker.security.sasl.jwks import KeySource, source_of
+from region_broker.security.sasl.desk import BEARER, BeginsBearers, LoginDesk, LoginSettings
 from region_broker.security.sasl.tokens import SECRET_BYTES_MIN, TokenRules, TokenSecret
 from region_broker.security.sasl.users_file import UnfitFile, Users, users_in
 
@@ -81,10 +78,14 @@ def _file_users(config: NodeConfig, disk: Disk) -> Users:
         raise NodeRefused(f"sasl_users_file = {name!r}: {error}") from error
 
 
-def _bearers(config: NodeConfig, ports: Ports) -> BearerJudge | None:
+def _bearers(config: NodeConfig, ports: Ports) -> BeginsBearers | None:
     """Return what judges tokens of OAUTHBEARER, where that is offered."""
     if BEARER not in listed(config.sasl_mechanisms):
         return None
+    from region_broker.security.sasl.bearer import BearerRules  # noqa: PLC0415 -- INV-LEAN3
+    from region_broker.security.sasl.bearer_login import BearerJudge  # noqa: PLC0415
+    from region_broker.security.sasl.jwks import KeySource, source_of  # noqa: PLC0415
+
     rules = BearerRules(
         issuer=config.sasl_oauth_issuer,
         audience=config.sasl_oauth_audience,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cryptography import x509
 from prometheus_client import CollectorRegistry
 
 from idempotency.ports import Clock
@@ -21,7 +20,9 @@ from region_broker.config.tls_relations import ENCRYPTED
 from region_broker.ports.network import Network
 from region_broker.security.certificate_ends import Urgency
 from region_broker.security.failed_handshakes import FailedHandshakes
+from region_broker.security.node_names import NodeName
 from region_broker.security.peer_network import PeerNetwork
+from region_broker.security.principal_rules import PrincipalRules, RuleError
 from region_broker.security.tls import (
     ClientTls,
     ServerTls,
@@ -31,15 +32,7 @@ from region_broker.security.tls import (
     TlsState,
     watch,
 )
-from region_broker.security.tls_files import read_contents
-from region_broker.security.tls_identity import (
-    NodeName,
-    NoPrincipal,
-    PrincipalRules,
-    RuleError,
-    node_in,
-    principal_of,
-)
+from region_broker.security.tls_contents import read_contents
 from region_broker.wire.listening import Listening, NoIdentity
 from region_broker.wire.server import KafkaServer
 
@@ -183,6 +176,10 @@ def tls_problems(
 
 
 def _own_name(files: TlsFiles) -> NodeName | None:
+    from cryptography import x509  # noqa: PLC0415 -- INV-LEAN3
+
+    from region_broker.security.tls_identity import node_in  # noqa: PLC0415
+
     held = read_contents(files).certificate
     try:
         return node_in(x509.load_pem_x509_certificates(held)[0])
@@ -193,6 +190,11 @@ def _own_name(files: TlsFiles) -> NodeName | None:
 
 
 def _principal(rules: PrincipalRules, certificate: bytes) -> str:
+    from region_broker.security.tls_identity import (  # noqa: PLC0415 -- INV-LEAN3: the contexts have imported it
+        NoPrincipal,
+        principal_of,
+    )
+
     try:
         return principal_of(certificate, rules)
     except NoPrincipal as error:

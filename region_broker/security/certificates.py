@@ -28,7 +28,8 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from region_broker.security.tls_identity import UNREADABLE, NodeName, node_in, node_uri
+from region_broker.security.node_names import NodeName, node_uri
+from region_broker.security.tls_identity import UNREADABLE, node_in
 
 CA_DAYS: Final = 3650
 LEAF_DAYS: Final = 365

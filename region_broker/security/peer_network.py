@@ -23,7 +23,7 @@ from region_broker.ports.network import (
     TlsContexts,
     unheard,
 )
-from region_broker.security.tls_identity import NodeName, node_of
+from region_broker.security.node_names import NodeName
 
 OTHER_CERTIFICATE: Final = "other-certificate"
 
@@ -82,7 +82,7 @@ class PeerNetwork:
     def _stranger(self, stream: ByteStream) -> str | None:
         """Return why the other side is none of this cluster's nodes (INV-PNT1)."""
         certificate = stream.certificate
-        node = None if certificate is None else node_of(certificate)
+        node = None if certificate is None else proved_node(certificate)
         if node is None:
             return "its certificate is no node's: tidemark cert issue makes one for each node"
         if node.cluster_id != self._cluster_id:
@@ -90,11 +90,18 @@ class PeerNetwork:
         return None
 
 
+def proved_node(certificate: bytes) -> NodeName | None:
+    """Return the node that a certificate is of (`tls_identity`, which whoever made the contexts has imported: INV-LEAN3)."""
+    from region_broker.security.tls_identity import node_of  # noqa: PLC0415
+
+    return node_of(certificate)
+
+
 def contradiction(certificate: bytes | None, said: NodeName) -> str | None:
     """Return what the certificate of a connection says otherwise of who speaks (INV-PNT2); None where there is none."""
     if certificate is None:
         return None
-    proved = node_of(certificate)
+    proved = proved_node(certificate)
     if proved == said:
         return None
     shown = "no node" if proved is None else _named(proved)

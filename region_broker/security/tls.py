@@ -42,12 +42,7 @@ from region_broker.security.certificate_ends import (
     first_end_by_file,
     judge,
 )
-from region_broker.security.tls_files import (
-    TlsFiles,
-    TlsRefused,
-    judged,
-    read_contents,
-)
+from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
 
 __all__ = [
     "ClientAuth",
@@ -119,6 +114,8 @@ class _Reread:
 
     def _read(self) -> _Held:
         """Return a context of what the files hold; raises `TlsRefused`."""
+        from region_broker.security.tls_files import judged  # noqa: PLC0415 -- INV-LEAN3
+
         contents = read_contents(self.files)
         ends = judged(self.files, contents)
         try:

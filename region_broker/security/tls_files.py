@@ -2,19 +2,15 @@
 
 INV-TLF1  a set is used only if it is whole and fits together: every block of every file can be read, the key is that of the first
           certificate, and a CRL is signed by the CA that it names, where that one is in the set
-INV-TLF2  no text of an error, no repr and no log holds anything of a key
 A set is judged by its bytes. Whether its time has come or gone is another question (`certificate_ends`).
-Not here: contexts, and when files are read again (`tls`); making certificates (`certificates`).
+Not here: reading them (`tls_contents`), contexts, and when files are read again (`tls`); making certificates (`certificates`).
 """
 
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from hashlib import sha256
-from pathlib import Path
 from typing import Final
 
-import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
@@ -24,51 +20,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from region_broker.security.certificate_ends import End, EndKind
+from region_broker.security.tls_contents import Contents, TlsFiles, TlsRefused
 from region_broker.security.tls_identity import UNREADABLE
 
-FILE_BYTES_MAX: Final = 16 << 20
-"""A CRL of a large CA has some megabytes; what is larger is something else."""
 _BEGIN: Final = re.compile(rb"^-----BEGIN [A-Z0-9 ]+-----\s*$", re.MULTILINE)
 _END: Final = re.compile(rb"^-----END [A-Z0-9 ]+-----\s*$", re.MULTILINE)
 _CRL: Final = re.compile(
     rb"^-----BEGIN X509 CRL-----$[A-Za-z0-9+/=\s]*^-----END X509 CRL-----", re.MULTILINE
 )
-
-
-class TlsRefused(Exception):
-    """A set of files cannot be used; the text names the file, what is the matter, and what would be right."""
-
-
-class TlsFiles(msgspec.Struct, frozen=True):
-    """Paths of PEM files; "" for none. `certificate` holds the chain, the own one first; `ca` and `crl` may hold several."""
-
-    certificate: str = ""
-    key: str = ""
-    ca: str = ""
-    crl: str = ""
-
-
-class Contents(msgspec.Struct, frozen=True):
-    """What the files held when they were read, all of them."""
-
-    certificate: bytes
-    key: bytes
-    ca: bytes
-    crl: bytes
-
-    def __repr__(self) -> str:
-        """Say nothing of what is inside (INV-TLF2)."""
-        return "Contents(...)"
-
-    def digest(self) -> bytes:
-        """Return what tells these bytes from others."""
-        parts = (self.certificate, self.key, self.ca, self.crl)
-        return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
-
-
-def read_contents(files: TlsFiles) -> Contents:
-    """Return what the files hold now; raises `TlsRefused`. Waits for the disk."""
-    return Contents(_read(files.certificate), _read(files.key), _read(files.ca), _read(files.crl))
 
 
 def judged(files: TlsFiles, contents: Contents) -> tuple[End, ...]:
@@ -100,21 +59,6 @@ def _ends(files: TlsFiles, contents: Contents) -> Iterator[End]:
     yield from (_end_of(files.ca, "ca", authority) for authority in authorities)
     if files.crl:
         yield from _crl_ends(files.crl, contents.crl, authorities)
-
-
-def _read(path: str) -> bytes:
-    if not path:
-        return b""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise TlsRefused(
-            f"{path} cannot be read ({error.strerror or error}): the user that runs Tidemark must be able to read it"
-        ) from error
-    if len(data) > FILE_BYTES_MAX:
-        raise TlsRefused(f"{path} has over {FILE_BYTES_MAX} bytes: it is no file of certificates")
-    return data
 
 
 def _whole(path: str, pem: bytes, what: str) -> None:

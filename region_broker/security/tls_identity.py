@@ -3,29 +3,26 @@
 INV-TID1  a node is who a URI `tidemark:node/CLUSTER/REGION/NODE_ID` in its certificate says, of which there is exactly one; a
           certificate without it, or one that may not serve and connect both, is no node's
 INV-TID2  no value of a subject can look like another attribute: what would end it (`,` `+` `=` ...) is escaped before a rule sees it
-INV-TID3  a rule is matched in linear time (RE2), on a name of at most 1,024 characters
 INV-TID4  a certificate that gives no principal is refused, and not taken for anonymous
 
 Names are Kafka's: `principal_of` gives what `SslPrincipalMapper` gives for `X500Principal.getName()` (RFC 2253), so ACLs that were
 written for Kafka go on. The URI has no host, as a cluster's name is none (RFC 5280 4.2.1.6 wants one to be an address).
 The certificates that come here have been verified: the handshake refuses all others (`tls`).
-Not here: what a principal may do (`access`), certificates being made (`certificates`).
+Not here: Kafka's mapping rules (`principal_rules`), what a principal may do (`access`), certificates being made (`certificates`).
 """
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
-import re2
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from region_broker.security.identity import user
+from region_broker.security.node_names import NodeName
+from region_broker.security.principal_rules import PrincipalRules
 
 NAME_LENGTH_MAX: Final = 1024
-RULES_LENGTH_MAX: Final = 4096
-NODE_URI_SCHEME: Final = "tidemark:node/"
 NODE_ID_MAX: Final = 2**31 - 1
 _NODE_URI: Final = re.compile(
     r"tidemark:node/([A-Za-z0-9_][A-Za-z0-9._-]{0,63})/([A-Za-z0-9_][A-Za-z0-9._-]{0,63})/(0|[1-9][0-9]{0,9})"
@@ -60,24 +57,7 @@ class NoPrincipal(Exception):
     """A certificate gives no principal; the text says why."""
 
 
-class RuleError(ValueError):
-    """A mapping rule cannot be used; the text says which, and why."""
-
-
 # --- nodes ---------------------------------------------------------------------------------------
-
-
-class NodeName(NamedTuple):
-    """Which node a certificate is of."""
-
-    region: str
-    node_id: int
-    cluster_id: str
-
-
-def node_uri(node: NodeName) -> str:
-    """Return what a node's certificate must hold as a URI."""
-    return f"{NODE_URI_SCHEME}{node.cluster_id}/{node.region}/{node.node_id}"
 
 
 def node_of(der: bytes) -> NodeName | None:
@@ -124,33 +104,6 @@ def _may_serve_and_connect(certificate: x509.Certificate) -> bool:
 
 
 # --- users ---------------------------------------------------------------------------------------
-
-
-class _Rule(msgspec.Struct, frozen=True):
-    """One rule; `pattern` is None for DEFAULT."""
-
-    pattern: "re2._Regexp | None"
-    replacement: tuple[str | int, ...] = ()
-    letters: str = ""
-
-
-class PrincipalRules:
-    """Kafka's `ssl.principal.mapping.rules`, in their order; the first that fits gives the name."""
-
-    def __init__(self, text: str = "DEFAULT") -> None:
-        """Read rules `RULE:pattern/replacement/[LU]` and `DEFAULT`, divided by commas; raises `RuleError`."""
-        if len(text) > RULES_LENGTH_MAX:
-            raise RuleError(f"the rules have over {RULES_LENGTH_MAX} characters")
-        self._rules = tuple(_parsed(text)) or (_Rule(None),)
-
-    def name(self, subject: str) -> str | None:
-        """Return the name that the first rule that fits makes of a subject; None where none fits."""
-        for rule in self._rules:
-            if rule.pattern is None:
-                return subject
-            if rule.pattern.fullmatch(subject):
-                return _mapped(rule, subject)
-        return None
 
 
 def principal_of(der: bytes, rules: PrincipalRules) -> str:
@@ -208,78 +161,3 @@ def _value_der(attribute: x509.NameAttribute[Any]) -> bytes:
 def _content(der: bytes) -> bytes:
     length = der[1]
     return der[2 + (length & 0x7F if length & 0x80 else 0) :]
-
-
-# --- the rules of Kafka --------------------------------------------------------------------------
-
-_SPLIT: Final = re.compile(
-    r"\s*(?:(?P<default>DEFAULT)"
-    r"|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<letters>[LU]?))\s*(?:,\s*|$)",
-    re.DOTALL,
-)
-_REPLACEMENT: Final = re.compile(
-    r"\\(?P<literal>.)|\$(?P<group>[0-9]+)|(?P<text>[^\\$]+)|\$", re.DOTALL
-)
-
-
-def _parsed(text: str) -> list[_Rule]:
-    rules, position = [], 0
-    text = text.strip()
-    while position < len(text):
-        found = _SPLIT.match(text, position)
-        if found is None:
-            raise RuleError(
-                f"no rule begins at {text[position : position + 80]!r}: it must be DEFAULT or RULE:pattern/replacement/,"
-                " with L or U behind it or nothing (a / in it is written \\/)"
-            )
-        position = found.end()
-        rules.append(_Rule(None) if found["default"] else _rule(found))
-    return rules
-
-
-def _rule(found: re.Match[str]) -> _Rule:
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        pattern = re2.compile(found["pattern"], options)
-    except re2.error as error:
-        raise RuleError(
-            f"the pattern {found['pattern']!r} cannot be used ({error}): patterns are those of RE2, which has no lookarounds"
-            " and no references back"
-        ) from error
-    return _Rule(pattern, _replacement(found["replacement"], pattern.groups), found["letters"])
-
-
-def _replacement(text: str, group_count: int) -> tuple[str | int, ...]:
-    """Return texts and numbers of groups; `$4` where there are three groups is a text, `$12` then is `$1` and a 2, as in Kafka."""
-    parts: list[str | int] = []
-    for found in _REPLACEMENT.finditer(text):
-        digits = found["group"]
-        if found[0] == "$":
-            raise RuleError(f"in {text!r} a $ stands without a number behind it: write \\$")
-        if digits is None:
-            parts.append(found["literal"] or found["text"])
-            continue
-        length = len(digits)
-        while length > 1 and int(digits[:length]) > group_count:
-            length -= 1
-        if int(digits[:length]) > group_count:
-            parts.append(f"${digits}")
-        else:
-            parts += [int(digits[:length]), digits[length:]]
-    return tuple(parts)
-
-
-def _mapped(rule: _Rule, subject: str) -> str:
-    assert rule.pattern is not None
-    made, position = [], 0
-    for found in rule.pattern.finditer(subject):
-        made.append(subject[position : found.start()])
-        made += [
-            part if isinstance(part, str) else found.group(part) or "" for part in rule.replacement
-        ]
-        position = found.end()
-    name = "".join(made) + subject[position:]
-    if rule.letters == "L":
-        return name.lower()
-    return name.upper() if rule.letters == "U" else name

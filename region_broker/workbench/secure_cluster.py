@@ -20,9 +20,9 @@ from region_broker.security import authority_folder, certificates
 from region_broker.security.authority_folder import AuthorityFolder
 from region_broker.security.http_tokens import Role, file_of, made_token
 from region_broker.security.login import DEFAULT_MECHANISM, Security
+from region_broker.security.node_names import NodeName
 from region_broker.security.sasl.scram import HASHES, ITERATIONS_MIN
 from region_broker.security.sasl.scram_keys import SALT_BYTES, keys_of, line_of
-from region_broker.security.tls_identity import NodeName
 from region_broker.workbench.cluster_plan import ClusterPlan, NodePlace
 
 FOLDER: Final = "security"

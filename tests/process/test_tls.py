@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from region_broker.security.tls_files import TlsFiles
+from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import NOW, authority, crl_of, put, user_certificate
 from tests.process.client_fixture import CALL_S, create_topic, fail_over, read_all
 from tests.process.tls_cluster import TlsCluster, open_tls_cluster

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from chaos.starting.starter import forked_starts
 from region_broker.security.certificates import issue_node
-from region_broker.security.tls_files import TlsFiles
-from region_broker.security.tls_identity import NodeName
+from region_broker.security.node_names import NodeName
+from region_broker.security.tls_contents import TlsFiles
 from region_broker.workbench.cluster_plan import free_ports
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.certificates import NOW, authority, leaf_key, put

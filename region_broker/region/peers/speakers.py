@@ -10,8 +10,8 @@ from typing import Protocol
 
 from region_broker.ports.network import ByteStream
 from region_broker.region.peers.protocol import PeerRefused
-from region_broker.security.peer_network import OTHER_CERTIFICATE, contradiction
-from region_broker.security.tls_identity import NodeName, node_of
+from region_broker.security.node_names import NodeName
+from region_broker.security.peer_network import OTHER_CERTIFICATE, contradiction, proved_node
 
 
 class Says(Protocol):
@@ -46,5 +46,5 @@ def is_of_place(stream: ByteStream, cluster_id: str, region: str) -> bool:
     """Return whether the other side is a node of that region, as far as its certificate tells (INV-PSP2)."""
     if stream.certificate is None:
         return True
-    node = node_of(stream.certificate)
+    node = proved_node(stream.certificate)
     return node is not None and (node.cluster_id, node.region) == (cluster_id, region)

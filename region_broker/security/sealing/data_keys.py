@@ -16,10 +16,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
-
-from region_broker.security.sealing.sealed_batch import NONCE_BYTES, KeyRef, SealingKey, head_of
+from region_broker.security.sealing.sealed_batch import (
+    NONCE_BYTES,
+    Cipher,
+    KeyRef,
+    SealingKey,
+    head_of,
+)
 
 KEY_BYTES: Final = 32
 KEY_AGE_MS: Final = 24 * 3_600_000
@@ -73,7 +76,7 @@ class DataKeys:
         self._draw = draw
         self._named: Mapping[str, NamedKey] = {}
         self._drawn: dict[str, _Drawn] = {}
-        self._known: dict[KeyRef, AESGCM] = {}
+        self._known: dict[KeyRef, Cipher] = {}
         self._changes = threading.Lock()
 
     @property
@@ -104,6 +107,9 @@ class DataKeys:
             return self._draw_for(name)  # two threads may draw one each: both are good
 
     def _draw_for(self, name: str) -> SealingKey:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- INV-LEAN3
+        from cryptography.hazmat.primitives.keywrap import aes_key_wrap  # noqa: PLC0415
+
         newest = self._versions_of(name)[-1]
         material = self._draw(KEY_BYTES)
         ref = KeyRef(name, newest.version, aes_key_wrap(newest.material, material))
@@ -129,11 +135,13 @@ class DataKeys:
             )
         return key.versions
 
-    def cipher(self, ref: KeyRef) -> AESGCM:
+    def cipher(self, ref: KeyRef) -> Cipher:
         """Return what opens batches that were sealed by `ref`; raises `KeyNotHere`."""
         found = self._known.get(ref)
         if found is not None:
             return found
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- INV-LEAN3
+
         with self._changes:
             cipher = AESGCM(self._unwrapped(ref))
             if len(self._known) >= KNOWN_MAX:
@@ -142,6 +150,11 @@ class DataKeys:
             return cipher
 
     def _unwrapped(self, ref: KeyRef) -> bytes:
+        from cryptography.hazmat.primitives.keywrap import (  # noqa: PLC0415 -- INV-LEAN3
+            InvalidUnwrap,
+            aes_key_unwrap,
+        )
+
         for each in self._versions_of(ref.name):
             if each.version == ref.version:
                 try:

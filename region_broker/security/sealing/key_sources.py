@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
 from region_broker.ports.disk import Disk
 from region_broker.security.sealing.data_keys import KEY_BYTES
@@ -69,6 +68,11 @@ class KeySources:
             if any(len(key) != KEY_BYTES for key in keys):
                 raise SourceFailed(f"{source} wrote no key of {KEY_BYTES} bytes in base64")
             return keys
+        from cryptography.hazmat.primitives.keywrap import (  # noqa: PLC0415 -- INV-LEAN3
+            InvalidUnwrap,
+            aes_key_unwrap,
+        )
+
         key = self._own_key(source)
         try:
             return [aes_key_unwrap(key, each) for each in wrapped]
@@ -80,6 +84,8 @@ class KeySources:
     def locked(self, source: KeySource, key: bytes) -> bytes:
         """Return `key` wrapped; raises `SourceFailed`."""
         if not source.unwrap:
+            from cryptography.hazmat.primitives.keywrap import aes_key_wrap  # noqa: PLC0415
+
             return aes_key_wrap(self._own_key(source), key)
         if not source.wrap:
             raise SourceFailed(f"{source} only unwraps: give a wrap command, too, to make versions")

@@ -19,12 +19,10 @@ Pure. Not here: keys (`data_keys`), when a batch is sealed (`partitions.record_r
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
 from crc32c import crc32c
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from idempotency.record_batch import (
     HEADER_BYTES,
@@ -74,11 +72,27 @@ class KeyRef(NamedTuple):
     wrapped: bytes
 
 
+class Cipher(Protocol):
+    """A data key at work: an `AESGCM`, which only who has keys imports (INV-LEAN3)."""
+
+    def encrypt_into(
+        self, nonce: Buffer, data: Buffer, bound: Buffer | None, into: Buffer, /
+    ) -> int:
+        """Seal `data` into `into`, and return how many bytes that are."""
+        ...
+
+    def decrypt_into(
+        self, nonce: Buffer, data: Buffer, bound: Buffer | None, into: Buffer, /
+    ) -> int:
+        """Open `data` into `into`; raises InvalidTag, and may have written there."""
+        ...
+
+
 class SealingKey(NamedTuple):
     """A data key that seals: `nonce` gives each one once (INV-DKY1); `head` is what batches say of it."""
 
     ref: KeyRef
-    cipher: AESGCM
+    cipher: Cipher
     nonce: Callable[[], bytes]
     head: bytes
 
@@ -155,7 +169,7 @@ def _parts(batch: Buffer, pos: int, header: BatchHeader) -> _Sealed:
     return _Sealed(ref, start - NONCE_BYTES, start, size_bytes)
 
 
-FindCipher = Callable[[KeyRef], AESGCM]
+FindCipher = Callable[[KeyRef], Cipher]
 """Return what opens batches of a reference; raises what says why that is not to be had."""
 
 
@@ -207,7 +221,7 @@ def _open_one(
         cipher.decrypt_into(
             batch[parts.nonce_at : parts.start], batch[parts.start :], bound, into[HEADER_BYTES:]
         )
-    except InvalidTag:
+    except _invalid_tag():  # it is looked at only where something was raised
         into[HEADER_BYTES:] = bytes(len(into) - HEADER_BYTES)
         raise SealBroken(
             f"the sealed batch at offset {header.base_offset} is not what was sealed for this log"
@@ -215,3 +229,9 @@ def _open_one(
     into[_CRC_COVERS_FROM:HEADER_BYTES] = batch[_CRC_COVERS_FROM:HEADER_BYTES]
     into[_CRC_COVERS_FROM] &= ~_SEALED_HIGH
     _finish(into, header)
+
+
+def _invalid_tag() -> type[Exception]:
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 -- INV-LEAN3
+
+    return InvalidTag

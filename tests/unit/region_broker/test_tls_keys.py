@@ -16,7 +16,7 @@ from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.certificates import issue_node
-from region_broker.security.tls_identity import NodeName
+from region_broker.security.node_names import NodeName
 from region_broker.wire.listening import NoIdentity
 from tests.fixtures.certificates import (
     NOW,

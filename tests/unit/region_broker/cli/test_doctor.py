@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from region_broker.cli.doctor import doctor
 from region_broker.security.certificates import key_pem, new_key
-from region_broker.security.tls_files import TlsFiles
+from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import LONG_AGO, NOW, crl_of, node_certificate, put
 
 

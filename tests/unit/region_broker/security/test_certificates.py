@@ -20,7 +20,7 @@ from region_broker.security.certificates import (
     renewed,
     revocation_list,
 )
-from region_broker.security.tls_identity import NodeName
+from region_broker.security.node_names import NodeName
 from tests.fixtures.certificates import (
     LONG_AGO,
     NOW,

@@ -16,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 
 from region_broker.security import tls
 from region_broker.security.certificates import issue_node, key_pem, new_authority, new_key, pem_of
+from region_broker.security.node_names import NodeName
 from region_broker.security.tls import (
     ClientTls,
     ServerTls,
@@ -25,8 +26,8 @@ from region_broker.security.tls import (
     TlsState,
     watch,
 )
-from region_broker.security.tls_files import Contents, read_contents
-from region_broker.security.tls_identity import NodeName, node_of
+from region_broker.security.tls_contents import Contents, read_contents
+from region_broker.security.tls_identity import node_of
 from tests.fixtures.certificates import (
     LONG_AGO,
     NOW,

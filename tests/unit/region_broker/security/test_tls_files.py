@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from region_broker.security.certificates import key_pem, new_key, pem_of
-from region_broker.security.tls_files import TlsFiles, TlsRefused, judged, read_contents
+from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
+from region_broker.security.tls_files import judged
 from tests.fixtures.certificates import (
     LONG_AGO,
     authority,

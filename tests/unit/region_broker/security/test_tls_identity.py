@@ -10,10 +10,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from region_broker.security.principal_rules import PrincipalRules, RuleError
 from region_broker.security.tls_identity import (
     NoPrincipal,
-    PrincipalRules,
-    RuleError,
     node_of,
     principal_of,
 )

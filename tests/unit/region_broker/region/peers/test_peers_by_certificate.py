@@ -20,9 +20,9 @@ from region_broker.region.peers.protocol import PREFACE, PeerRefused, PeerUnreac
 from region_broker.region.peers.server import PeerServer
 from region_broker.security.certificates import issue_node
 from region_broker.security.failed_handshakes import FailedHandshakes
+from region_broker.security.node_names import NodeName
 from region_broker.security.peer_network import OTHER_CERTIFICATE, PeerNetwork, contradiction
 from region_broker.security.tls import ClientTls, ServerTls
-from region_broker.security.tls_identity import NodeName
 from tests.fixtures.certificates import NOW, authority, leaf_key, put, user_certificate
 from tests.fixtures.linked_regions import CLUSTER_ID, PlayedIdentity
 from tests.fixtures.region_nodes import Addresses, NodeSide, member, running, standing_of
