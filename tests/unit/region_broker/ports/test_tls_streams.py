@@ -18,6 +18,7 @@ from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, Handshake
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.tls import ClientTls, ServerTls
+from region_broker.security.tls_files import TlsFiles
 from tests.fixtures.certificates import (
     NOW,
     authority,
@@ -152,6 +153,37 @@ async def test_INV_PN6_half_open_handshakes_keep_nobody_else_out_and_take_bounde
             each.close()
     echo.listener.close()
     await echo.listener.wait_closed()
+
+
+def told_by_alert(port: int, files: TlsFiles) -> str:
+    """Return what OpenSSL hears from the listener when it shows a certificate, here without an event loop."""
+    context = ssl.create_default_context(cafile=files.ca)
+    context.load_cert_chain(files.certificate, files.key)
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        pytest.raises(OSError) as caught,
+        context.wrap_socket(plain, server_hostname="localhost") as secured,
+    ):
+        secured.sendall(b"as clients do that take the handshake for done (TLS 1.3)")
+        raise ConnectionError(f"no alert, but {secured.recv(1)!r}")
+    return str(getattr(caught.value, "reason", caught.value))
+
+
+@on_both_loops
+async def test_INV_PTA1_who_is_refused_is_sent_the_alert_that_says_why(folder: Path) -> None:
+    """RFC 8446, 6.2: certificate_expired (45), certificate_revoked (44), unknown_ca (48)."""
+    revoked = user_certificate("mallory")
+    server = put(folder / "s", node_certificate(), crl=crl_of(revoked))
+    echo = await echoing(ServerTls(server, "required"))
+    other = authority("another CA")
+    for certificate, alert in (
+        (user_certificate(now=NOW - timedelta(days=400)), "SSLV3_ALERT_CERTIFICATE_EXPIRED"),
+        (revoked, "SSLV3_ALERT_CERTIFICATE_REVOKED"),
+        (user_certificate(by=other), "TLSV1_ALERT_UNKNOWN_CA"),
+    ):
+        files = put(folder / alert, certificate)
+        assert await asyncio.to_thread(told_by_alert, echo.listener.port, files) == alert
+    echo.listener.close()
 
 
 def left_of_tls() -> int:
