@@ -1,19 +1,23 @@
-"""Kafka's own tools and its Java client against a node that asks for logins: `python -m tests.compat.java_logins`; a minute.
+"""Kafka's own tools and its Java client against a node that asks for logins: `python -m tests.compat.java_logins [--tls]`; a minute.
 
 Users by kafka-configs, delegation tokens by kafka-delegation-tokens, and a producer whose session ends every five seconds (KIP-368).
-Prints a line for each check, and ends with 1 where one has failed.
+Prints a line for each check, and ends with 1 where one has failed. `--tls`: by SASL_SSL, else by SASL_PLAINTEXT.
 """
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from region_broker.security.sasl.scram_keys import keys_of, line_of
 from region_broker.workbench.local_cluster import LocalCluster
+from region_broker.workbench.secure_cluster import secured
 
 POM: Final = Path(__file__).parent / "foreign" / "kafka_tools" / "pom.xml"
 TOOL_S: Final = 90
@@ -39,7 +43,11 @@ def jars() -> Path:
 class Java:
     """Runs tools as somebody."""
 
-    def __init__(self, found: Path, bootstrap: str, folder: Path) -> None:
+    def __init__(self, found: Path, bootstrap: str, folder: Path, ca: str = "") -> None:
+        """Speak TLS where there is a CA."""
+        self._speaks = "security.protocol=SASL_PLAINTEXT\n"
+        if ca:
+            self._speaks = f"security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location={ca}\n"
         self._java = ("java", "-Xmx256m", "-cp", f"{found}/*")
         self._bootstrap = bootstrap
         self._folder = folder
@@ -49,7 +57,7 @@ class Java:
         """Return the path of a client's configuration."""
         path = self._folder / f"{user[:20]}-{len(password)}.properties"
         path.write_text(
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+            f"{self._speaks}sasl.mechanism=SCRAM-SHA-512\n"
             "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
             f' username="{user}" password="{password}"{more};\n'
         )
@@ -103,28 +111,46 @@ def check(java: Java, bootstrap: str) -> None:
     java.ask("and logs in no more", TOPICS, alice, "--list", code=1, has=wrong)
 
 
-def main() -> int:
+@contextmanager
+def open_region(
+    folder: Path, more: Mapping[str, Any], *, is_tls: bool
+) -> Iterator[tuple[str, str]]:
+    """Start a region whose first user is root, a super user; yield its address, and the path of the CA of its nodes, "" without TLS."""
+    (folder / "users").write_text(
+        line_of(keys_of("root", "SCRAM-SHA-512", b"first", b"salty" * 4, 4096)) + "\n"
+    )
+    with LocalCluster.open(
+        folder / "cluster", region_count=1, port=0, new_cluster_id=UUID(int=13)
+    ) as cluster:
+        settings: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT"}
+        of_node: Mapping[str, Mapping[str, Any]] = {}
+        ca = ""
+        if is_tls:
+            made = secured(cluster.folder, cluster.plan)
+            settings, of_node, ca = dict(made.settings), made.of_node, made.admin.ca
+        settings |= {"sasl_users_file": str(folder / "users"), **more}
+        cluster.tell(settings, of_node, "https" if is_tls else "http")
+        cluster.start()
+        yield cluster.plan.regions[0].bootstrap, ca
+
+
+def main(arguments: Sequence[str]) -> int:
     """Run all of it; return the exit code."""
+    parser = argparse.ArgumentParser(prog="tests.compat.java_logins", description=(__doc__ or "").partition("\n")[0])  # fmt: skip
+    parser.add_argument("--tls", action="store_true", help="by SASL_SSL")
+    is_tls = parser.parse_args(arguments).tls
     found = jars()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "users").write_text(
-            line_of(keys_of("root", "SCRAM-SHA-512", b"first", b"salty" * 4, 4096)) + "\n"
-        )
         (folder / "secret").write_text("s" * 48)
         settings = {
-            "security_protocol": "SASL_PLAINTEXT", "sasl_users_file": str(folder / "users"), "super_users": "User:root;User:alice",
-            "sasl_token_secret_file": str(folder / "secret"), "sasl_max_reauth_ms": SESSION_MS,
+            "super_users": "User:root;User:alice", "sasl_token_secret_file": str(folder / "secret"), "sasl_max_reauth_ms": SESSION_MS,
         }  # fmt: skip
-        with LocalCluster.open(
-            folder / "cluster", region_count=1, port=0, new_cluster_id=UUID(int=13), settings=settings
-        ) as cluster:  # fmt: skip
-            cluster.start()
-            bootstrap = cluster.plan.regions[0].bootstrap
-            java = Java(found, bootstrap, folder)
+        with open_region(folder, settings, is_tls=is_tls) as (bootstrap, ca):
+            java = Java(found, bootstrap, folder, ca)
             check(java, bootstrap)
     return 1 if java.failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,12 @@
-"""Kafka's own `kafka-acls.sh` against a node: `python -m tests.compat.kafka_acls`.
+"""Kafka's own `kafka-acls.sh` against a node: `python -m tests.compat.kafka_acls [--tls]`.
 
 Not part of the test run: it takes Kafka's jars from Maven Central, into the cache that `tests.compat.run` uses. The tool adds, lists and removes what
-the examples of Kafka's documentation do ("Authorization and ACLs", Command Line Interface); what it lists is held against what they say.
+the examples of Kafka's documentation do ("Authorization and ACLs", Command Line Interface); what it lists is held against what they say. `--tls`: against a region of its own over TLS, as a super user who logs in (`--command-config`).
 
 Exit codes: 0 as Kafka says; 1 not so, each difference on a line; 2 the jars, or java, are missing.
 """
 
+import argparse
 import asyncio
 import re
 import subprocess
@@ -13,10 +14,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from region_broker.security.authorizer import AclAuthorizer
 from tests.compat.apache_kafka import jars
+from tests.compat.java_logins import Java, open_region
 from tests.fixtures.kafka_port import wire_fixture
 
 TOOL_S: Final = 60
@@ -59,6 +61,13 @@ EXAMPLES: Final[Sequence[tuple[str, set[Rule]]]] = (
 )  # fmt: skip
 
 
+class Place(NamedTuple):
+    """Where the tool asks, and the file that says as whom; "" for nobody."""
+
+    bootstrap: str
+    config: str = ""
+
+
 def rules_in(text: str) -> set[Rule]:
     """Return the ACLs that the tool lists."""
     found: set[Rule] = set()
@@ -71,32 +80,33 @@ def rules_in(text: str) -> set[Rule]:
     return found
 
 
-def tool(found: Path, bootstrap: str, words: str) -> str:
+def tool(found: Path, place: Place, words: str) -> str:
     """Run the tool; raises `CalledProcessError` where it fails."""
     done = subprocess.run(
         ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{found}/*",
-         "org.apache.kafka.tools.AclCommand", "--bootstrap-server", bootstrap, *words.split()],
+         "org.apache.kafka.tools.AclCommand", "--bootstrap-server", place.bootstrap,
+         *(("--command-config", place.config) if place.config else ()), *words.split()],
         capture_output=True, text=True, timeout=TOOL_S, check=True, input="",
     )  # fmt: skip
     return done.stdout
 
 
-def differences(found: Path, bootstrap: str) -> list[str]:
+def differences(found: Path, place: Place) -> list[str]:
     """Play the examples; return what is not as Kafka says."""
     wrong: list[str] = []
     expected: set[Rule] = set()
     for words, made in EXAMPLES:
-        tool(found, bootstrap, words)
+        tool(found, place, words)
         expected |= made
-        listed = rules_in(tool(found, bootstrap, "--list"))
+        listed = rules_in(tool(found, place, "--list"))
         wrong += [f"{words}: {each}" for each in sorted(listed ^ expected)]
     affecting = {each for each in expected if each[0] == "TOPIC"}
-    matched = rules_in(tool(found, bootstrap, "--list --topic Test-topic --resource-pattern-type match"))  # fmt: skip
+    matched = rules_in(tool(found, place, "--list --topic Test-topic --resource-pattern-type match"))  # fmt: skip
     wrong += [f"match: {each}" for each in sorted(matched ^ affecting)]
     for words, made in EXAMPLES:
-        tool(found, bootstrap, words.replace("--add", "--remove --force"))
+        tool(found, place, words.replace("--add", "--remove --force"))
         expected -= made
-        listed = rules_in(tool(found, bootstrap, "--list"))
+        listed = rules_in(tool(found, place, "--list"))
         wrong += [f"removed, {words}: {each}" for each in sorted(listed ^ expected)]
     return wrong
 
@@ -108,16 +118,28 @@ async def played(found: Path) -> list[str]:
             wire.services.authorizer = AclAuthorizer(
                 lambda: wire.store.image.access, frozenset({"User:ANONYMOUS"})
             )
-            return await asyncio.to_thread(differences, found, f"127.0.0.1:{wire.server.port}")
+            return await asyncio.to_thread(differences, found, Place(f"127.0.0.1:{wire.server.port}"))  # fmt: skip
 
 
-def main() -> int:
+def played_over_tls(found: Path) -> list[str]:
+    """Play against a region, as a super user who logs in."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with open_region(folder, {"super_users": "User:root"}, is_tls=True) as (bootstrap, ca):
+            config = Java(found, bootstrap, folder, ca).login("root", "first")
+            return differences(found, Place(bootstrap, config))
+
+
+def main(arguments: Sequence[str]) -> int:
     """Play, and print what differs."""
+    parser = argparse.ArgumentParser(prog="tests.compat.kafka_acls", description=(__doc__ or "").partition("\n")[0])  # fmt: skip
+    parser.add_argument("--tls", action="store_true", help="over TLS, logged in")
+    is_tls = parser.parse_args(arguments).tls
     found = jars()
     if found is None:
         return 2
     try:
-        wrong = asyncio.run(played(found))
+        wrong = played_over_tls(found) if is_tls else asyncio.run(played(found))
     except FileNotFoundError:
         print("java is not on the path", file=sys.stderr)
         return 2
@@ -126,4 +148,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

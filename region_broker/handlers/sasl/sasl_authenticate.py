@@ -33,28 +33,39 @@ async def handle_sasl_authenticate(ctx: RequestContext, request: Any) -> Fields:
         return _ILLEGAL
     if not state.login.may(AUTHENTICATE_KEY):
         raise closing_answer(ctx, _ILLEGAL, _OUT_OF_ORDER)
-    mechanism = state.login.mechanism
     try:
         outcome = await desk.step(state.login, ctx.host, bytes(request.auth_bytes))
         session_ms = 0 if outcome.proved is None else let_in(ctx, desk, outcome.proved)
     except LoginRefused as refused:
-        ctx.services.metrics.logins.labels(mechanism, "refused").inc()
-        tried = Identity(ANONYMOUS_PRINCIPAL, ctx.host, mechanism)
-        ctx.services.audit.login(tried, right=False, reason=str(refused))  # INV-SSL1
-        raise await _refusal(ctx, desk, refused) from refused
+        await _count(ctx, desk, refused)
+        raise _refusal(ctx, refused) from refused
+    if outcome.refused is not None:  # INV-SBL1
+        await _count(ctx, desk, outcome.refused)
+        state.login.is_busy = False  # one more message is awaited
     if outcome.proved is not None:
-        ctx.services.metrics.logins.labels(mechanism, "accepted").inc()
+        ctx.services.metrics.logins.labels(state.login.mechanism, "accepted").inc()
         ctx.services.audit.login(ctx.identity, right=True)
     return {
         "error_code": ErrorCode.none, "error_message": None, "auth_bytes": outcome.answer, "session_lifetime": session_ms,
     }  # fmt: skip
 
 
-async def _refusal(ctx: RequestContext, desk: LoginDesk, refused: LoginRefused) -> CloseConnection:
-    """Return what ends the connection, once its answer was held back."""
+async def _count(ctx: RequestContext, desk: LoginDesk, refused: LoginRefused) -> None:
+    """Tell everybody who counts refusals, once for a login, and return when the client may be told."""
+    login = ctx.connection_state.login
+    login.is_busy = True  # nothing more is judged on this connection
+    if login.is_refused:
+        return
+    login.is_refused = True
+    ctx.services.metrics.logins.labels(login.mechanism, "refused").inc()
+    tried = Identity(ANONYMOUS_PRINCIPAL, ctx.host, login.mechanism)
+    ctx.services.audit.login(tried, right=False, reason=str(refused))  # INV-SSL1
     desk.tell(ctx.peer, refused)
-    ctx.connection_state.login.is_busy = True  # nothing more is judged on this connection
     await desk.hold_back(ctx.host)
+
+
+def _refusal(ctx: RequestContext, refused: LoginRefused) -> CloseConnection:
+    """Return what ends the connection."""
     fields = {
         "error_code": ErrorCode.sasl_authentication_failed, "error_message": refused.said, "auth_bytes": b"", "session_lifetime": 0,
     }  # fmt: skip

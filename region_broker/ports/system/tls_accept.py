@@ -1,5 +1,7 @@
 """A listening socket that speaks TLS: the handshake of each connection, bounded in time and number, before anybody is told of it.
 
+INV-PTA1  whom a handshake refuses is sent the alert that says why, before the connection ends
+
 A handshake that fails ends its connection and is told by one call, never by an exception of the loop. Who is turned away costs an
 accept and a close.
 Sockets are accepted here, as asyncio and uvloop take one context for all connections of a server, and no limit of handshakes.
@@ -10,8 +12,12 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
+
+from typing_extensions import override
 
 from region_broker.ports.addresses import network_of
 from region_broker.ports.handshakes import (
@@ -29,7 +35,40 @@ from region_broker.ports.network import FailedHandshake, OnFailedHandshake, TlsC
 
 _ACCEPTED_AT_ONCE: Final = 100
 _ACCEPT_AGAIN_S: Final = 0.1
+_UNREAD_BYTES_MAX: Final = 1 << 16
 _log: Final = logging.getLogger("tidemark.tls")
+
+
+class _TellsWhy(ssl.SSLObject):
+    """Leaves the alert of a handshake that fails with its error: the protocols of asyncio and uvloop throw away what they have not sent."""
+
+    _outgoing: ssl.MemoryBIO
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **more: Any) -> "_TellsWhy":  # fmt: skip
+        made: _TellsWhy = super()._create(incoming, outgoing, *args, **more)  # type: ignore[misc]  # of `ssl`, for such classes
+        made._outgoing = outgoing
+        return made
+
+    @override
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            error.alert = self._outgoing.read()  # type: ignore[attr-defined]
+            raise
+
+
+def _say_why(connection: socket.socket, error: OSError) -> None:
+    """Send the alert of a handshake that has failed, and close (INV-PTA1)."""
+    with connection, suppress(OSError):  # who has left is told nothing
+        if alert := getattr(error, "alert", b""):
+            connection.send(alert)
+            # What has come and is not read has the system reset the connection, and the other side may not read the alert then.
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(_UNREAD_BYTES_MAX)
 
 
 class TlsServer:
@@ -134,10 +173,20 @@ class TlsServer:
         task.result()  # a bug of ours: the loop tells it
 
     async def _shake(self, came: socket.socket, peer: str) -> None:
+        context = self._contexts.context()
+        context.sslobject_class = _TellsWhy
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, came, ssl=self._contexts.context(),
-                ssl_handshake_timeout=self._bounds.timeout_s, ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
-            )  # fmt: skip
-        except OSError as error:
+            still_open = came.dup()  # its transport closes its own before it tells of the failure
+        except OSError as error:  # no descriptor is left
+            came.close()
             self._on_failed(FailedHandshake(peer, reason_of(error), text_of(error)))
+            return
+        with still_open:
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    self._make, came, ssl=context,
+                    ssl_handshake_timeout=self._bounds.timeout_s, ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
+                )  # fmt: skip
+            except OSError as error:
+                _say_why(still_open, error)
+                self._on_failed(FailedHandshake(peer, reason_of(error), text_of(error)))

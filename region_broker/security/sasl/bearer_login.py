@@ -1,5 +1,6 @@
 """OAUTHBEARER as an exchange: the token is judged by the keys of its issuer; a refusal is told as RFC 7628 has it.
 
+INV-SBL1  a token that is refused counts, is recorded and is held back with its challenge, and once: not every client says more (franz-go)
 A token that is not right is answered with a challenge in JSON, as Kafka does; the client says that it has understood, and the login fails then.
 Not here: what makes a token right (`bearer`), the keys (`jwks`).
 """
@@ -55,4 +56,4 @@ class BearerExchange:
             return Outcome(b"", await self._judge.proved(message))
         except LoginRefused as refused:
             self._refused = LoginRefused(NAME, str(refused), _CHALLENGE.decode())
-            return Outcome(_CHALLENGE)
+            return Outcome(_CHALLENGE, refused=self._refused)

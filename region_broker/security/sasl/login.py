@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 from region_broker.security.identity import Identity
+from region_broker.security.sasl.refusals import LoginRefused
 
 API_VERSIONS_KEY: Final = 18
 HANDSHAKE_KEY: Final = 17
@@ -60,10 +61,12 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step of an exchange came to; `proved` at its end."""
+    """What a step of an exchange came to; `proved` at its end. `refused`: why it will fail, where the client is told so in an answer of the
+    mechanism's own, and the failure comes behind its next message."""
 
     answer: bytes
     proved: Proved | None = None
+    refused: LoginRefused | None = None
 
 
 class Exchange(Protocol):
@@ -78,13 +81,14 @@ class Exchange(Protocol):
 class Login:
     """Changed on the event loop only, by the desk.
 
-    `is_busy`: a message is being judged. `ends`: cancels the timer that ends the session.
+    `is_busy`: a message is being judged. `is_refused`: it will fail, and that was counted. `ends`: cancels the timer that ends the session.
     """
 
     stage: Stage = Stage.STRANGER
     mechanism: str = ""
     exchange: Exchange | None = None
     is_busy: bool = False
+    is_refused: bool = False
     identity: Identity | None = None
     logged_in_ms: int = 0
     ends: Callable[[], None] = lambda: None

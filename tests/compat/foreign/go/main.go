@@ -1,5 +1,6 @@
 // The checks of franz-go against one bootstrap address: main HOST:PORT PREFIX [CHECK ...]
 // or of one producer through the loss of a region: main HOST:PORT,HOST:PORT TOPIC --through-failover
+// or one login over TLS, told on standard input: main --secure
 // Prints "ok|FAIL <tab> check <tab> reason" a line; exits with 1 when a check failed.
 package main
 
@@ -20,6 +21,10 @@ type check struct {
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--secure" {
+		secure()
+		return
+	}
 	if len(os.Args) > 3 && os.Args[3] == "--through-failover" {
 		if err := throughFailover(os.Args[1], os.Args[2]); err != nil {
 			fmt.Println(err)

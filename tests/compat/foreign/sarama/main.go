@@ -1,4 +1,5 @@
 // The checks of sarama against one bootstrap address: main HOST:PORT PREFIX [CHECK ...]
+// or one login over TLS, told on standard input: main --secure
 // Prints "ok|FAIL <tab> check <tab> reason" a line; exits with 1 when a check failed.
 package main
 
@@ -38,6 +39,10 @@ var checks = []check{
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--secure" {
+		secure()
+		return
+	}
 	w := world{bootstrap: os.Args[1], prefix: os.Args[2]}
 	wanted := os.Args[3:]
 	if os.Getenv("TRACES") == "true" {

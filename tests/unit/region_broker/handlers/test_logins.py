@@ -528,6 +528,33 @@ async def test_a_token_that_is_not_right_is_told_as_the_rfc_has_it(
         assert await client.closed()
 
 
+async def test_INV_SBL1_a_refused_token_counts_once_though_the_client_says_no_more(
+    tmp_path: Path,
+) -> None:
+    """franz-go leaves at the challenge (`pkg/sasl/oauth`); Java, librdkafka and RFC 7628 answer it."""
+    clock = ManualClock()
+    settings = replace(bearing(clock), failed_delay_ms=100)
+    async with port(tmp_path, settings, clock=clock) as fixture:
+        trail = fixture.services.audit = ToldTrail()
+        refused = fixture.services.metrics.logins.labels("OAUTHBEARER", "refused")._value
+        for count, says_more in enumerate((False, True), 1):
+            client = await fixture.connect()
+            await shake(client, "OAUTHBEARER")
+            async with asyncio.TaskGroup() as tasks:
+                challenge = tasks.create_task(say(client, bearer(clock, iss="other")))
+                await until(lambda: len(clock.sleepers) > 1)  # the sweeper, and this one
+                assert not challenge.done()
+                clock.pass_ms(100)
+            if says_more:
+                answer = await say(client, b"\x01")
+                assert answer.error_code is ErrorCode.sasl_authentication_failed
+                assert await client.closed()
+            else:
+                client.writer.close()
+            assert refused.get() == count
+            assert [each.kind for each in trail.told] == ["login"] * count
+
+
 async def test_tokens_need_tls_as_passwords_do(tmp_path: Path) -> None:
     async with wire_fixture(tmp_path, logins=bearing(ManualClock())) as fixture:
         client = await fixture.connect()

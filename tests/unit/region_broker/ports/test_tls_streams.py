@@ -21,6 +21,7 @@ from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, Handshake
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
 from region_broker.ports.system.network import AsyncioNetwork, in_pieces
 from region_broker.security.tls import ClientTls, ServerTls
+from region_broker.security.tls_files import TlsFiles
 from tests.fixtures.certificates import (
     NOW,
     authority,
@@ -170,6 +171,38 @@ def test_what_is_written_goes_in_pieces_of_one_size(
     assert b"".join(pieces) == b"".join(buffers)
     assert all(len(piece) == piece_bytes for piece in pieces[:-1])
     assert all(0 < len(piece) <= piece_bytes for piece in pieces[-1:])
+
+
+def told_by_alert(port: int, files: TlsFiles) -> str:
+    """Return what OpenSSL hears from the listener when it shows a certificate, here without an event loop."""
+    context = ssl.create_default_context(cafile=files.ca)
+    context.load_cert_chain(files.certificate, files.key)
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secured,
+        ):
+            secured.sendall(b"as clients do that take the handshake for done (TLS 1.3)")
+            return f"no alert, but {secured.recv(1)!r}"
+    except OSError as error:
+        return str(getattr(error, "reason", error))
+
+
+@on_both_loops
+async def test_INV_PTA1_who_is_refused_is_sent_the_alert_that_says_why(folder: Path) -> None:
+    """RFC 8446, 6.2: certificate_expired (45), certificate_revoked (44), unknown_ca (48)."""
+    revoked = user_certificate("mallory")
+    server = put(folder / "s", node_certificate(), crl=crl_of(revoked))
+    echo = await echoing(ServerTls(server, "required"))
+    other = authority("another CA")
+    for certificate, alert in (
+        (user_certificate(now=NOW - timedelta(days=400)), "SSLV3_ALERT_CERTIFICATE_EXPIRED"),
+        (revoked, "SSLV3_ALERT_CERTIFICATE_REVOKED"),
+        (user_certificate(by=other), "TLSV1_ALERT_UNKNOWN_CA"),
+    ):
+        files = put(folder / alert, certificate)
+        assert await asyncio.to_thread(told_by_alert, echo.listener.port, files) == alert
+    echo.listener.close()
 
 
 def left_of_tls() -> int:
