@@ -9,6 +9,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from chaos.soak_judge import Shown
+from region_broker.workbench.credentials import kafka_login
 
 _POLL_S: Final = 0.2
 _BATCH_MAX: Final = 500
@@ -17,7 +18,7 @@ _BATCH_MAX: Final = 500
 def read_committed_consumer(bootstrap: str, name: str) -> Any:
     """Return a quiet consumer that says where partitions end and commits nothing."""
     return Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": name, "log_level": 0,
+        {"bootstrap.servers": bootstrap, **kafka_login(), "group.id": name, "log_level": 0,
          "isolation.level": "read_committed", "enable.auto.commit": False,
          "enable.partition.eof": True, "auto.offset.reset": "earliest",
          "fetch.wait.max.ms": 50, "reconnect.backoff.max.ms": 500}

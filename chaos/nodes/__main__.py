@@ -8,11 +8,13 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import click
 from confluent_kafka import KafkaException
 
+from chaos.access.guard import Guard
 from chaos.nodes.clients import Load, NodesClients
 from chaos.nodes.figures import table
 from chaos.nodes.network import begin_inside, is_inside
@@ -21,6 +23,7 @@ from chaos.nodes.play import NodesDrill
 from chaos.nodes.stage import NodesStage
 from chaos.writers.fleet import CLIENTS
 from chaos.writers.java_program import fetched
+from chaos.writers.writer import TOPIC
 from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.stage import StageError
 
@@ -29,6 +32,7 @@ _EPILOG = """\b
 Examples:
   python -m chaos.nodes --seed 7 --rounds 20
   python -m chaos.nodes --seed 7 --rounds 9 --spread
+  python -m chaos.nodes --rounds 12 --faults kill,restart --secure
   python -m chaos.nodes --faults cut,full,eio --rounds 18
   python -m chaos.nodes --faults kill --victims leader --clients java --rounds 10
 """
@@ -63,10 +67,11 @@ Examples:
 )
 @click.option("--set", "settings", multiple=True, help="librdkafka's key=value for all clients.")
 @click.option("--spread", "spreads", is_flag=True, help="Have partitions led by all nodes before each fault.")  # fmt: skip
+@click.option("--secure", is_flag=True, help="TLS, logins, ACLs and a sealed topic; access changes meanwhile.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
 def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, count: int, faults: str, victims: str, tellers: int, producers: int, workers: int,
-    rows: int, clients: str, settings: tuple[str, ...], spreads: bool, keep: bool,
+    rows: int, clients: str, settings: tuple[str, ...], spreads: bool, secure: bool, keep: bool,
 ) -> None:  # fmt: skip
     """Play a drill of nodes, and print what each kind of fault cost its clients."""
     wanted = [Fault[each.upper()] for each in faults.split(",")]
@@ -75,12 +80,14 @@ def main(  # noqa: PLR0913 -- one for each option
             fetched()  # the drill's own network reaches no registry
         begin_inside("chaos.nodes", sys.argv[1:])
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-nodes-{seed}-"))
-    stage = NodesStage(seed, folder / "cluster", wanted)
+    stage = NodesStage(seed, folder / "cluster", wanted, secure=secure)
     load = Load(tellers, producers, workers, rows, [each for each in clients.split(",") if each])
     config = dict(each.split("=", 1) for each in settings)
-    drill = NodesDrill(
-        stage, NodesClients(stage.bootstrap, seed, folder, load, config), spreads=spreads
-    )
+    clients_ = NodesClients(stage.bootstrap, seed, folder, load, config, stage.doors)
+    guard = None if stage.doors is None else Guard(
+        stage.doors, stage.cluster, Random(seed), topic=TOPIC, tell=stage.tell, blame=stage.blame
+    )  # fmt: skip
+    drill = NodesDrill(stage, clients_, spreads=spreads, guard=guard)
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
     planned = rounds(seed, count, wanted, [Victim[each.upper()] for each in victims.split(",")])
     try:
@@ -93,6 +100,8 @@ def main(  # noqa: PLR0913 -- one for each option
         drill.tear_down()
     for line in table(drill.clients.acked_s(), drill.played):
         click.echo(line)
+    if guard is not None:
+        click.echo(guard.summary())
     if stage.anomalies:
         click.echo(f"\nseed {seed}: {len(stage.anomalies)} anomalies; everything is in {folder}")
         sys.exit(1)

@@ -17,8 +17,19 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from chaos.access.doors import (
+    LOOKER,
+    READER,
+    SEALED,
+    WRITER,
+    Doors,
+    Grant,
+    librdkafka_login,
+)
 from chaos.history import Attempt, Outcome
 from chaos.plain_producers import PLAIN_PARTITIONS, PLAIN_TOPIC, PlainJournal, PlainProducer
 from chaos.transfers import ACCOUNTS, Teller
@@ -27,6 +38,7 @@ from chaos.writers.fleet import CLIENTS, Fleet
 from chaos.writers.readers import Readers
 from chaos.writers.writer import TOPIC as TRANSFERS_TOPIC
 from region_broker.workbench import workload
+from region_broker.workbench.credentials import kafka_login
 from region_broker.workbench.dataset import Transfer
 
 TELLERS_TOPIC: Final = "tellers"
@@ -89,14 +101,16 @@ class Load:
 
 
 class NodesClients:
-    """All clients. `config` is given to librdkafka, beside their own."""
+    """All clients. `config` is given to librdkafka, beside their own; with `doors` they log in."""
 
     def __init__(
-        self, bootstrap: str, seed: int, folder: Path, load: Load, config: Mapping[str, Any]
-    ) -> None:
+        self, bootstrap: str, seed: int, folder: Path, load: Load, config: Mapping[str, Any], doors: Doors | None = None,
+    ) -> None:  # fmt: skip
         """Nothing is connected before `start`; raises `JavaMissingError`."""
         self._bootstrap = bootstrap
-        self._config = dict(config)
+        login = None if doors is None else doors.login(WRITER)
+        self._config = {**config, **librdkafka_login(login)}
+        self._configs = {} if doors is None else dict(SEALED)
         chance = Random(seed)
         self.tellers_journal = _TimedTellers()
         self.workers_journal = _TimedWorkers()
@@ -113,11 +127,17 @@ class NodesClients:
             for n in range(load.producers)
         ]
         self.writers = Fleet(
-            bootstrap, chance, folder, clients=load.clients, count=1, config=self._config
+            bootstrap,
+            chance,
+            folder,
+            clients=load.clients,
+            count=1,
+            config=self._config,
+            doors=doors,
         )
         self.readers = Readers(
             bootstrap, self.writers.journal, load.clients,
-            command=self.writers.java_command, folder=folder,
+            command=self.writers.java_command, folder=folder, doors=doors,
         )  # fmt: skip
         self._worker_count = load.workers
         self._fleet: workload.Fleet | None = None
@@ -128,11 +148,16 @@ class NodesClients:
 
     def prepare(self) -> None:
         """Create topics and input."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        admin = AdminClient({"bootstrap.servers": self._bootstrap, **kafka_login()})
         topics = {workload.INPUT_TOPIC: INPUT_PARTITIONS, **TOPICS}
-        for future in admin.create_topics([NewTopic(n, c, 3) for n, c in topics.items()]).values():
+        made = [NewTopic(n, c, 3, config=self._configs_of(n)) for n, c in topics.items()]
+        for future in admin.create_topics(made).values():
             future.result(_ADMIN_S)
         workload.produce_input(self._bootstrap, self.rows, INPUT_PARTITIONS)
+
+    def _configs_of(self, topic: str) -> dict[str, str]:
+        """Return what is sealed: what the writers of three clients write."""
+        return self._configs if topic == TRANSFERS_TOPIC else {}
 
     def start(self) -> None:
         """Work from now on."""
@@ -190,3 +215,34 @@ class NodesClients:
             if thread.is_alive():
                 thread.join(max(0.0, deadline_s - time.monotonic()))
         return [*(t.name for t in threads if t.is_alive()), *self.writers.stop()]
+
+
+def grants() -> list[Grant]:
+    """Return what a drill's writers and readers need, and no more (INV-DRA1)."""
+    literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+    topic, group = ResourceType.TOPIC, ResourceType.GROUP
+    writes: list[Grant] = [
+        (WRITER, topic, name, literal, AclOperation.WRITE)
+        for name in TOPICS
+        if name != TRANSFERS_TOPIC
+    ]
+    ids = ("teller-", workload.transactional_id_of(""))
+    return [
+        *writes,
+        *((WRITER, ResourceType.TRANSACTIONAL_ID, each, prefixed, AclOperation.WRITE) for each in ids),
+        (WRITER, topic, workload.INPUT_TOPIC, literal, AclOperation.READ),
+        (WRITER, group, workload.GROUP_ID, literal, AclOperation.READ),
+        *writers_write(),
+    ]  # fmt: skip
+
+
+def writers_write() -> list[Grant]:
+    """Return what writers and readers of three clients need, and that some may know of what they write."""
+    literal, topic = ResourcePatternType.LITERAL, ResourceType.TOPIC
+    prefixed, named = ResourcePatternType.PREFIXED, ResourceType.TRANSACTIONAL_ID
+    return [
+        (WRITER, topic, TRANSFERS_TOPIC, literal, AclOperation.WRITE),
+        *((WRITER, named, f"{each}-", prefixed, AclOperation.WRITE) for each in CLIENTS),
+        (READER, topic, TRANSFERS_TOPIC, literal, AclOperation.READ),
+        (LOOKER, topic, TRANSFERS_TOPIC, literal, AclOperation.DESCRIBE),
+    ]

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from chaos.nodes.quorum import Quorum, quorum
 from region_broker.workbench.cluster_plan import RegionPlace
+from region_broker.workbench.credentials import kafka_login
 from region_broker.workbench.node_http import ApiError, request
 
 INTERNAL_TOPICS: Final = frozenset({"__transaction_state", "__consumer_offsets", "__tidemarks"})
@@ -32,7 +33,7 @@ class RegionLook:
 
     def quorum(self) -> Quorum | None:
         """Return what the leader of the metadata quorum tells, None where nobody leads."""
-        return quorum([node.bootstrap for node in self._place.nodes])
+        return quorum([node.http for node in self._place.nodes])
 
     def whole(self) -> bool:
         """Return whether all nodes are in sync, and follow the quorum."""
@@ -61,7 +62,9 @@ class RegionLook:
     def _leads(self, *, everybody: bool) -> int | None:
         """Return who leads the ledgers, while each partition has a leader; with `everybody`, only where all replicas are in sync."""
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self._place.bootstrap, "log_level": 0})
+            self._admin = AdminClient(
+                {"bootstrap.servers": self._place.bootstrap, "log_level": 0, **kafka_login()}
+            )
         try:
             told = self._admin.list_topics(timeout=_CALL_S)
         except KafkaException:

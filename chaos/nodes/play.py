@@ -11,11 +11,12 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from chaos.nodes.clients import TOPICS, NodesClients
+from chaos.access.guard import Guard
+from chaos.nodes.clients import TOPICS, NodesClients, grants
 from chaos.nodes.figures import Played, pauses_s
 from chaos.nodes.judge import judged
 from chaos.nodes.plan import LASTING_FAULTS, Fault, Round
-from chaos.nodes.stage import NodesStage
+from chaos.nodes.stage import NODES, REGION, NodesStage
 from chaos.readers import read_all
 
 PATIENCE_S: Final = 60.0
@@ -55,9 +56,12 @@ class Stall(threading.Thread):
 class NodesDrill:
     """The stage, its clients, and what was played."""
 
-    def __init__(self, stage_: NodesStage, clients: NodesClients, *, spreads: bool = False) -> None:
-        """Nothing is started. `spreads`: partitions are led by all nodes when a fault comes (ADR 53)."""
+    def __init__(
+        self, stage_: NodesStage, clients: NodesClients, *, spreads: bool = False, guard: Guard | None = None
+    ) -> None:  # fmt: skip
+        """Nothing is started. `spreads`: partitions are led by all nodes when a fault comes (ADR 53); `guard`: of a stage behind doors."""
         self.stage = stage_
+        self.guard = guard
         self._spreads = spreads
         self.clients = clients
         self.played: list[Played] = []
@@ -70,8 +74,12 @@ class NodesDrill:
         self.stage.wait_whole()
         self.stage.tell(f"three nodes in sync {time.monotonic() - began_s:.1f} s after their start")
         self._tell_memory()
+        if self.guard is not None:
+            self.guard.prepare(self.stage.bootstrap, grants(), NODES)
         self.clients.prepare()
         self.clients.start()
+        if self.guard is not None:
+            self.guard.start(self.stage.bootstrap)
         self._await_progress(time.monotonic(), "at the start")
         self._stall.start()
 
@@ -82,6 +90,7 @@ class NodesDrill:
                 return
             self._quiet(each)
             self._play(each)
+            self._audit_access(each.number)
             self.stage.check_ends()
             if self.stage.anomalies:
                 return
@@ -122,6 +131,12 @@ class NodesDrill:
             f" errors {dict(played.errors)}"
         )
 
+    def _audit_access(self, number: int) -> None:
+        """Nothing of access that was answered may be gone: no failover excuses it."""
+        if self.guard is not None and self.guard.rest():
+            self.guard.audit(number, REGION)
+            self.guard.renew(number, acting=REGION, mirror=REGION)
+
     def _await_progress(self, since_s: float, when: str) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while late := self.clients.behind(since_s):
@@ -158,6 +173,8 @@ class NodesDrill:
     def tear_down(self) -> None:
         """Stop readers and nodes."""
         self._stall.stop()
+        if self.guard is not None:
+            self.guard.stop()
         self.clients.readers.stop()
         self.stage.check_ends()
         self.stage.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from chaos.access.doors import Doors
 from chaos.nodes.hurting import LastingFaults
 from chaos.nodes.looks import RegionLook
 from chaos.nodes.plan import DISK_FAULTS, LASTING_FAULTS, PLAIN_FAULTS, Fault, Victim
@@ -28,13 +29,16 @@ _CALL_S: Final = 2.0
 
 
 class NodesStage(ClusterStage):
-    """A region of three nodes in `folder`; `seed` draws its id. `faults`: what is to be done to them."""
+    """A region of three nodes in `folder`; `seed` draws its id. `faults`: what is to be done to them; `secure`: behind shut doors."""
 
-    def __init__(self, seed: int, folder: Path, faults: Collection[Fault] = PLAIN_FAULTS) -> None:
+    def __init__(
+        self, seed: int, folder: Path, faults: Collection[Fault] = PLAIN_FAULTS, *, secure: bool = False
+    ) -> None:  # fmt: skip
         """Plan it, and make the networks and disks that these faults need; nothing is started. Raises OSError."""
         super().__init__(folder, 1, Random(seed), node_count=NODES)
         self.folder = folder
         self._lasting = LastingFaults(self.cluster, folder, faults)
+        self.doors = Doors(self.cluster) if secure else None
         self._look = RegionLook(self.cluster.place(REGION))
 
     @property

@@ -16,6 +16,7 @@ from typing import Any
 import click
 from confluent_kafka import KafkaException
 
+from chaos.access.guard import Guard
 from chaos.nodes.network import begin_inside, is_inside
 from chaos.nodes.plan import INSIDE_FAULTS, Fault
 from chaos.regions.figures import lines, summary
@@ -24,6 +25,7 @@ from chaos.regions.play import RegionsDrill
 from chaos.regions.stage import RegionsStage
 from chaos.writers.fleet import CLIENTS, Fleet
 from chaos.writers.java_program import JavaMissingError, fetched
+from chaos.writers.writer import TOPIC
 from region_broker.client import ACROSS_REGIONS
 from region_broker.workbench.cluster_plan import ClusterError
 from region_broker.workbench.node_http import ApiError
@@ -33,6 +35,7 @@ _EPILOG = """\b
 Examples:
   python -m chaos.regions --rounds 4
   python -m chaos.regions --rounds 50 --kinds failover --seed 7 -o json
+  python -m chaos.regions --rounds 12 --seed 61 --kinds failover,pair --secure
   python -m chaos.regions --rounds 10 --kinds pair --clients confluent,aiokafka
   python -m chaos.regions --rounds 25 --kinds pair --faults kill,cut,full,eio
 """
@@ -87,6 +90,7 @@ def _one_of(known: Sequence[str]) -> Any:
     default=None,
     help="After so many no round begins any more; no limit if not given.",
 )
+@click.option("--secure", is_flag=True, help="TLS, logins, ACLs and a sealed topic; access changes meanwhile.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
@@ -94,7 +98,7 @@ def _one_of(known: Sequence[str]) -> Any:
 )  # fmt: skip
 def main(  # noqa: PLR0913 -- one for each option
     *, seed: int, count: int, kinds: list[str], faults: list[str], clients: list[str], writers: int, switches: float,
-    minutes: float | None, keep: bool, output: str,
+    minutes: float | None, secure: bool, keep: bool, output: str,
 ) -> None:  # fmt: skip
     """Play a drill of regions: in half of the rounds the primary region is killed as a whole, with a node already dead on either side."""
     wanted = [Fault[each.upper()] for each in faults]
@@ -103,17 +107,20 @@ def main(  # noqa: PLR0913 -- one for each option
             fetched()  # the drill's own network reaches no registry
         begin_inside("chaos.regions", sys.argv[1:])
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-regions-{seed}-"))
-    stage = RegionsStage(seed, folder / "cluster", wanted)
+    stage = RegionsStage(seed, folder / "cluster", wanted, secure=secure)
     stage.on_stderr = output == "json"
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
     try:
         fleet = Fleet(
             stage.cluster.bootstrap, Random(seed), folder, clients=clients, count=writers,
-            config=ACROSS_REGIONS,
+            config=ACROSS_REGIONS, doors=stage.doors,
         )  # fmt: skip
     except JavaMissingError as error:
         raise click.ClickException(str(error)) from error
-    drill = RegionsDrill(stage, fleet)
+    guard = None if stage.doors is None else Guard(
+        stage.doors, stage.cluster, Random(seed), topic=TOPIC, tell=stage.tell, blame=stage.blame
+    )  # fmt: skip
+    drill = RegionsDrill(stage, fleet, guard)
     try:
         drill.set_up()
         planned = rounds(seed, count, [Kind[each.upper()] for each in kinds], switches, wanted)
@@ -144,6 +151,7 @@ def _document(seed: int, folder: Path, drill: RegionsDrill) -> dict[str, Any]:
         "lost": drill.verdict.gone,
         "listed": drill.verdict.listed,
         "lists_that_shrank": drill.stage.shrunk,
+        **({} if drill.guard is None else {"access": drill.guard.summary()}),
         "anomalies": drill.stage.anomalies,
         "folder": str(folder),
         **summary(drill.played),
@@ -169,6 +177,8 @@ def _print(document: dict[str, Any], output: str) -> None:
         "lists_that_shrank",
     )
     click.echo(", ".join(f"{name.replace('_', ' ')} {document[name]}" for name in names))
+    if "access" in document:
+        click.echo(document["access"])
     if document["anomalies"]:
         click.echo(
             f"\nseed {document['seed']}: {len(document['anomalies'])} anomalies; everything is in {document['folder']}"

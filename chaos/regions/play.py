@@ -11,7 +11,10 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from chaos.access.doors import SEALED
+from chaos.access.guard import Guard
 from chaos.history import Seen, seen
+from chaos.nodes.clients import writers_write
 from chaos.nodes.figures import longest_pause_s
 from chaos.nodes.plan import Fault
 from chaos.readers import read_all
@@ -38,9 +41,10 @@ _AGAIN_S: Final = 0.5
 class RegionsDrill:
     """The stage, its writers, and what was played; `acting` is who takes writes when all is well."""
 
-    def __init__(self, stage_: RegionsStage, fleet: Fleet) -> None:
-        """Nothing is started."""
+    def __init__(self, stage_: RegionsStage, fleet: Fleet, guard: Guard | None = None) -> None:
+        """Nothing is started. `guard`: of a stage behind doors."""
         self.stage = stage_
+        self.guard = guard
         self.fleet = fleet
         self.played: list[Played] = []
         self.verdict = Verdict()
@@ -53,12 +57,17 @@ class RegionsDrill:
         """Start nodes, topic and writers."""
         began_s = time.monotonic()
         self.stage.start()
-        self.fleet.prepare(self.stage.cluster.place(self.acting).bootstrap, NODES)
+        bootstrap = self.stage.cluster.place(self.acting).bootstrap
+        if self.guard is not None:
+            self.guard.prepare(bootstrap, writers_write(), NODES)
+        self.fleet.prepare(bootstrap, NODES, SEALED if self.guard is not None else {})
         self.stage.wait_whole(self.acting, self.mirror)
         self.stage.tell(
             f"two regions of three nodes in sync after {time.monotonic() - began_s:.1f} s"
         )
         self.fleet.start()
+        if self.guard is not None:
+            self.guard.start(bootstrap)
         self._await_progress(time.monotonic(), "at the start")
 
     def play(self, rounds: Iterable[Round], minutes: float | None = None) -> None:
@@ -78,6 +87,8 @@ class RegionsDrill:
     def tear_down(self) -> None:
         """Stop writers and nodes."""
         self.stage.mend_all()
+        if self.guard is not None:
+            self.guard.stop()
         left = self.fleet.stop()
         if left:
             self.stage.tell(f"never let go by their clients: {', '.join(left)}")
@@ -146,6 +157,7 @@ class RegionsDrill:
         self.acting, self.mirror = self.mirror, self.acting
         ended_term = self.fleet.journal.term
         self.fleet.journal.next_term()
+        self._move_guard(lost=True)
         self.stage.order_by(each.way, self.acting)
         if each.runner_dies:
             self.stage.hurt(runner, Fault.KILL)
@@ -159,6 +171,7 @@ class RegionsDrill:
         began_s, errors = time.monotonic(), self.fleet.journal.errors_now()
         self.acting, self.mirror = self.mirror, self.acting
         self.stage.give("switch", self.acting)
+        self._move_guard(lost=False)
         self.stage.wait_acting("switch", self.acting)
         after_s = time.monotonic() - began_s
         self._planned.add(self._epoch())
@@ -170,6 +183,10 @@ class RegionsDrill:
         self.stage.tell(
             f"  switched to {self.acting} in {after_s:.2f} s: longest pause {pause_s:.2f} s; errors {met}"
         )
+
+    def _move_guard(self, *, lost: bool) -> None:
+        if self.guard is not None:
+            self.guard.changer.move(self.stage.cluster.place(self.acting).bootstrap, lost=lost)
 
     def _epoch(self) -> int:
         view = self.stage.view_of_leader(self.acting)
@@ -193,6 +210,8 @@ class RegionsDrill:
 
     def _audit(self, number: int) -> None:
         """Let all rest, read both regions, and judge."""
+        if self.guard is not None and not self.guard.rest():
+            return
         if late := self.fleet.rest(PATIENCE_S):
             self.stage.blame(
                 f"round {number}: {', '.join(sorted(late))} did not end its transaction"
@@ -216,6 +235,9 @@ class RegionsDrill:
             f"  {len(final[self.acting])} records in either region, torn {told['TORN']}, doubled {told['DUPLICATE']}, out of order"
             f" {told['OUT_OF_ORDER']}, lost {self.verdict.gone}, listed {self.verdict.listed}"
         )
+        if self.guard is not None:
+            self.guard.audit(number, self.acting, self.mirror)
+            self.guard.renew(number, acting=self.acting, mirror=self.mirror)
         self.fleet.go_on()
 
     def _read_both(self) -> dict[str, list[Seen]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from chaos.access.doors import Doors
 from chaos.nodes.hurting import LastingFaults
 from chaos.nodes.looks import RegionLook
 from chaos.nodes.plan import DISK_FAULTS, Fault
@@ -34,13 +35,16 @@ _AGAIN_S: Final = 0.2
 
 
 class RegionsStage(ClusterStage):
-    """Two regions in `folder`; `seed` draws the cluster's id. `faults`: what is to be done to nodes."""
+    """Two regions in `folder`; `seed` draws the cluster's id. `faults`: what is to be done to nodes; `secure`: behind shut doors."""
 
-    def __init__(self, seed: int, folder: Path, faults: Collection[Fault] = BLOWS) -> None:
+    def __init__(
+        self, seed: int, folder: Path, faults: Collection[Fault] = BLOWS, *, secure: bool = False
+    ) -> None:
         """Plan it, and make the networks and disks that these faults need; nothing is started. Raises OSError."""
         super().__init__(folder, len(REGIONS), Random(seed), node_count=NODES)
         self.folder = folder
         self._lasting = LastingFaults(self.cluster, folder, faults)
+        self.doors = Doors(self.cluster) if secure else None
         self._befallen: dict[str, Fault] = {}
         self._looks = {name: RegionLook(self.cluster.place(name)) for name in REGIONS}
         self._paused: set[str] = set()
@@ -165,6 +169,7 @@ class RegionsStage(ClusterStage):
         done = subprocess.run(
             [sys.executable, "-m", "region_broker", "region", "failover", "--to", region, "--yes", "--url", ",".join(urls)],
             capture_output=True, text=True, check=False, timeout=2 * ACT_S,
+            env=None if self.doors is None else self.doors.environment,
         )  # fmt: skip
         if done.returncode != 0:
             self.tell(f"  the command ends with {done.returncode}: {done.stderr.strip()}")

@@ -14,10 +14,12 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from chaos.access.doors import aiokafka_login
 from chaos.history import Attempt, Outcome, record_value
 from chaos.transfers import ACCOUNTS
 from chaos.writers.journal import Gate, WritersJournal
 from chaos.writers.writer import PACE_S, TOPIC
+from region_broker.security.login import Security
 
 _AGAIN_S: Final = 0.1
 _CALL_S: Final = 20.0
@@ -32,9 +34,9 @@ class AioWriter(threading.Thread):
 
     client = "aiokafka"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what every writer is given, its log, and who logs in
         self, number: int, bootstrap: str, journal: WritersJournal, gate: Gate, chance: Random,
-        *, log: Path,
+        *, log: Path, login: Security | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`; what the client complains of goes to `log`."""
         super().__init__(name=f"aiokafka-{number}", daemon=True)
@@ -43,6 +45,7 @@ class AioWriter(threading.Thread):
         self._stopping = threading.Event()
         self._number = 0
         self._log = logging.FileHandler(log)
+        self._login = aiokafka_login(login)
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -64,7 +67,10 @@ class AioWriter(threading.Thread):
     async def _write(self) -> None:
         while not self._stopping.is_set():
             producer = AIOKafkaProducer(
-                bootstrap_servers=self._brokers, transactional_id=self.name, **_SETTINGS
+                bootstrap_servers=self._brokers,
+                transactional_id=self.name,
+                **_SETTINGS,
+                **self._login,
             )
             try:
                 await asyncio.wait_for(producer.start(), _CALL_S)

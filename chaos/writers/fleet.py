@@ -7,11 +7,13 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from chaos.access.doors import WRITER, Doors, librdkafka_login
 from chaos.transfers import ACCOUNTS
 from chaos.writers.aio import AioWriter
 from chaos.writers.confluent import ConfluentWriter
@@ -19,6 +21,7 @@ from chaos.writers.java import JavaWriter
 from chaos.writers.java_program import compiled
 from chaos.writers.journal import Gate, WritersJournal
 from chaos.writers.writer import TOPIC, Writer
+from region_broker.workbench.credentials import kafka_login
 
 CLIENTS: Final = ("confluent", "aiokafka", "java")
 _ADMIN_S: Final = 20.0
@@ -26,11 +29,11 @@ _JOIN_S: Final = 40.0
 
 
 class Fleet:
-    """Writers that know `bootstrap`; `config` is given to librdkafka."""
+    """Writers that know `bootstrap`; `config` is given to librdkafka; with `doors` they log in."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- how many of which, where, and as whom
         self, bootstrap: str, chance: Random, folder: Path, *, clients: Collection[str], count: int,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any], doors: Doors | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`; raises `JavaMissingError`."""
         self.journal = WritersJournal()
@@ -38,22 +41,28 @@ class Fleet:
         self.java_command = compiled(folder / "classes") if "java" in clients else []
         self.writers: list[Writer] = []
         self._started: list[Writer] = []
+        login = None if doors is None else doors.login(WRITER)
+        properties = None if doors is None else doors.properties(WRITER)
         for number in range(count):
             base = (number, bootstrap, self.journal, self._gate, chance)
             if "confluent" in clients:
-                self.writers.append(ConfluentWriter(*base, config))
+                self.writers.append(ConfluentWriter(*base, {**config, **librdkafka_login(login)}))
             if "aiokafka" in clients:
                 log = folder / f"aiokafka-{number}.log"
-                self.writers.append(AioWriter(*base, log=log))
+                self.writers.append(AioWriter(*base, log=log, login=login))
             if "java" in clients:
                 log = folder / f"java-{number}.log"
-                self.writers.append(JavaWriter(*base, command=self.java_command, log=log))
+                java = JavaWriter(*base, command=self.java_command, log=log, properties=properties)
+                self.writers.append(java)
 
     @staticmethod
-    def prepare(bootstrap: str, replicas: int) -> None:
+    def prepare(
+        bootstrap: str, replicas: int, configs: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Create the topic."""
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(TOPIC, ACCOUNTS, replicas)])[TOPIC].result(_ADMIN_S)
+        admin = AdminClient({"bootstrap.servers": bootstrap, **kafka_login()})
+        topic = NewTopic(TOPIC, ACCOUNTS, replicas, config=dict(configs))
+        admin.create_topics([topic])[TOPIC].result(_ADMIN_S)
 
     def start(self) -> None:
         """Write from now on."""

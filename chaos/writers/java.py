@@ -13,18 +13,21 @@ from chaos.writers.writer import PACE_S, TOPIC
 
 
 class JavaWriter(threading.Thread):
-    """One transactional id, from start to `stop`; `command` runs a program of `java_program`, what it complains of goes to `log`."""
+    """One transactional id, from start to `stop`; `command` runs a program of `java_program`, what it complains of goes to `log`;
+    `properties`: a file that says who logs in.
+    """
 
     client = "java"
 
     def __init__(  # noqa: PLR0913 -- what every writer is given, and how to run this one
         self, number: int, bootstrap: str, journal: WritersJournal, gate: Gate, chance: Random,
-        *, command: Sequence[str], log: Path,
+        *, command: Sequence[str], log: Path, properties: Path | None = None,
     ) -> None:  # fmt: skip
         """Nothing is started before `start`."""
         super().__init__(name=f"java-{number}", daemon=True)
         seed, pace_ms = chance.randrange(1 << 30), int(1000 * PACE_S)
         self._command = [*command, "Writer", bootstrap, self.name, TOPIC, str(seed), str(pace_ms)]
+        self._command += [] if properties is None else [str(properties)]
         self._log = log
         self._journal, self._gate = journal, gate
         self._process: subprocess.Popen[str] | None = None

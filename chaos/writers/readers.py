@@ -18,10 +18,12 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from chaos.access.doors import READER, Doors, aiokafka_login, librdkafka_login
 from chaos.transfers import ACCOUNTS
 from chaos.writers.journal import WritersJournal
 from chaos.writers.sightings import Sightings
 from chaos.writers.writer import TOPIC
+from region_broker.security.login import Security
 
 _POLL_S: Final = 0.2
 _JOIN_S: Final = 10.0
@@ -46,8 +48,11 @@ class Reads(Protocol):
 class _Reader(threading.Thread):
     client = ""
 
-    def __init__(self, bootstrap: str, journal: WritersJournal) -> None:
+    def __init__(
+        self, bootstrap: str, journal: WritersJournal, login: Security | None = None
+    ) -> None:
         super().__init__(name=f"{self.client}-reader", daemon=True)
+        self._login = login
         self.sightings = Sightings()
         self._brokers, self._journal = bootstrap, journal
         self._stopping = threading.Event()
@@ -72,7 +77,8 @@ class ConfluentReader(_Reader):
         """Read until stopped."""
         consumer = Consumer(
             {"bootstrap.servers": self._brokers, "group.id": self.name, "log_level": 0, "isolation.level": "read_committed",
-             "enable.auto.commit": False, "auto.offset.reset": "error", "reconnect.backoff.max.ms": 500}
+             "enable.auto.commit": False, "auto.offset.reset": "error", "reconnect.backoff.max.ms": 500,
+             **librdkafka_login(self._login)}
         )  # fmt: skip
         consumer.assign([Place(TOPIC, each, 0) for each in range(ACCOUNTS)])
         while not self._stopping.is_set():
@@ -100,7 +106,7 @@ class AioReader(_Reader):
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._brokers, isolation_level="read_committed",
             enable_auto_commit=False, auto_offset_reset="none", request_timeout_ms=5_000,
-            metadata_max_age_ms=2_000,
+            metadata_max_age_ms=2_000, **aiokafka_login(self._login),
         )  # fmt: skip
         await consumer.start()
         places = [TopicPartition(TOPIC, each) for each in range(ACCOUNTS)]
@@ -130,11 +136,13 @@ class JavaReader(_Reader):
     client = "java"
 
     def __init__(
-        self, bootstrap: str, journal: WritersJournal, command: Sequence[str], log: Path
-    ) -> None:
-        """`command` runs a program of `java_program`."""
+        self, bootstrap: str, journal: WritersJournal, command: Sequence[str], log: Path,
+        properties: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`command` runs a program of `java_program`; `properties`: a file that says who logs in."""
         super().__init__(bootstrap, journal)
         self._command = [*command, "Reader", bootstrap, TOPIC, str(ACCOUNTS)]
+        self._command += [] if properties is None else [str(properties)]
         self._log = log
 
     def run(self) -> None:
@@ -167,17 +175,19 @@ class Readers:
 
     def __init__(
         self, bootstrap: str, journal: WritersJournal, clients: Collection[str],
-        *, command: Sequence[str], folder: Path,
+        *, command: Sequence[str], folder: Path, doors: Doors | None = None,
     ) -> None:  # fmt: skip
         """Nothing is connected before `start`."""
         self.each: list[Reads] = []
+        login = None if doors is None else doors.login(READER)
+        properties = None if doors is None else doors.properties(READER)
         if "confluent" in clients:
-            self.each.append(ConfluentReader(bootstrap, journal))
+            self.each.append(ConfluentReader(bootstrap, journal, login))
         if "aiokafka" in clients:
-            self.each.append(AioReader(bootstrap, journal))
+            self.each.append(AioReader(bootstrap, journal, login))
         if "java" in clients:
             log = folder / "java-reader.log"
-            self.each.append(JavaReader(bootstrap, journal, command, log))
+            self.each.append(JavaReader(bootstrap, journal, command, log, properties))
 
     def start(self) -> None:
         """Read from now on."""

@@ -1,4 +1,4 @@
-// A read-committed reader of the Java client that never stops: java Reader BOOTSTRAP TOPIC PARTITIONS
+// A read-committed reader of the Java client that never stops: java Reader BOOTSTRAP TOPIC PARTITIONS [PROPERTIES]
 // Standard output, with tabs: shown PARTITION OFFSET VALUE; error NAME. It ends with its standard input.
 
 import java.io.IOException;
@@ -16,7 +16,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 public final class Reader {
     private static volatile boolean stopping;
 
-    public static void main(String[] args) {
+    public static void main(String[] args) throws IOException {
         Thread thread = new Thread(() -> {
             try {
                 while (System.in.read() >= 0) {}
@@ -27,7 +27,7 @@ public final class Reader {
         });
         thread.setDaemon(true);
         thread.start();
-        Map<String, Object> settings = new HashMap<>();
+        Map<String, Object> settings = args.length > 3 ? Login.of(args[3]) : new HashMap<>();
         settings.put("bootstrap.servers", args[0]);
         settings.put("isolation.level", "read_committed");
         settings.put("enable.auto.commit", false);

@@ -1,4 +1,4 @@
-// A transactional writer of the Java client that transfers and never stops: java Writer BOOTSTRAP NAME TOPIC SEED PACE_MS
+// A transactional writer of the Java client that transfers and never stops: java Writer BOOTSTRAP NAME TOPIC SEED PACE_MS [PROPERTIES]
 // Standard input: "rest", "go", "stop". Standard output, with tabs: begun N SOURCE TARGET AMOUNT; placed N PARTITION OFFSET;
 // ended N COMMITTED|NOT_COMMITTED|UNKNOWN; error NAME; resting; stopped.
 // After any error that no abort mends it starts anew with the same transactional id, as an application does.
@@ -43,8 +43,8 @@ public final class Writer {
         tell("stopped");
     }
 
-    private static Map<String, Object> settings(String[] args) {
-        Map<String, Object> settings = new HashMap<>();
+    private static Map<String, Object> settings(String[] args) throws java.io.IOException {
+        Map<String, Object> settings = args.length > 5 ? Login.of(args[5]) : new HashMap<>();
         settings.put("bootstrap.servers", args[0]);
         settings.put("transactional.id", args[1]);
         settings.put("request.timeout.ms", 5000);
