@@ -23,7 +23,7 @@ from joserfc.jwk import ECKey, KeySet
 from region_broker.ports.system.clock import SystemClock
 from region_broker.security.login import Security
 from region_broker.security.sasl.scram_keys import keys_of, line_of
-from region_broker.security.tls_files import TlsFiles
+from region_broker.security.tls_contents import TlsFiles
 from region_broker.workbench.credentials import present_as
 from region_broker.workbench.node_http import metrics_text
 from tests.compat.secure_cases import BEARER, CERTIFICATE, LOGIN, RIGHT, TOKEN, Case, Told

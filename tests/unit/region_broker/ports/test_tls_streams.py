@@ -21,7 +21,7 @@ from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, Handshake
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
 from region_broker.ports.system.network import AsyncioNetwork, in_pieces
 from region_broker.security.tls import ClientTls, ServerTls
-from region_broker.security.tls_files import TlsFiles
+from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import (
     NOW,
     authority,
