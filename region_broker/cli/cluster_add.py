@@ -88,6 +88,13 @@ def tell(done: Mapping[str, Any]) -> None:
         " empty data_dir. How far it is: tidemark cluster status",
         err=True,
     )
+    listeners = ", ".join(done.get("listeners", ()))
+    if listeners:
+        click.echo(
+            f"Clients that come by another address than kafka ({listeners}) are not told of node {node_id} yet: give it its [[listeners]] in"
+            f" what follows, write where it is met by them (advertised) into the files of the other nodes, and restart those one by one",
+            err=True,
+        )
     if len(done["nodes"]) == 2:
         click.echo("With two nodes, none that votes may be gone: add a third one", err=True)
     click.echo(toml_of(done["config"]), nl=False)
@@ -113,5 +120,7 @@ def _rows(table: Mapping[str, Any], but: str = "") -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """Return a text, a number or a truth value as TOML has it: what JSON escapes in a text, TOML does, too."""
+    """Return a text, a number, a truth value or a table of these as TOML has it: what JSON escapes in a text, TOML does, too."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
     return json.dumps(value)

@@ -49,9 +49,20 @@ def differences(config: NodeConfig) -> list[str]:
     ]
 
 
-def _view_of(url: str) -> Mapping[str, Any] | None:
+def nodes_that_run(config: NodeConfig) -> list[int] | None:
+    """Return the nodes of the region of `config`, as the first of them that answers knows them; None where none does."""
+    scheme = "https" if config.http_security_protocol in ENCRYPTED else "http"
+    for node in (config.own_node, *config.siblings):
+        view = _view_of(f"{scheme}://{node.http}", "/v1/cluster")
+        if view is not None:
+            rows = (*view.get("nodes", ()), *view.get("awaited", ()))
+            return sorted({int(row["node_id"]) for row in rows})
+    return None
+
+
+def _view_of(url: str, route: str = "/v1/region") -> Mapping[str, Any] | None:
     try:
-        view: Any = request(url, "GET", "/v1/region", timeout_s=ASK_TIMEOUT_S)
+        view: Any = request(url, "GET", route, timeout_s=ASK_TIMEOUT_S)
     except (OSError, ApiError, BadUrl):
         return None
     return view if isinstance(view, dict) else None

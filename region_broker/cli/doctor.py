@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from region_broker.cli.config_compare import nodes_that_run
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
 from region_broker.config.exposure import open_ports
+from region_broker.config.listener_places import gaps_of, text_of
 from region_broker.config.node_config import ConfigError, NodeConfig
 
 _SYNC_COUNT: Final = 50
@@ -65,7 +67,7 @@ def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None
         except ConfigError as error:
             fail(str(error), EXIT_USAGE)
         data_dir, refused_below = data_dir or Path(config.data_dir), config.disk_free_bytes_min
-        configured = [_open_doors(config), *_tls(config)]
+        configured = [_open_doors(config), *_tls(config), *_listeners(config)]
     data_dir = data_dir or Path()
     checks: list[Callable[[Path], Finding]] = [
         _python, _packages, _java, _spark, _flights, _data_folder, partial(_disk_space, refused_below), _disk_sync,
@@ -224,6 +226,23 @@ def _open_files(_data_dir: Path) -> Finding:
         "open files", soft >= _OPEN_FILES_MIN, str(soft),
         f"ulimit -n {_OPEN_FILES_MIN} or more: each partition keeps files open", False,
     )  # fmt: skip
+
+
+def _listeners(config: NodeConfig) -> list[Finding]:
+    """Return whether clients that come by a listener are told of each node of the region, as far as its nodes can be asked."""
+    if not config.listeners:
+        return []
+    running = nodes_that_run(config)
+    gaps = gaps_of(config, running or ())
+    found = "; ".join(f"{name} does not reach {_nodes(ids)}" for name, ids in gaps.items())
+    mend = "; ".join(text_of(config, name, ids) for name, ids in gaps.items())
+    if running is None:
+        found = "no node answers; all nodes that this file names are met"
+    return [Finding("listeners", not gaps, found or "each node of the region is met", mend, False)]
+
+
+def _nodes(node_ids: Iterable[int]) -> str:
+    return " and ".join(f"node {each}" for each in node_ids)
 
 
 def _tls(config: NodeConfig) -> list[Finding]:

@@ -29,6 +29,7 @@ from region_broker.config.relations import (
     problems_together,
 )
 from region_broker.config.rules import (
+    AddressByListener,
     BoundAddress,
     FileOrNone,
     Folder,
@@ -107,7 +108,8 @@ class ConfigError(Exception):
 class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node of a region: addresses are `host:port` as the others (and clients) reach them.
 
-    `rack`: where it stands: consumers that say the same read here (KIP-392); "" where that is not said.
+    `rack`: where it stands: consumers that say the same read here (KIP-392); "" where that is not said. `advertised`: where clients that came
+    by a further listener, by its name, meet it; of the node itself its `listeners` say it.
     """
 
     node_id: Annotated[int, Within(0, INT32_MAX, "Kafka clients know nodes by 31 bits")]
@@ -115,6 +117,7 @@ class RegionNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     peer: ReachableAddress
     http: ReachableAddress
     rack: Annotated[str, NameOrNone()] = ""
+    advertised: Annotated[dict[str, str], AddressByListener()] = {}
 
     @property
     def peer_address(self) -> tuple[str, int]:
@@ -470,8 +473,13 @@ def _checked_table(
         elif field.required:
             problems.append(Problem(key, "is missing", "it has no default"))
         else:
-            values[field.name] = field.default
+            values[field.name] = _default_of(field)
     return values
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
 
 
 _OF_ITS_NODE: Final = frozenset(RegionNode.__struct_fields__)

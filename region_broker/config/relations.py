@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
+from region_broker.config.listener_relations import listener_problems
 from region_broker.config.login_relations import login_problems
 from region_broker.config.rules import Problem, split
-from region_broker.config.tls_relations import listener_problems, tls_problems
+from region_broker.config.tls_relations import tls_problems
 from region_broker.controller.near_words import nearest
 
 REGION_COUNT_MAX: Final = 8
@@ -61,10 +62,9 @@ def problems_together(values: Values, regions: Regions) -> Iterator[Problem]:
     if own is not None:
         yield from _own_node(values, own)
         yield from _own_ports(values, own)
-        meant = _meant_node(values, own)
         yield from listener_problems(
-            values.get("listeners", ()), None if meant is None else meant.values,
-            several_nodes=len(own.nodes) > 1, listen_host=values.get("listen_host", ""),
+            values.get("listeners", ()), _meant_node(values, own), own.nodes,
+            listen_host=values.get("listen_host", ""),
         )  # fmt: skip
 
 

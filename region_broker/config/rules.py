@@ -325,6 +325,31 @@ class BoundAddress(Address):
         return "host:port of this machine to bind, such as 0.0.0.0:9094 or [::]:9094"
 
 
+class AddressByListener:
+    """Addresses by the names of listeners, none to begin with."""
+
+    def wrong(self, value: dict[str, str]) -> str | None:
+        """See `Rule`."""
+        for name, address in value.items():
+            wrong = SafeName().wrong(name)
+            if wrong is not None:
+                return f"has a name that {wrong}"
+            wrong = Address().wrong(address)
+            if wrong is not None:
+                return f"has an address for {name} that {wrong}"
+        return "names one listener twice" if len({n.lower() for n in value}) < len(value) else None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return (
+            'the address by each listener of the node, such as { OUTSIDE = "eu1.example.org:9095" }'
+        )
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "name = host:port, for each listener"
+
+
 def listed(value: str) -> tuple[str, ...]:
     """Return what stands between the commas of a value."""
     return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -399,6 +424,9 @@ def checked(key: str, kind: Any, value: Any) -> tuple[Any, Problem | None]:
     return None, Problem(f"{key} = {_shown(value)}", wrong, rule.right())
 
 
+_KINDS: Final = {int: "whole number", dict[str, str]: "table of texts"}
+
+
 def _wrong_type(kind: Any, value: Any) -> tuple[str, str]:
     choices = choices_of(kind)
     if choices:
@@ -406,7 +434,7 @@ def _wrong_type(kind: Any, value: Any) -> tuple[str, str]:
         return "is none of the values to choose from", " or ".join(map(str, choices)) + meant
     rule = rule_of(kind)
     assert rule is not None, kind
-    return f"is no {'whole number' if plain_type(kind) is int else 'text'}", rule.right()
+    return f"is no {_KINDS.get(plain_type(kind), 'text')}", rule.right()
 
 
 def _shown(value: Any) -> str:

@@ -1,16 +1,16 @@
-"""What the keys of TLS and of listeners must be together; a part of `config.relations`.
+"""What the keys of TLS must be together, of listeners, too; a part of `config.relations`.
 
 INV-CFT1  a port that is to speak TLS has a certificate and a key, and one that looks at certificates of others has a CA: else the
           configuration is refused, and no port falls back to what is readable by all
-INV-CFT2  each listener has a name and a port of its own
 
-Pure. Not here: whether the files are there and fit together (`node.start_checks`).
+Pure. Not here: whether the files are there and fit together (`node.start_checks`), what listeners must be beside that
+(`listener_relations`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from region_broker.config.rules import WILDCARDS, Problem, split
+from region_broker.config.rules import Problem
 
 ENCRYPTED: Final = frozenset({"SSL", "SASL_SSL"})
 NO_CLIENT_AUTH: Final = "none"
@@ -75,42 +75,3 @@ def _ca_problems(values: Values, listeners: Sequence[ListenerTable]) -> Iterator
     if values.get("peer_security_protocol") in ENCRYPTED and values.get("tls_ca") == "":
         wrong = "has no tls_ca: nodes look at each other's certificates"
         yield Problem('peer_security_protocol = "SSL"', wrong, "the CA of all nodes of the cluster")
-
-
-def listener_problems(
-    listeners: Sequence[ListenerTable], own: Values | None, *, several_nodes: bool, listen_host: str
-) -> Iterator[Problem]:
-    """Yield where listeners are in each other's way, or in that of this node's own ports (`own`: its keys)."""
-    if listeners and several_nodes:
-        yield Problem(
-            "listeners", "are given where the region has several nodes",
-            "none: each node would have to tell clients where the others are met, which is not built (docs/ROADMAP.md)",
-        )  # fmt: skip
-    names: dict[str, str] = {}
-    taken: list[tuple[str, str, int]] = []
-    for key in ("kafka", "peer", "http"):
-        if own is not None and key in own:
-            host, port = split(own[key])
-            taken.append((f"{key} = {own[key]!r}", listen_host or host, port))
-    for each in listeners:
-        name, bind = each.values.get("name"), each.values.get("bind")
-        if name is not None:
-            other = names.setdefault(name.lower(), each.path)
-            if other != each.path:
-                yield Problem(
-                    f"{each.path}.name = {name!r}", f"is that of {other}, too", "each has its own"
-                )
-        if bind is None:
-            continue
-        host, port = split(bind)
-        for what, other_host, other_port in taken:
-            if port == other_port and _may_meet(host, other_host):
-                wrong = f"is taken by {what}"
-                yield Problem(f"{each.path}.bind = {bind!r}", wrong, "a port of its own")
-                break
-        taken.append((f"{each.path}.bind", host, port))
-
-
-def _may_meet(host: str, other: str) -> bool:
-    known = {host.lower(), other.lower().removeprefix("[").removesuffix("]")}
-    return len(known) == 1 or bool(known & WILDCARDS)

@@ -2,7 +2,7 @@
 
 INV-CNN6  where a node is met that is added while this one runs is known in the step in which the metadata say it (INV-MN8); it counts among
           the nodes of the region, and so for how many must have a record, once it has registered: nobody waits for it before
-Not here: what comes of both (`config.region_growth`), connections (`region.cluster.transport`).
+Not here: what comes of both (`config.region_growth`), who is not met by a listener (`listener_gaps`), connections (`region.cluster.transport`).
 """
 
 from uuid import UUID
@@ -13,6 +13,7 @@ from region_broker.config.region_growth import with_added
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import NodeImage
 from region_broker.controller.metadata_image import MetadataImage
+from region_broker.node.listener_gaps import ListenerGaps
 
 
 class KnownNodes:
@@ -22,11 +23,13 @@ class KnownNodes:
         """Know what the file says."""
         self._config = self._known = config
         self._not_come: frozenset[int] = frozenset()
+        self._gaps = ListenerGaps(config)
 
     def take_image(self, image: MetadataImage) -> None:
-        """Know the nodes that were added by now (INV-CNN6)."""
+        """Know the nodes that were added by now (INV-CNN6), and have those named that no listener leads to."""
         self._known = with_added(self._config, image.added_nodes)
         self._not_come = frozenset(image.added_nodes) - frozenset(image.nodes)
+        self._gaps.take_image(image)
 
     def address_of(self, member: Member) -> tuple[str, int] | None:
         """Return where a member is met by other nodes, whichever folder it has; None for whom nobody knows."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
-
 from region_broker.config.node_config import ConfigError, NodeConfig, RegionNode
 from region_broker.config.region_growth import new_node_file, with_added
 from region_broker.config.relations import PORTS
@@ -68,7 +66,7 @@ class NodeAdding:
         image = metadata.image
         config = with_added(parts.config, image.added_nodes)
         node = self._node(wanted, config)
-        command = AddNode(AddedNode(**msgspec.structs.asdict(node)))
+        command = AddNode(_as_added(node))
         if not allows(image.feature_level, command):
             raise refused_as_unknown(image.feature_level, command)
         try:
@@ -92,6 +90,7 @@ class NodeAdding:
             "turns": parts.turn is not None,
             "nodes": sorted({*(each.node_id for each in config.own.nodes), node.node_id}),
             "config": file,
+            "listeners": [each.name for each in config.listeners],
         }
 
     def _judge_quorum(self) -> None:
@@ -156,6 +155,10 @@ class NodeAdding:
             life=self._parts.ports.chance.uuid(), is_removed=metadata.image.has_removed, levels=metadata.levels,
             finalized=lambda: metadata.image.feature_level,
         )  # fmt: skip
+
+
+def _as_added(node: RegionNode) -> AddedNode:
+    return AddedNode(**{key: getattr(node, key) for key in AddedNode.__struct_fields__})
 
 
 def _other(node: RegionNode, what: str) -> CommandRefused:

@@ -1,11 +1,12 @@
 """What a node speaks on its three ports, made from its configuration once: contexts of TLS, listeners, and the network between nodes.
 
 INV-NTL1  all ports go by one set of files, and follow it together: what changes counts for the next handshake of each
+INV-NTL3  who comes by a listener meets each node that the configuration says an address of by that listener, and no other (INV-CFT3)
 INV-NTL2  a node that speaks TLS to others shows a certificate of its own: of its cluster, region and node id, or it does not start
 Not here: contexts (`security.tls`), who is told of a listener (`wire.listening`), the ports themselves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from idempotency.ports import Clock
+from region_broker.config.listener_places import met_by
 from region_broker.config.login_relations import SASL_PROTOCOLS
 from region_broker.config.node_config import ClientAuth, NodeConfig
 from region_broker.config.rules import Problem, split
@@ -68,7 +70,7 @@ class NodeTls:
             BoundListener(
                 *split(each.bind),
                 self._listening(
-                    each.name, each.security_protocol, each.tls_client_auth, each.advertised
+                    each.name, each.security_protocol, each.tls_client_auth, met_by(config, each)
                 ),
             )
             for each in config.listeners
@@ -89,15 +91,15 @@ class NodeTls:
         return found
 
     def _listening(
-        self, name: str, protocol: str, client_auth: ClientAuth, advertised: str = ""
-    ) -> Listening:
-        own = self._config.own_node.node_id
+        self, name: str, protocol: str, client_auth: ClientAuth,
+        met_at: Mapping[int, tuple[str, int]] | None = None,
+    ) -> Listening:  # fmt: skip
         return Listening(
             name=name,
             tls=self._server(client_auth) if protocol in ENCRYPTED else None,
             must_log_in=protocol in SASL_PROTOCOLS,
             principal_of=partial(_principal, self._rules),
-            met_at={own: split(advertised)} if advertised else {},
+            met_at=met_at,
             on_failed=self.failed.on_port("kafka"),
         )
 

@@ -44,8 +44,9 @@ class ConnectionState:
     """Called once it has logged in (the server: requests may be larger from then on)."""
     listener: str = ""
     """By which listener the connection came; "" where another node forwards for it."""
-    met_at: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    """Where this client meets nodes that others meet elsewhere (INV-LST2): set at accept, read by what tells clients of nodes."""
+    met_at: Mapping[int, tuple[str, int]] | None = None
+    """Where this client meets nodes, and it is told of no others; None: all of them, where everybody does (INV-LST2). Set by whoever
+    accepted the connection, read by what tells clients of nodes."""
     hop: Hop = Hop.CLIENT
     """Set by whoever accepted the connection, and read by the forwarder."""
     starts: asyncio.Lock | None = None

@@ -2,12 +2,12 @@
 
 INV-LST1  who came by an address with TLS and showed a certificate speaks for its principal, unless it is to log in: then for nobody
           until it has; nothing of a request is asked for that
-INV-LST2  a client is told to meet this node where the address that it came by is met from outside
+INV-LST2  a client is told to meet each node where the address that it came by is met from outside
 Not here: contexts and rules of names (`security`), logging in (`security.sasl`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from region_broker.ports.network import ByteStream, OnFailedHandshake, TlsContexts, unheard
@@ -29,14 +29,15 @@ def _nobody(_certificate: bytes) -> str:
 class Listening:
     """`name` is Kafka's name of a listener. `tls`: None for an address without.
 
-    `must_log_in`: by SASL, before anything else. `principal_of`: whom a certificate speaks for; raises `NoIdentity`. `met_at`: node id -> where clients that came by here meet that node; any other node as everybody does.
+    `must_log_in`: by SASL, before anything else. `principal_of`: whom a certificate speaks for; raises `NoIdentity`. `met_at`: node id -> where clients that came by here meet that node, and
+    they are told of no others; None: as everybody does.
     """
 
     name: str = "PLAINTEXT"
     tls: TlsContexts | None = None
     must_log_in: bool = False
     principal_of: Callable[[bytes], str] = _nobody
-    met_at: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    met_at: Mapping[int, tuple[str, int]] | None = None
     on_failed: OnFailedHandshake = unheard
 
     def state_of(self, stream: ByteStream) -> ConnectionState:

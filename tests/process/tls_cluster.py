@@ -13,7 +13,7 @@ from chaos.starting.starter import forked_starts
 from region_broker.security.certificates import issue_node
 from region_broker.security.node_names import NodeName
 from region_broker.security.tls_contents import TlsFiles
-from region_broker.workbench.cluster_plan import free_ports
+from region_broker.workbench.cluster_plan import RegionPlace, free_ports
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.certificates import NOW, authority, leaf_key, put
 
@@ -21,10 +21,20 @@ LISTENERS: Final = ("MUTUAL", "INSIDE")
 
 
 class TlsCluster(LocalCluster):
-    """Each node has files of its own; `listening` are ports of further listeners of the only node."""
+    """Each node has files of its own; `further` are ports of its further listeners, by node and listener."""
 
-    listening: Mapping[str, int] = {}
+    further: Mapping[str, Mapping[str, int]] = {}
     crl: bytes = b""
+
+    @property
+    def listening(self) -> Mapping[str, int]:
+        """Return the ports of further listeners of the only node."""
+        (ports,) = self.further.values()
+        return ports
+
+    def met_by(self, listener: str) -> dict[str, str]:
+        """Return where each node is met by a listener."""
+        return {name: f"localhost:{ports[listener]}" for name, ports in self.further.items()}
 
     def issue(self, name: str) -> TlsFiles:
         """Put a fresh certificate in the place of a node's."""
@@ -44,9 +54,17 @@ class TlsCluster(LocalCluster):
                 {"name": "MUTUAL", "security_protocol": "SSL", "tls_client_auth": "required", **_at(port)}
                 if listener == "MUTUAL"
                 else {"name": listener, "security_protocol": "PLAINTEXT", **_at(port)}
-                for listener, port in self.listening.items()
+                for listener, port in self.further.get(name, {}).items()
             ],
         }  # fmt: skip
+
+    @override
+    def _entry(self, place: RegionPlace, name: str) -> dict[str, Any]:
+        entry = super()._entry(place, name)
+        for node, table in zip(place.nodes, entry.get("nodes", ()), strict=False):
+            ports = self.further.get(node.name, {})
+            table["advertised"] = {each: f"localhost:{port}" for each, port in ports.items()}
+        return entry
 
 
 def _at(port: int) -> dict[str, str]:
@@ -58,7 +76,7 @@ def open_tls_cluster(
     folder: Path, region_count: int, *, node_count: int = 1, crl: bytes = b"", further: bool = False,
     **settings: str,
 ) -> Iterator[TlsCluster]:  # fmt: skip
-    """Yield a cluster, not started yet; `further`: its only node has the `LISTENERS`, too."""
+    """Yield a cluster, not started yet; `further`: each node has the `LISTENERS`, too."""
     with (
         contextlib.ExitStack() as held,
         forked_starts() as starts,
@@ -69,6 +87,9 @@ def open_tls_cluster(
     ):  # fmt: skip
         cluster.crl = crl
         if further:
-            cluster.listening = dict(zip(LISTENERS, free_ports(len(LISTENERS), held), strict=True))
+            cluster.further = {
+                node.name: dict(zip(LISTENERS, free_ports(len(LISTENERS), held), strict=True))
+                for node in cluster.plan.nodes
+            }
         cluster.start_by(starts)
         yield cluster

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from region_broker.config.node_config import ConfigError, NodeConfig, RegionConfig, RegionNode
-from region_broker.config.rules import Within, choices_of, plain_type, rule_of
+from region_broker.config.rules import AddressByListener, Within, choices_of, plain_type, rule_of
 from region_broker.node import Node, Ports
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
@@ -46,6 +46,8 @@ OPTIONAL = [
     and "security_protocol" not in field.name
 ]
 NODES = 12
+TABLES: dict[str, list[Any]] = {"regions": [7, None], "nodes": [7, None], "listeners": [7]}
+"""What keys that hold tables may not be."""
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", fullmatch=True)
 HOSTS = st.sampled_from(["eu", "eu.example.org", "10.1.2.3", "[2001:db8::1]", "localhost"])
 JUNK = st.recursive(
@@ -91,7 +93,8 @@ def right_configurations(draw: st.DrawFn) -> dict[str, Any]:
     def node() -> dict[str, Any]:
         rack = draw(st.sampled_from([{}, {"rack": ""}, {"rack": "a-1"}]))
         addresses = {key: f"{draw(HOSTS)}:{next(ports)}" for key in ("kafka", "peer", "http")}
-        return {"node_id": next(node_ids), **addresses, **rack}
+        advertised: dict[str, Any] = draw(st.sampled_from([{}, {"advertised": {}}]))
+        return {"node_id": next(node_ids), **addresses, **rack, **advertised}
 
     regions: list[dict[str, Any]] = []
     for at, name in enumerate(names):
@@ -121,6 +124,8 @@ def wrong_values(kind: Any) -> list[Any]:
         return [*wrong, rule.low - 1, rule.high + 1, "", "many", 0.5, True, 10**30]
     if choices_of(kind):
         return [*wrong, "", "tru", 7]
+    if isinstance(rule, AddressByListener):
+        return [None, [], 7, "eu:1", {"": "eu:1"}, {"A": "eu"}, {"A": 7}]
     return [*wrong, 7, "a b:1", "x" * 5_000]
 
 
@@ -168,12 +173,16 @@ def test_INV_CF1_a_broken_configuration_is_refused_by_its_key(
     if how == "misspelt":
         key = key[:-1] + ("y" if key.endswith("x") else "x")
         table[key] = 1
-    elif how == "gone" and key in table and key not in (*OPTIONAL, "node_id", "rack", "nodes"):
+    elif (
+        how == "gone"
+        and key in table
+        and key not in (*OPTIONAL, "node_id", "rack", "advertised", "nodes")
+    ):
         del table[key]
     else:
         long = key in ("data_dir", "listen_host")
         wrong = [value for value in wrong_values(kinds[key]) if not (long and value == "x" * 5_000)]
-        table[key] = data.draw(st.sampled_from([7, None] if key in ("regions", "nodes") else wrong))
+        table[key] = data.draw(st.sampled_from(TABLES.get(key, wrong)))
         if key in ("data_dir", "listen_host") and table[key] == "a b:1":
             table[key] = "\x01"
     with pytest.raises(ConfigError) as found:

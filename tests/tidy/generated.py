@@ -250,10 +250,15 @@ def _keys_of(kind: type[msgspec.Struct], old: str, more: Callable[[str], str]) -
     }
     types = get_type_hints(kind, include_extras=True)
     return [
-        f"| `{field.name}` | {'(needed)' if field.required else f'`{_literal(field.default)}`'} |"
+        f"| `{field.name}` | {'(needed)' if field.required else f'`{_literal(_default_of(field))}`'} |"
         f" {_may_be(types[field.name])} |{more(field.name)} {meanings.get(field.name, '')} |"
         for field in msgspec.structs.fields(kind)
     ]
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> object:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
 
 
 def _may_be(kind: object) -> str:

@@ -19,7 +19,7 @@ _CONTROLLERS: Final = 2
 
 async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
     """Answer who the nodes of this region are."""
-    region, nodes = ctx.services.region, ctx.services.nodes
+    region, nodes = ctx.services.region, ctx.nodes
     endpoint_type = int(getattr(request, "endpoint_type", _BROKERS))
     if endpoint_type == _CONTROLLERS:
         return _refused(
@@ -38,7 +38,7 @@ async def handle_describe_cluster(ctx: RequestContext, request: Any) -> Fields:
         "endpoint_type": _BROKERS,
         "controller_id": nodes.leader_id,
         "brokers": [
-            {**ctx.met(node).row("broker_id"), "is_fenced": node.fenced}
+            {**node.row("broker_id"), "is_fenced": node.fenced}
             for node in (nodes.registered if with_fenced else nodes.told)
         ],
         "cluster_authorized_operations": cluster_operations(ctx) if of_cluster else NOT_ASKED,

@@ -9,9 +9,12 @@ NOT_LEADER_OR_FOLLOWER is what it answers where that one is not known, or not re
 Source: KafkaApis.scala `forwardToController`, KafkaRaftClient.java `handleDescribeQuorumRequest`, LeaderState.java, RaftUtil.java.
 """
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 
 from region_broker.controller.raft.entries import Member
 from region_broker.controller.raft.group_facts import GroupFacts
@@ -19,8 +22,12 @@ from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.nodes import KnownNode
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
+from region_broker.wire.codec.answers import response_codec
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
+KEY: Final = 55
+_NAMES_NODES: Final = 2
+_CORRELATION_ID_BYTES: Final = 4
 _TOPIC: Final = "__cluster_metadata"
 _PARTITION: Final = 0
 _UNKNOWN: Final = -1
@@ -37,7 +44,7 @@ async def handle_describe_quorum(ctx: RequestContext, request: Any) -> Fields | 
     if not facts.leads and facts.leader is not None and not ctx.is_forwarded:
         answer = await _of_the_leader(ctx)
         if answer is not None:
-            return Written(answer)
+            return _as_met(ctx, answer)
         facts = ctx.services.quorum()
     partition = _described(ctx, facts) if facts.leads else _not_leading(facts)
     return {
@@ -53,6 +60,15 @@ async def _of_the_leader(ctx: RequestContext) -> bytes | None:
         return await ctx.services.quorum_leader.forward(ctx, ctx.frame)
     except ForwardingFailed:
         return None
+
+
+def _as_met(ctx: RequestContext, answer: bytes) -> Fields | Written:
+    """Return the leader's answer, with where who asks here meets the voters: the leader was not told by which listener that one came."""
+    if ctx.version < _NAMES_NODES or ctx.connection_state.met_at is None:
+        return Written(answer)
+    codec = response_codec(KEY, ctx.version)
+    entity: Any = entity_reader(codec.entity)(answer, _CORRELATION_ID_BYTES + codec.flexible_header)[0]  # fmt: skip
+    return {**asdict(entity), "nodes": _met(ctx, [node.node_id for node in entity.nodes])}
 
 
 async def _unknown(topics: Any) -> Fields:
@@ -119,8 +135,11 @@ def _replica(ctx: RequestContext, facts: GroupFacts, member: Member) -> Fields:
 
 def _nodes(ctx: RequestContext, facts: GroupFacts) -> list[Fields]:
     """Return the voters, and where clients meet each of them."""
-    known = {node.node_id: node for node in ctx.services.nodes.registered}
-    ids = dict.fromkeys(each.node_id for each in facts.membership.voters)
+    return _met(ctx, dict.fromkeys(each.node_id for each in facts.membership.voters))
+
+
+def _met(ctx: RequestContext, ids: Iterable[int]) -> list[Fields]:
+    known = {node.node_id: node for node in ctx.nodes.registered}
     return [
         {"node_id": node_id, "listeners": _listeners(ctx, known.get(node_id))} for node_id in ids
     ]
@@ -129,9 +148,8 @@ def _nodes(ctx: RequestContext, facts: GroupFacts) -> list[Fields]:
 def _listeners(ctx: RequestContext, node: KnownNode | None) -> list[Fields]:
     if node is None:
         return []
-    met = ctx.met(node)
     name = ctx.connection_state.listener or "PLAINTEXT"
-    return [{"name": name, "host": met.kafka_host, "port": met.kafka_port}]
+    return [{"name": name, "host": node.kafka_host, "port": node.kafka_port}]
 
 
-API: Final = Api(55, "DescribeQuorum", range(3), handle_describe_quorum)
+API: Final = Api(KEY, "DescribeQuorum", range(3), handle_describe_quorum)

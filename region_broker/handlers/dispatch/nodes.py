@@ -3,11 +3,16 @@
 INV-HNV1 a region of one node that registers nowhere is told as its only node says of itself, and that one leads
 INV-HNV2 while leaders are spread, who leads a partition, under which leader epoch, and who is in sync, is told of its own group; where
          changes are sent, and who coordinates, is told of the main group
-Not here: where the facts come from (`region.cluster.view`), what a node answers that does not lead (`not_led_here`).
+INV-HMN1 who came by a listener is told of each node where it is met by that very listener; a node of which that is not known is not
+         told at all, never at another address, where something else may be spoken
+INV-HMN2 what such a node leads, nobody leads for that client: its partitions are told with LISTENER_NOT_FOUND, as in Kafka, what it
+         coordinates with COORDINATOR_NOT_AVAILABLE, and no error names it as the leader
+INV-HMN3 a client of another region, whose request was forwarded, is told of no node of this one: it goes on with those of its own
+Not here: where nodes are met by a listener (`node.node_tls`), where the facts come from (`region.cluster.view`), what a node answers that does not lead (`not_led_here`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -16,6 +21,8 @@ from region_broker.controller.cluster_image import Spread
 
 NO_NODE: Final = -1
 """Kafka's id of a leader, or controller, that there is none of."""
+Places = Mapping[int, tuple[str, int]]
+"""Node id -> host and port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,10 @@ class NodeFacts:
     groups: tuple["NodeFacts", ...] = ()
     spread: Spread | None = field(default=None, compare=False)
     """Tells the group of a log."""
+    hides_leader: bool = False
+    """Somebody leads whom the client that is told of it does not meet: `leader` is None (INV-HMN2)."""
+    hides_nodes: bool = False
+    """There are nodes that it does not meet: they are not among `registered`."""
 
     def of(self, key: LogKey) -> "NodeFacts":
         """Return the facts of the group that a log belongs to (INV-HNV2)."""
@@ -143,3 +154,44 @@ def alone(node: OnlyNode) -> NodeFacts:
         registered=(known,), leader=known, leads=True, leader_epoch=None, replicas=(known.node_id,),
         in_sync=(known.node_id,), is_alone=True,
     )  # fmt: skip
+
+
+# -- by a listener ---------------------------------------------------------------------------------
+
+
+def as_met(facts: NodeFacts, met_at: Places) -> NodeFacts:
+    """Return what a client is told that meets nodes at `met_at`, and no others."""
+    leader = facts.leader
+    met = None if leader is None else _met(leader, met_at)
+    return replace(
+        facts,
+        registered=tuple(node for each in facts.registered if (node := _met(each, met_at)) is not None),
+        leader=met,
+        hides_leader=leader is not None and met is None,
+        hides_nodes=any(each.node_id not in met_at for each in facts.registered),
+        groups=tuple(as_met(group, met_at) for group in facts.groups),
+    )  # fmt: skip
+
+
+def _met(node: KnownNode, met_at: Places) -> KnownNode | None:
+    place = met_at.get(node.node_id)
+    return None if place is None else replace(node, kafka_host=place[0], kafka_port=place[1])
+
+
+class MetNodes:
+    """One per node: what is told by each listener is made once for the facts of one moment."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._kept: dict[str, tuple[NodeFacts, Places, NodeFacts]] = {}
+
+    def of(self, facts: NodeFacts, listener: str, met_at: Places | None) -> NodeFacts:
+        """Return `facts` as who came by `listener` is told of them; `met_at`: where it meets nodes, None where everybody does."""
+        if met_at is None:
+            return facts
+        kept = self._kept.get(listener)
+        if kept is not None and kept[0] is facts and kept[1] is met_at:
+            return kept[2]
+        made = as_met(facts, met_at)
+        self._kept[listener] = facts, met_at, made
+        return made

@@ -5,7 +5,7 @@ Not here: the partition itself (`partitions.partition`).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, LogKey
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.handlers.dispatch.nodes import NO_NODE, NodeFacts
-from region_broker.handlers.dispatch.services import Services
+from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 
@@ -46,9 +46,9 @@ def find_led(services: Services, topic: str | UUID | None, partition: int) -> Pa
     return ErrorCode.not_leader_or_follower
 
 
-def nodes_of(services: Services, topic: str | UUID | None, partition: int) -> NodeFacts:
-    """Return who leads a partition of a topic named by name or id: those of the main group where nobody knows it."""
-    nodes, image = services.nodes, services.metadata.image
+def nodes_of(ctx: RequestContext, topic: str | UUID | None, partition: int) -> NodeFacts:
+    """Return who leads a partition of a topic named by name or id, as who asks meets it: those of the main group where nobody knows it."""
+    nodes, image = ctx.nodes, ctx.services.metadata.image
     if nodes.spread is None or topic is None:
         return nodes
     known = image.topic_by_id(topic) if isinstance(topic, UUID) else image.topics.get(topic)
@@ -108,20 +108,23 @@ def isolation_of(isolation_level: int) -> Isolation | None:
             return None
 
 
-def leader_row(services: Services, topic: TopicImage, index: int) -> dict[str, Any]:
+def leader_row(ctx: RequestContext, topic: TopicImage, index: int) -> dict[str, Any]:
     """Return who leads a partition, as Metadata and DescribeTopicPartitions tell it: who leads the region's logs, or its group (INV-HNV2).
+
+    A leader that who asks does not meet is told as in Kafka (KRaftMetadataCache.java `getPartitionMetadata`): by an error that has
+    librdkafka and the Java client ask again, and replicas that it does not meet as offline.
 
     Of a log that has stopped, or is not there, only the node itself knows: where that leads, nobody can lead the partition.
     """
     partition, nodes, own = (
-        services.partitions.get(topic.name, index),
-        services.nodes.of(LogKey(topic.topic_id, index)),
-        services.region.node_id,
+        ctx.services.partitions.get(topic.name, index),
+        ctx.nodes.of(LogKey(topic.topic_id, index)),
+        ctx.services.region.node_id,
     )
     stopped = nodes.leads and (partition is None or partition.failed is not None)
     usable = nodes.leader is not None and not stopped
     return {
-        "error_code": ErrorCode.none if usable else ErrorCode.leader_not_available,
+        "error_code": ErrorCode.none if usable else _why_not_usable(ctx, nodes),
         "partition_index": index,
         "leader_id": nodes.leader_id if usable else NO_NODE,
         "leader_epoch": nodes.epoch_to_tell(
@@ -131,3 +134,13 @@ def leader_row(services: Services, topic: TopicImage, index: int) -> dict[str, A
         "isr_nodes": [each for each in nodes.in_sync if not (stopped and each == own)],
         "offline_replicas": [*nodes.offline, own] if stopped else nodes.offline,
     }
+
+
+def _why_not_usable(ctx: RequestContext, nodes: NodeFacts) -> ErrorCode:
+    if nodes.hides_leader and ctx.version >= _LISTENER_NOT_FOUND_SINCE.get(ctx.api_key, 0):
+        return ErrorCode.listener_not_found
+    return ErrorCode.leader_not_available
+
+
+_LISTENER_NOT_FOUND_SINCE: Final = {3: 6}
+"""From which version of an API on clients know the error; KafkaApis.scala `handleTopicMetadataRequest` (`errorUnavailableListeners`)."""

@@ -7,7 +7,7 @@ Not here: who implements these protocols (`node`), the API table (`registry`).
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from region_broker.handlers.dispatch.led_apart import (
     TransactionsElsewhere,
 )
 from region_broker.handlers.dispatch.node_configs import NodeConfigService
-from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts, NodesView, alone
+from region_broker.handlers.dispatch.nodes import MetNodes, NodeFacts, NodesView, Places, alone
 from region_broker.handlers.dispatch.readers import SELECTS_LEADER, ReaderPlaces
 from region_broker.handlers.dispatch.topic_rows import TopicRows
 from region_broker.limits import LEADER_WAIT_MS
@@ -366,6 +366,7 @@ class Services:
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     deadlines: Deadlines = field(default_factory=Deadlines)
     topic_rows: TopicRows = field(default_factory=TopicRows)
+    met_nodes: MetNodes = field(default_factory=MetNodes)
     region_nodes: NodesView | None = None
     """What is known of the region's nodes; None where this one is the only one, and registers nowhere."""
     is_short: Callable[[Partition], bool] = never_short
@@ -399,13 +400,14 @@ class Services:
         """Return the nodes of the region as of now."""
         return alone(self.region) if self.region_nodes is None else self.region_nodes.facts
 
-    def nearer_nodes(self, rack: str) -> Sequence[int]:
-        """Return the nodes that a reader in `rack` is to ask instead of this one (INV-HRD1)."""
+    def nearer_nodes(self, rack: str, met_at: Places | None = None) -> Sequence[int]:
+        """Return the nodes that a reader in `rack`, which meets nodes at `met_at`, is to ask instead of this one (INV-HRD1, INV-HMN1)."""
         if not rack or self.readers is None or self.config.replica_selector == SELECTS_LEADER:
             return ()
         if self.metadata.image.spread is not None:  # INV-HLA1
             return ()
-        return self.readers.nearer(rack) if self.leads and self.region.acting else ()
+        nearer = self.readers.nearer(rack) if self.leads and self.region.acting else ()
+        return nearer if met_at is None else [each for each in nearer if each in met_at]
 
     def serves_copies(self, rack: str) -> bool:
         """Return whether this node, which does not lead, serves a reader in `rack` (INV-HRD2)."""
@@ -472,12 +474,11 @@ class RequestContext(msgspec.Struct):
         """Return who asks."""
         return self.connection_state.identity
 
-    def met(self, node: KnownNode) -> KnownNode:
-        """Return a node as whoever asks meets it (INV-LST2)."""
-        place = self.connection_state.met_at.get(node.node_id)
-        if place is None:
-            return node
-        return replace(node, kafka_host=place[0], kafka_port=place[1])
+    @property
+    def nodes(self) -> NodeFacts:
+        """Return the nodes of the region as whoever asks meets them (INV-HMN1)."""
+        services, state = self.services, self.connection_state
+        return services.met_nodes.of(services.nodes, state.listener, state.met_at)
 
     @property
     def host(self) -> str:

@@ -81,11 +81,16 @@ class TopicRows:
 
     def __init__(self) -> None:
         """Keep nothing yet."""
-        self._versions: dict[tuple[int, bool], RowsOfVersion] = {}
+        self._versions: dict[tuple[int, bool, str], RowsOfVersion] = {}
 
-    def of(self, version: int, *, operations: bool, topic_count: int) -> RowsOfVersion:
-        """Return the rows of a version; of `topic_count` topics, not many more are kept."""
-        key = (version, operations)
+    def of(
+        self, version: int, *, operations: bool, topic_count: int, listener: str = ""
+    ) -> RowsOfVersion:
+        """Return the rows of a version; of `topic_count` topics, not many more are kept.
+
+        `listener`: by which those come who do not meet all nodes, and are told of leaders otherwise (INV-HMN2).
+        """
+        key = (version, operations, listener)
         rows = self._versions.pop(key, None)
         if (
             rows is None or len(rows.kept) > 2 * topic_count

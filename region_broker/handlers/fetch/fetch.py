@@ -137,7 +137,7 @@ class Fetching:
         self.reading = Reading(
             ctx.services, session or asked.wanted, asked.isolation,
             bytes_min=request.bytes_min, bytes_max=bytes_max, wait_ms_max=wait_ms_max,
-            identity=ctx.identity, rack=request.rack,
+            identity=ctx.identity, rack=request.rack, met_at=ctx.connection_state.met_at,
         )  # fmt: skip
         if meter is not None and meter.is_over:
             self.reading.tell_only()
@@ -313,12 +313,10 @@ def _not_here(ctx: RequestContext, request: FetchRequest, error_code: int) -> Wr
     endpoints: dict[int, Endpoint] = {}
 
     def row(key: TopicKey, index: int) -> FetchedRow:
-        nodes = nodes_of(
-            ctx.services, key if sees_topic(ctx, Operation.DESCRIBE, key) else None, index
-        )
+        nodes = nodes_of(ctx, key if sees_topic(ctx, Operation.DESCRIBE, key) else None, index)
         if ctx.version < _NAMES_LEADERS or nodes.leader is None or nodes.leader_epoch is None:
             return FetchedRow(index, error_code)
-        leader = _endpoint(ctx.met(nodes.leader))
+        leader = _endpoint(nodes.leader)
         endpoints[leader.node_id] = leader
         return FetchedRow(index, error_code, leader=(leader.node_id, nodes.leader_epoch))
 
@@ -369,13 +367,13 @@ def _with_leader(
     ctx: RequestContext, item: Wanted, row: FetchedRow
 ) -> tuple[FetchedRow, Endpoint | None]:
     """Return a row with who leads, and where that one is, as far as this node knows (INV-FCH1)."""
-    nodes = nodes_of(ctx.services, item.topic, item.index)
+    nodes = nodes_of(ctx, item.topic, item.index)
     if nodes.leads and row.error_code != _FENCED:
         return row, None  # what this node leads, and shows nobody yet
     if nodes.leader is None:
         return row, None
     leader_epoch = nodes.epoch_to_tell(_leader_epoch(ctx, item))
-    named = _endpoint(ctx.met(nodes.leader))
+    named = _endpoint(nodes.leader)
     return row._replace(leader=(named.node_id, leader_epoch)), named
 
 

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.pieces import Pieces
 from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_read_topic
+from region_broker.handlers.dispatch.nodes import Places
 from region_broker.handlers.dispatch.partitions import find_led, leader_epoch_error
 from region_broker.handlers.dispatch.services import Services
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX, FETCH_BYTES_MAX, YIELD_ROWS
@@ -48,8 +49,8 @@ class Reading:
     """Looks at what is wanted, waits, and reads it; in a session, that is what is not quiet there, in bounded parts."""
 
     __slots__ = (
-        "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_named", "_nearer", "_on_over", "_rack", "_services",
-        "_session", "_tries", "_wait", "wait_ms_max",
+        "_bytes_max", "_bytes_min", "_gives_records", "_identity", "_isolation", "_judges", "_met_at", "_named", "_nearer", "_on_over", "_rack",
+        "_services", "_session", "_tries", "_wait", "wait_ms_max",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the rest by keyword
@@ -63,8 +64,9 @@ class Reading:
         wait_ms_max: int,
         identity: Identity,
         rack: str = "",
+        met_at: Places | None = None,
     ) -> None:
-        """Call `begin` next, then `read`; `identity`: who reads."""
+        """Call `begin` next, then `read`; `identity`: who reads; `met_at`: see `ConnectionState`."""
         self._identity = identity
         self._judges = True
         self._services = services
@@ -78,6 +80,7 @@ class Reading:
         self._on_over: Callable[[], None] | None = None
         self._tries = 0
         self._rack = rack
+        self._met_at = met_at
         self._gives_records = True
         self._nearer: Sequence[int] = ()
 
@@ -98,7 +101,7 @@ class Reading:
         if enough_bytes <= 0 or self.wait_ms_max <= 0:
             on_over()
             return
-        self._nearer = self._services.nearer_nodes(self._rack)
+        self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
         self._on_over = on_over
         self._wait = ReadableWait(enough_bytes, self._enough)
         if self._session is not None:
@@ -167,7 +170,7 @@ class Reading:
         partitions = self._services.partitions
         wait = partitions.cold_reads.may_wait(self._tries)
         partitions.opened_aside.begin_step()
-        self._nearer = self._services.nearer_nodes(self._rack)
+        self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
         left_bytes = self._left_bytes()
         self._judges = self._services.authorizer.in_force  # it may be since it waits
         first = self._gives_records and not self._services.memory.full

@@ -16,6 +16,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
+_HIDDEN: Final = "where the node that coordinates is met by the listener of this connection is not known; its log and doctor say what to do"
 _KEY_TYPES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 
 
@@ -43,7 +44,7 @@ def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
             "key": key, "node_id": -1, "host": "", "port": -1,
             "error_code": ERROR_OF[resource_type], "error_message": None,
         }  # fmt: skip
-    nodes = ctx.services.nodes
+    nodes = ctx.nodes
     loads = (
         not nodes.is_alone and nodes.leads and nodes.is_primary and not ctx.services.region.acting
     )
@@ -51,9 +52,9 @@ def _row(ctx: RequestContext, key: str, key_type: int) -> Fields:
         return {
             "key": key, "node_id": -1, "host": "", "port": -1,
             "error_code": ErrorCode.coordinator_not_available,
-            "error_message": "no node of this region coordinates now; ask again",
+            "error_message": _HIDDEN if nodes.hides_leader else "no node of this region coordinates now; ask again",
         }  # fmt: skip
-    leader = ctx.met(nodes.leader)
+    leader = nodes.leader
     return {
         "key": key, "node_id": leader.node_id, "host": leader.kafka_host,
         "port": leader.kafka_port, "error_code": ErrorCode.none, "error_message": None,

@@ -78,10 +78,10 @@ def not_here(ctx: RequestContext, request: ProduceRequest, error_code: int) -> F
         key = topic["topic_id"] if "topic_id" in topic else topic["name"]
         told = key if sees_topic(ctx, Operation.DESCRIBE, key) else None  # INV-HAZ4
         for row in topic["partition_responses"]:
-            nodes = nodes_of(ctx.services, told, row["index"])
+            nodes = nodes_of(ctx, told, row["index"])
             row["current_leader"] = nodes.current_leader
-            if nodes.endpoints and nodes.leader is not None:
-                endpoints[nodes.leader.node_id] = ctx.met(nodes.leader).row()
+            for endpoint in nodes.endpoints:
+                endpoints[endpoint["node_id"]] = endpoint
     return {**answer, "node_endpoints": list(endpoints.values())}
 
 

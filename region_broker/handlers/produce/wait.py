@@ -280,13 +280,13 @@ def _name_leaders(ctx: RequestContext, items: Sequence[Item]) -> Sequence[Endpoi
         return ()
     endpoints: dict[int, Endpoint] = {}
     for item in items:
-        nodes = nodes_of(services, item.topic, item.index)
+        nodes = nodes_of(ctx, item.topic, item.index)
         if (
             item.error == _NOT_LEADER
             and nodes.leader is not None
             and nodes.leader_epoch is not None
         ):
-            leader = ctx.met(nodes.leader)
+            leader = nodes.leader
             item.leader = leader.node_id, nodes.leader_epoch
             endpoints[leader.node_id] = Endpoint(
                 leader.node_id, leader.kafka_host, leader.kafka_port

@@ -64,7 +64,7 @@ async def _page(ctx: RequestContext, names: Sequence[str], first: int, limit: in
         stop = min(topic.partition_count, first + left)
         rows = [
             {
-                **leader_row(ctx.services, topic, index),
+                **leader_row(ctx, topic, index),
                 "eligible_leader_replicas": [],
                 "last_known_elr": [],
             }

@@ -40,13 +40,13 @@ _log: Final = logging.getLogger("tidemark.topics")
 
 async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
     """Answer where topics are led; kio request `MetadataRequest`."""
-    region, nodes = ctx.services.region, ctx.services.nodes
+    region, nodes = ctx.services.region, ctx.nodes
     of_cluster = bool(getattr(request, "include_cluster_authorized_operations", False))
     found = await _found(ctx, request)
     fields = {
         # Those that are not heard, too, unlike Kafka: librdkafka takes who is not named any more for decommissioned, and then waits
         # for that one as a coordinator until any of its connections changes (its issues 5511, 5456).
-        "brokers": [ctx.met(node).row() for node in nodes.registered],
+        "brokers": [node.row() for node in nodes.registered],
         "cluster_id": region.cluster_id,
         "controller_id": nodes.leader_id,
         "cluster_authorized_operations": cluster_operations(ctx) if of_cluster else NOT_ASKED,
@@ -66,10 +66,13 @@ async def _written(
     services, yielding = ctx.services, CooperativeYield()
     if operations and services.authorizer.in_force:
         return None  # they are not the same for everybody
-    nodes = services.nodes
+    nodes = ctx.nodes
+    told_apart = ctx.connection_state.listener if nodes.hides_nodes else ""
+    if not told_apart:
+        nodes = services.nodes  # a row has no addresses: it is the same by all listeners
     written = services.topic_rows.of(
-        ctx.version, operations=operations, topic_count=len(services.metadata.image.topics)
-    )
+        ctx.version, operations=operations, topic_count=len(services.metadata.image.topics), listener=told_apart
+    )  # fmt: skip
     rows = []
     for topic in found:
         if not isinstance(topic, TopicImage):
@@ -207,9 +210,7 @@ def _row(ctx: RequestContext, topic: TopicImage, *, operations: bool) -> Fields:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "partitions": [
-            leader_row(ctx.services, topic, index) for index in range(topic.partition_count)
-        ],
+        "partitions": [leader_row(ctx, topic, index) for index in range(topic.partition_count)],
     }
     return _with_operations(ctx, row) if operations else row
 

@@ -25,7 +25,7 @@ the requests themselves.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final, Protocol, TypeAlias
@@ -76,6 +76,9 @@ _OF_PARTITIONS: Final = frozenset({0, 21, 27, 61})
 _PRODUCE_KEY: Final = 0
 _OF_THE_QUORUM: Final = frozenset({55})
 """DescribeQuorum: asked of who leads the quorum, whoever leads the logs."""
+_NOBODY: Final[Mapping[int, tuple[str, int]]] = {}
+"""Where clients of another region meet nodes of this one: they are not told of those, neither at the addresses of clients here nor
+at those of another listener than theirs (INV-HMN3)."""
 _CLOSE: Final = "close-connection"
 _CHANNEL_BITS: Final = 20
 _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
@@ -459,7 +462,8 @@ class ForwardTarget:
     ) -> Forwarded | Reply:
         peer = self._clients.get(session)
         if peer is None:
-            state = ConnectionState(hop=_hop_of(session))
+            hop = _hop_of(session)
+            state = ConnectionState(hop=hop, met_at=_NOBODY if hop is Hop.REGION else None)
             peer = Peer(_number(message), message.client_address, self._numbering(message), state)
             self._clients[session] = peer
             session.on_close(peer.state.end)

@@ -27,7 +27,7 @@ from tests.fixtures.certificates import (
     put,
     user_certificate,
 )
-from tests.unit.region_broker.test_config import node, whole, with_nodes
+from tests.unit.region_broker.test_config import whole
 
 PAIR: dict[str, Any] = {"tls_certificate": "own.pem", "tls_key": "own-key.pem"}
 LISTENER = {
@@ -101,11 +101,6 @@ def test_INV_CFT1_who_looks_at_certificates_has_a_ca(wanted: str) -> None:
 def test_INV_CFT2_listeners_are_told_apart(changed: Any, says: str) -> None:
     (problem,) = problems(listeners=changed)
     assert says in problem
-
-
-def test_listeners_of_a_region_of_several_nodes_are_refused_not_half_served() -> None:
-    (problem,) = problems(**with_nodes(node(11), node(12)), listeners=[LISTENER])
-    assert problem.startswith("listeners are given where the region has several nodes")
 
 
 def built(folder: Path, files: Any, **changed: Any) -> NodeConfig:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner, Result
 
+from region_broker.cli import config_compare
 from region_broker.cli.doctor import doctor
 from region_broker.security.certificates import key_pem, new_key
 from region_broker.security.tls_contents import TlsFiles
@@ -140,6 +141,60 @@ def test_a_disk_that_takes_no_writes_is_an_error() -> None:
     assert rows["disk sync"]["state"] == "MISSING"
     assert "cannot be written to" in rows["disk sync"]["found"]
     assert "mount it for writing" in rows["disk sync"]["mend"]
+
+
+LISTENING = """
+region = "eu"
+cluster_id = "c1"
+node_id = 1
+data_dir = "/nowhere"
+initial_primary_region = "eu"
+[[listeners]]
+name = "OUTSIDE"
+bind = "0.0.0.0:9095"
+advertised = "h1:9095"
+security_protocol = "PLAINTEXT"
+[[regions]]
+name = "eu"
+ordinal = 0
+[[regions.nodes]]
+node_id = 1
+kafka = "h1:1"
+peer = "h1:2"
+http = "h1:3"
+[[regions.nodes]]
+node_id = 2
+kafka = "h2:1"
+peer = "h2:2"
+http = "h2:3"
+advertised = { OUTSIDE = "h2:9095" }
+"""
+
+
+def test_a_node_that_no_listener_leads_to_is_named_as_far_as_nodes_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(LISTENING)
+    view = {"nodes": [{"node_id": 1}, {"node_id": 2}], "awaited": []}
+    running: dict[str, Any] = {}
+
+    def request(url: str, _method: str, route: str, **_more: Any) -> Any:
+        assert route == "/v1/cluster"
+        if url not in running:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return running[url]
+
+    monkeypatch.setattr(config_compare, "request", request)
+    row = examine(tmp_path, "--config", str(path))[1]["listeners"]
+    assert (row["state"], row["found"].partition(";")[0]) == ("ok", "no node answers")
+    running["http://h2:3"] = view
+    row = examine(tmp_path, "--config", str(path))[1]["listeners"]
+    assert (row["state"], row["found"]) == ("ok", "each node of the region is met")
+    running["http://h1:3"] = view | {"awaited": [{"node_id": 4}]}
+    row = examine(tmp_path, "--config", str(path))[1]["listeners"]
+    assert (row["state"], row["found"]) == ("optional", "OUTSIDE does not reach node 4")
+    assert 'advertised = { OUTSIDE = "host:port" }' in row["mend"]
 
 
 # --- files of TLS --------------------------------------------------------------------------------

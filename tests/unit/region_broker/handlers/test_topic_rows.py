@@ -50,7 +50,9 @@ async def test_written_rows_are_what_fields_would_be(tmp_path: Path, version: in
 class NothingKept(TopicRows):
     """Has no written row for any topic, so that all are written field by field."""
 
-    def of(self, version: int, *, operations: bool, topic_count: int) -> RowsOfVersion:
+    def of(
+        self, version: int, *, operations: bool, topic_count: int, listener: str = ""
+    ) -> RowsOfVersion:
         rows = super().of(version, operations=operations, topic_count=topic_count)
         return _NoRow(rows.path, rows.kept)
 

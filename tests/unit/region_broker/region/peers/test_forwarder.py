@@ -389,6 +389,14 @@ def session() -> PeerSession:
     return PeerSession(1, "mirror:1", PlayedIdentity("mirror").hello())
 
 
+async def test_INV_HMN3_a_client_of_another_region_meets_no_node_of_this_one() -> None:
+    """Its region tells it where to go on: our addresses are of listeners that it did not come by."""
+    async with fixture() as made:
+        await made.forwarder.forward(context(1, ConnectionState()), request(17))
+        (peer,) = made.answers.peers
+        assert peer.state.met_at == {}
+
+
 async def test_INV_FW5_a_rule_that_is_broken_ends_the_acting_node() -> None:
     target = ForwardTarget(Answers(), Acting())
     with pytest.raises(AssertionError, match="a rule is broken"):
