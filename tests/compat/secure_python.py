@@ -184,7 +184,7 @@ def kcat_produce(told: Told) -> None:
 
 def kcat_consume(told: Told) -> None:
     ends_s = time.monotonic() + LIMIT_S
-    while told.value not in kcat(told, "-C", "-t", told.topic, "-e", "-q").split():
+    while told.value not in kcat(told, "-C", "-t", told.topic, "-e").split():
         if time.monotonic() > ends_s:
             raise TimeoutError(f"not done within {LIMIT_S} s")
 

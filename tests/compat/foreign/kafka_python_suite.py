@@ -72,7 +72,7 @@ def _secured(suite_fixture: Any) -> None:
     ports = json.loads(os.environ["SECURE_PORTS"])
 
     def instance(
-        cls: Any, broker_id: int, *, transport: str = "PLAINTEXT", sasl_mechanism: str | None = None, partitions: int = 4,
+        cls: Any, /, broker_id: int, *, transport: str = "PLAINTEXT", sasl_mechanism: str | None = None, partitions: int = 4,
         **_of_a_broker: object,
     ) -> Any:  # fmt: skip
         speaks = "SASL_SSL" if sasl_mechanism == "PLAIN" else transport  # not offered in the clear
