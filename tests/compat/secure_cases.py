@@ -99,7 +99,10 @@ LACKS: Final[Mapping[str, Mapping[str, str]]] = {
     "sarama": {TOKEN: "it has no SCRAM of its own, and the one of its examples knows no tokens"},
     "kafkajs": {TOKEN: "its SCRAM knows no tokens"},
     "confluent": {TOKEN: "librdkafka's SCRAM knows no tokens"},
-    "kcat": {TOKEN: "librdkafka's SCRAM knows no tokens"},
+    "kcat": {
+        TOKEN: "librdkafka's SCRAM knows no tokens",
+        BEARER: "it takes tokens from an address only, and Debian's build not even so (no libcurl)",
+    },
     "aiokafka": {TOKEN: "its SCRAM knows no tokens"},
     "kafka-python": {TOKEN: "its SCRAM knows no tokens"},
 }
