@@ -171,7 +171,7 @@ CLIENTS: Final[dict[str, Foreign]] = {
     ),
 }  # fmt: skip
 
-_NO_TLS: Final = "the test starts a broker with TLS of its own; there is no TLS yet (ROADMAP)"
+_NO_TLS: Final = "the test starts a broker with TLS of its own: `python -m tests.compat.kafka_python_secure` gives it one"
 _READS_AT_ONCE: Final = (
     "the test reads what it has just written; a mirror shows it at the next tidemark, some tens of ms later:"
     " wait for it, or ask the primary region"
@@ -184,7 +184,7 @@ _SSL: Final = "test_ssl_integration.py::TestSSLConnection::"
 # What a user can do about a check that does not pass, where the client's own words do not say it.
 REASONS: Final[dict[tuple[str, str], str]] = {
     (_SUITE, f"{_ADMIN}test_create_describe_delete_acls"): (
-        "there are no ACLs yet (ROADMAP): SECURITY_DISABLED, as of a Kafka without an authorizer"
+        "ran before there were ACLs: SECURITY_DISABLED, as of a Kafka without an authorizer"
     ),
     (_SUITE, f"{_ADMIN}test_delete_records"): _READS_AT_ONCE,
     (_SUITE, f"{_CONSUMER}test_kafka_consumer_offsets_for_time"): _READS_AT_ONCE,

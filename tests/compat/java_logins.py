@@ -20,7 +20,9 @@ from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.secure_cluster import secured
 
 POM: Final = Path(__file__).parent / "foreign" / "kafka_tools" / "pom.xml"
-TOOL_S: Final = 90
+TOOL_S: Final = 300
+JVM_OF_A_TOOL: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""It lives for a second: most of what it would compile, it would never use."""
 SESSION_MS: Final = 5_000
 CONFIGS: Final = "kafka.admin.ConfigCommand"
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
@@ -48,7 +50,7 @@ class Java:
         self._speaks = "security.protocol=SASL_PLAINTEXT\n"
         if ca:
             self._speaks = f"security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location={ca}\n"
-        self._java = ("java", "-Xmx256m", "-cp", f"{found}/*")
+        self._java = ("java", *JVM_OF_A_TOOL, "-cp", f"{found}/*")
         self._bootstrap = bootstrap
         self._folder = folder
         self.failed = 0

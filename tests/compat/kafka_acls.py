@@ -18,10 +18,9 @@ from typing import Final, NamedTuple
 
 from region_broker.security.authorizer import AclAuthorizer
 from tests.compat.apache_kafka import jars
-from tests.compat.java_logins import Java, open_region
+from tests.compat.java_logins import JVM_OF_A_TOOL, TOOL_S, Java, open_region
 from tests.fixtures.kafka_port import wire_fixture
 
-TOOL_S: Final = 60
 _ENTRY: Final = re.compile(
     r"\(principal=(?P<who>[^,]+), host=(?P<host>[^,]+), operation=(?P<how>[A-Z_]+), permissionType=(?P<may>[A-Z]+)\)"
 )
@@ -83,7 +82,7 @@ def rules_in(text: str) -> set[Rule]:
 def tool(found: Path, place: Place, words: str) -> str:
     """Run the tool; raises `CalledProcessError` where it fails."""
     done = subprocess.run(
-        ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{found}/*",
+        ["java", *JVM_OF_A_TOOL, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{found}/*",
          "org.apache.kafka.tools.AclCommand", "--bootstrap-server", place.bootstrap,
          *(("--command-config", place.config) if place.config else ()), *words.split()],
         capture_output=True, text=True, timeout=TOOL_S, check=True, input="",

@@ -23,6 +23,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.compat.foreign_clients import HERE, MissingToolError
+from tests.compat.java_logins import JVM_OF_A_TOOL
 from tests.compat.run import prepared
 from tests.compat.secure_cases import (
     LACKS,
@@ -57,7 +58,8 @@ def _go(name: str) -> Callable[[], list[str]]:
 
 
 def _java() -> list[str]:
-    return [*prepared("java", "off")[:-1], "SecureCheck"]
+    java, *arguments, _main = prepared("java", "off")
+    return [java, *JVM_OF_A_TOOL, *arguments, "SecureCheck"]
 
 
 def _js() -> list[str]:

@@ -46,6 +46,8 @@ def test_who_is_refused_must_say_so_soon_and_the_node_must_know_why() -> None:
     assert faults("java", WRONG, Played(BAD, LIMIT_S + 1, 1.0)), "it hung"
     assert faults("java", WRONG, Played(BAD.replace("SaslError: SASL", "E: timed out"), 1.0, 1.0))
     assert faults("java", REVOKED, Played(BAD, 1.0, 1.0)), "a login is no handshake"
+    disconnected = "E: ssl://localhost:1/1: Disconnected"
+    assert faults("kcat", REVOKED, Played(BAD.replace("SaslError: SASL", disconnected), 1.0, 1.0))
     one_in = BAD.replace("consume\trefused\tSaslError: SASL", "consume\tok")
     assert faults("java", WRONG, Played(one_in, 1.0, 1.0)) == ["consume: it was let in"]
 
