@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from region_broker.client import Producer, Security, TransactionalProducer
 from tests import secrets
+from tests.fixtures.secret_scan import noted
 from tests.process.test_cli import Dev, run
 
 REGIONS = ("--regions", "1")
@@ -38,6 +39,8 @@ def dev(folder: Path) -> Iterator[Dev]:
 def security(dev: Dev) -> dict[str, str]:
     told: dict[str, str] = json.loads(dev.line)["security"]
     assert list(told) == ["ca", "mechanism", "username", "password", "http_token"]
+    noted(told["password"])
+    noted(told["http_token"])
     return told
 
 
@@ -58,7 +61,7 @@ async def get(dev: Dev, path: str, ca: str, **headers: str) -> tuple[int, Any]:
     ):
         return found.status, await found.json(
             content_type=None
-        ) if "json" in found.content_type else ""
+        ) if "json" in found.content_type else await found.text()
 
 
 async def test_INV_WSC2_our_client_and_others_come_in_by_what_is_announced(
@@ -117,7 +120,7 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     dev: Dev, folder: Path, tmp_path: Path
 ) -> None:
     place = folder / "security"
-    other = tmp_path / "bob"
+    other = tmp_path / "bob.password"
     other.write_text("a-password-of-bob\n")
     other.chmod(0o600)
     contexts = tmp_path / "contexts.json"
@@ -136,7 +139,7 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     assert "flush_policy" in command("node", "config"), (
         "over a connection of our own, that has logged in"
     )
-    wrong = tmp_path / "wrong"
+    wrong = tmp_path / "wrong.password"
     wrong.write_text("wrong-password")
     wrong.chmod(0o600)
     for words in (("topic", "list"), ("node", "config")):
@@ -155,8 +158,12 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
 
 
 def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in_their_folder(
-    dev: Dev, security: dict[str, str], folder: Path
+    dev: Dev, security: dict[str, str], admin: Security, folder: Path
 ) -> None:
+    status, metrics = asyncio.run(get(dev, "/metrics", admin.ca, **admin.http_headers("https://h")))
+    assert status == 200
+    assert "tidemark_" in metrics
+    (folder / "metrics.txt").write_text(metrics)
     code, _, errors = dev.stop()
     assert code == 0, errors
     place = folder / "security"
