@@ -13,6 +13,7 @@ from aiohttp import ClientSession, ClientSSLError, TCPConnector
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from region_broker.client import Producer, Security, TransactionalProducer
 from tests import secrets
@@ -45,11 +46,17 @@ def security(dev: Dev) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def admin(security: dict[str, str]) -> Security:
-    return Security(
+def admin(dev: Dev, security: dict[str, str]) -> Security:
+    """Return who may all; the node's log says all that it can from now on, so that secrets would be in it."""
+    who = Security(
         ca=security["ca"], mechanism=security["mechanism"], user=security["username"], password=security["password"],
         http_token=security["http_token"],
     )  # fmt: skip
+    debug = ConfigEntry("log_level", "debug", incremental_operation=AlterConfigOpType.SET)
+    node = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[debug])
+    client = AdminClient({"bootstrap.servers": dev.bootstrap, **who.kafka_config(), "log_level": 0})
+    client.incremental_alter_configs([node])[node].result(20)
+    return who
 
 
 async def get(dev: Dev, path: str, ca: str, **headers: str) -> tuple[int, Any]:
@@ -172,6 +179,8 @@ def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in
         path.name for path in place.rglob("*") if path.is_file() and path.stat().st_mode & 0o077
     ]
     assert all(name.endswith(".pem") and "key" not in name for name in open_files), open_files
+    said = [json.loads(line) for line in (folder / "eu" / "node.log").read_text().splitlines()]
+    assert "debug" in {each["level"] for each in said}, "the log says all that it can"
     known = [security["password"], security["http_token"], "a-password-of-bob", "wrong-password"]
     found = list(secrets.in_files([folder], known, ["*/cluster/security/*"]))
     assert found == []
