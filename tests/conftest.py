@@ -1,4 +1,4 @@
-"""For every test: what is compiled is kept, what was there before is no garbage, and aborted clients are shown.
+"""For every test: what is compiled is kept, what was there before is no garbage, aborted clients are shown, and what is left holds no secret.
 
 A shell may forbid Python to keep what it compiles (PYTHONDONTWRITEBYTECODE, as containers often do). Then each process
 that a test starts would compile the whole program again, which takes longer than all else that most of them do.
@@ -7,9 +7,12 @@ that a test starts would compile the whole program again, which takes longer tha
 import gc
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.fixtures import secret_scan
 
 CLIENT_ABORTED = "client process aborted"
 _seen: list[str] = []
@@ -47,3 +50,66 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
     for text in dict.fromkeys(_seen):
         terminalreporter.write_line(text)
+
+
+# --- nothing that a test leaves holds a secret ------------------------------------------------------
+
+
+_LEFT = "secrets were left in folders (docs/TESTING.md, What a test leaves):"
+_TOLD = "secrets were printed or logged (docs/TESTING.md, What a test leaves):"
+
+
+def _is_scanned(request: pytest.FixtureRequest) -> bool:
+    return secret_scan.is_scanned(request.path.relative_to(request.config.rootpath).as_posix())
+
+
+def _check(*folders: Path) -> None:
+    found = secret_scan.found_in(folders)
+    if found:
+        pytest.fail("\n".join((_LEFT, *found)), pytrace=False)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Yield pytest's folder; when all that used it has ended it is looked through."""
+    yield tmp_path
+    if _is_scanned(request):
+        _check(tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _folders_of_the_module(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Look through the folders that fixtures of a whole module have used."""
+    if not _is_scanned(request):
+        yield
+        return
+    base = tmp_path_factory.getbasetemp()
+    before = set(base.iterdir())
+    yield
+    _check(*(each for each in base.iterdir() if each not in before and not each.is_symlink()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Look through all that is left of a whole run: folders of fixtures that several modules share, too."""
+    yield
+    if secret_scan.is_of_a_whole_run():
+        _check(tmp_path_factory.getbasetemp())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:  # fmt: skip
+    """Look through what a test has printed and logged."""
+    report = yield
+    if report.when == "teardown" and secret_scan.is_scanned(item.location[0]):
+        found = [
+            each
+            for name, text in report.sections
+            for each in secret_scan.found_in_text(f"{item.nodeid}, {name}", text)
+        ]
+        if found:
+            report.outcome = "failed"
+            report.longrepr = "\n".join((_TOLD, *found))
+    return report

@@ -21,6 +21,11 @@ from region_broker.workbench.stage import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 CALL_S = 20
+ROOTS_PASSWORD, ALICES_PASSWORD, WRONG_PASSWORD = (
+    "root-71c0-password",
+    "alice-71c0-password",
+    "wrong-71c0-password",
+)
 
 
 def settings(user: str, password: str) -> dict[str, Any]:
@@ -48,7 +53,10 @@ def made(results: Mapping[str, Any]) -> None:
 
 def test_users_are_made_at_a_mirror_and_log_in_everywhere(tmp_path: Path) -> None:
     users = tmp_path / "users.txt"
-    users.write_text(line_of(keys_of("root", "SCRAM-SHA-512", b"first", b"salty" * 4, 4096)) + "\n")
+    users.write_text(
+        line_of(keys_of("root", "SCRAM-SHA-512", ROOTS_PASSWORD.encode(), b"salty" * 4, 4096))
+        + "\n"
+    )
     keys = {
         "security_protocol": "SASL_PLAINTEXT", "sasl_users_file": str(users),
         "super_users": "User:root;User:alice",
@@ -58,17 +66,20 @@ def test_users_are_made_at_a_mirror_and_log_in_everywhere(tmp_path: Path) -> Non
     ) as cluster:
         cluster.start()
         primary, mirror = (place.bootstrap for place in cluster.plan.regions)
-        wait_until("the mirror to serve", CALL_S, lambda: logs_in(mirror, "root", "first"))
-        at_mirror = admin(mirror, "root", "first")
+        wait_until("the mirror to serve", CALL_S, lambda: logs_in(mirror, "root", ROOTS_PASSWORD))
+        at_mirror = admin(mirror, "root", ROOTS_PASSWORD)
         made(at_mirror.create_topics([NewTopic("orders", 1, 1)]))
         alice = UserScramCredentialUpsertion(
-            "alice", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"secret", b"s" * 20
+            "alice",
+            ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096),
+            ALICES_PASSWORD.encode(),
+            b"s" * 20,
         )
         made(at_mirror.alter_user_scram_credentials([alice]))
-        assert logs_in(primary, "alice", "secret")
-        wait_until("alice at the mirror", CALL_S, lambda: logs_in(mirror, "alice", "secret"))
-        assert not logs_in(mirror, "alice", "wrong")
-        producer = Producer({"bootstrap.servers": mirror, **settings("alice", "secret")})
+        assert logs_in(primary, "alice", ALICES_PASSWORD)
+        wait_until("alice at the mirror", CALL_S, lambda: logs_in(mirror, "alice", ALICES_PASSWORD))
+        assert not logs_in(mirror, "alice", WRONG_PASSWORD)
+        producer = Producer({"bootstrap.servers": mirror, **settings("alice", ALICES_PASSWORD)})
         heard: list[KafkaError | None] = []
         producer.produce("orders", b"x", on_delivery=lambda error, _record: heard.append(error))
         producer.flush(CALL_S)

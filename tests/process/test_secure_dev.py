@@ -13,9 +13,11 @@ from aiohttp import ClientSession, ClientSSLError, TCPConnector
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from region_broker.client import Producer, Security, TransactionalProducer
 from tests import secrets
+from tests.fixtures.secret_scan import noted
 from tests.process.test_cli import Dev, run
 
 REGIONS = ("--regions", "1")
@@ -38,15 +40,23 @@ def dev(folder: Path) -> Iterator[Dev]:
 def security(dev: Dev) -> dict[str, str]:
     told: dict[str, str] = json.loads(dev.line)["security"]
     assert list(told) == ["ca", "mechanism", "username", "password", "http_token"]
+    noted(told["password"])
+    noted(told["http_token"])
     return told
 
 
 @pytest.fixture(scope="module")
-def admin(security: dict[str, str]) -> Security:
-    return Security(
+def admin(dev: Dev, security: dict[str, str]) -> Security:
+    """Return who may all; the node's log says all that it can from now on, so that secrets would be in it."""
+    who = Security(
         ca=security["ca"], mechanism=security["mechanism"], user=security["username"], password=security["password"],
         http_token=security["http_token"],
     )  # fmt: skip
+    debug = ConfigEntry("log_level", "debug", incremental_operation=AlterConfigOpType.SET)
+    node = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[debug])
+    client = AdminClient({"bootstrap.servers": dev.bootstrap, **who.kafka_config(), "log_level": 0})
+    client.incremental_alter_configs([node])[node].result(20)
+    return who
 
 
 async def get(dev: Dev, path: str, ca: str, **headers: str) -> tuple[int, Any]:
@@ -58,7 +68,7 @@ async def get(dev: Dev, path: str, ca: str, **headers: str) -> tuple[int, Any]:
     ):
         return found.status, await found.json(
             content_type=None
-        ) if "json" in found.content_type else ""
+        ) if "json" in found.content_type else await found.text()
 
 
 async def test_INV_WSC2_our_client_and_others_come_in_by_what_is_announced(
@@ -117,7 +127,7 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     dev: Dev, folder: Path, tmp_path: Path
 ) -> None:
     place = folder / "security"
-    other = tmp_path / "bob"
+    other = tmp_path / "bob.password"
     other.write_text("a-password-of-bob\n")
     other.chmod(0o600)
     contexts = tmp_path / "contexts.json"
@@ -136,7 +146,7 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     assert "flush_policy" in command("node", "config"), (
         "over a connection of our own, that has logged in"
     )
-    wrong = tmp_path / "wrong"
+    wrong = tmp_path / "wrong.password"
     wrong.write_text("wrong-password")
     wrong.chmod(0o600)
     for words in (("topic", "list"), ("node", "config")):
@@ -155,8 +165,12 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
 
 
 def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in_their_folder(
-    dev: Dev, security: dict[str, str], folder: Path
+    dev: Dev, security: dict[str, str], admin: Security, folder: Path
 ) -> None:
+    status, metrics = asyncio.run(get(dev, "/metrics", admin.ca, **admin.http_headers("https://h")))
+    assert status == 200
+    assert "tidemark_" in metrics
+    (folder / "metrics.txt").write_text(metrics)
     code, _, errors = dev.stop()
     assert code == 0, errors
     place = folder / "security"
@@ -165,6 +179,8 @@ def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in
         path.name for path in place.rglob("*") if path.is_file() and path.stat().st_mode & 0o077
     ]
     assert all(name.endswith(".pem") and "key" not in name for name in open_files), open_files
+    said = [json.loads(line) for line in (folder / "eu" / "node.log").read_text().splitlines()]
+    assert "debug" in {each["level"] for each in said}, "the log says all that it can"
     known = [security["password"], security["http_token"], "a-password-of-bob", "wrong-password"]
     found = list(secrets.in_files([folder], known, ["*/cluster/security/*"]))
     assert found == []

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,20 @@ def test_a_known_secret_is_found_in_every_form(tmp_path: Path) -> None:
             path.write_bytes(os.urandom(64) + form + os.urandom(64))
             assert kinds(path, SECRET) == ["a known secret"], (before, form)
             assert kinds(path, "another-secret") == []
+
+
+def test_one_pattern_finds_what_each_of_many_forms_would() -> None:
+    """Many secrets that begin alike, one within another, long ones: found where a search for each by itself finds the first."""
+    chance = random.Random(7)
+    for _ in range(50):
+        known = ["".join(chance.choices("ab", k=chance.randint(6, 9))) for _ in range(chance.randint(1, 9))]  # fmt: skip
+        pattern = secrets.pattern_of([*known, "x" * 500, "x" * 500 + "y"])
+        assert pattern is not None
+        text = "".join(chance.choices("ab", k=60)).encode()
+        forms = {form for each in known for form in secrets.forms_of(each).values()}
+        first = min((at for form in forms if (at := text.find(form)) >= 0), default=None)
+        found = pattern.search(text)
+        assert (None if found is None else found.start()) == first
 
 
 def test_a_secret_across_two_pieces_is_found_once(

@@ -58,9 +58,11 @@ from tests.fixtures.waiting import until
 from tests.unit.region_broker.handlers.test_not_led_here import FORWARDED, REFUSED
 
 SCRAM = "SCRAM-SHA-256"
+PASSWORD = "open-sesame-9c4e"
+ALICE_IN_PLAIN = f"\0alice\0{PASSWORD}".encode()
 ALL = {"topics": None, "allow_auto_topic_creation": False}
 USERS = {
-    (name, mechanism): keys_of(name, mechanism, b"secret", b"salty" * 4, 4096)
+    (name, mechanism): keys_of(name, mechanism, PASSWORD.encode(), b"salty" * 4, 4096)
     for name in ("alice", "carol")
     for mechanism in (SCRAM, "SCRAM-SHA-512")
 }
@@ -85,7 +87,7 @@ async def say(client: RawClient, message: bytes) -> Any:
     return await client.call(36, 2, {"auth_bytes": message})
 
 
-async def scram(client: RawClient, user: str = "alice", password: str = "secret") -> Any:
+async def scram(client: RawClient, user: str = "alice", password: str = PASSWORD) -> Any:
     """Log in by SCRAM behind a handshake; return the last answer."""
     asked = scramp.ScramClient([SCRAM], user, password)
     first = await say(client, asked.get_client_first().encode())
@@ -142,7 +144,7 @@ async def test_a_request_behind_a_login_that_is_not_decided_ends_the_connection(
     async with port(tmp_path) as fixture:
         client = await fixture.connect()
         await shake(client, "PLAIN")
-        client.send(36, 2, {"auth_bytes": b"\0alice\0secret"})
+        client.send(36, 2, {"auth_bytes": ALICE_IN_PLAIN})
         client.send(3, 4, ALL)
         rest = await asyncio.wait_for(client.reader.read(), 10)
         assert b"127.0.0.1" not in rest  # no broker was told
@@ -174,7 +176,7 @@ async def test_who_does_not_log_in_is_cut_off_and_who_has_stays(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("user", "password"), [("alice", "wrong"), ("nobody", "secret"), ("nobody", "x")]
+    ("user", "password"), [("alice", "wrong"), ("nobody", PASSWORD), ("nobody", "x")]
 )
 @pytest.mark.parametrize("mechanism", [SCRAM, "PLAIN"])
 async def test_wrong_password_and_unknown_user_are_told_the_same(
@@ -292,7 +294,7 @@ async def test_a_second_message_while_one_is_judged_ends_the_connection(tmp_path
         client = await fixture.connect()
         await shake(client, "PLAIN")
         for _ in range(2):
-            client.send(36, 2, {"auth_bytes": b"\0alice\0secret"})
+            client.send(36, 2, {"auth_bytes": ALICE_IN_PLAIN})
         await asyncio.wait_for(client.reader.read(), 10)
         assert client.reader.at_eof()
 
@@ -316,7 +318,7 @@ async def test_keys_in_the_metadata_go_before_those_of_the_file(tmp_path: Path) 
         assert (await log_in(client, password="newer")).error_code is ErrorCode.none
         client = await fixture.connect()
         await shake(client, "PLAIN")  # the file has stronger keys of the older password
-        answer = await say(client, b"\0alice\0secret")
+        answer = await say(client, ALICE_IN_PLAIN)
         assert answer.error_code is ErrorCode.sasl_authentication_failed
 
 
@@ -764,10 +766,10 @@ async def test_the_audit_trail_hears_of_each_login_and_of_no_password(
     async with port(tmp_path) as fixture:
         trail = fixture.services.audit = ToldTrail()
         assert (await login(await fixture.connect(), "hunter2")).error_code.value != 0
-        assert (await login(await fixture.connect(), "secret")).error_code is ErrorCode.none
+        assert (await login(await fixture.connect(), PASSWORD)).error_code is ErrorCode.none
     wrong, right = trail.told
     assert (wrong.kind, wrong.outcome, wrong.actor.mechanism, wrong.actor.host) == ("login", "refused", mechanism, "127.0.0.1")  # fmt: skip
     assert "alice" in wrong.reason
     assert (right.actor.principal, right.outcome) == ("User:alice", "done")
     assert "hunter2" not in repr(trail.told)
-    assert "secret" not in repr(trail.told)
+    assert PASSWORD not in repr(trail.told)
