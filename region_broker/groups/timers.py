@@ -3,16 +3,20 @@
 `on_due(name)` runs once for each armed deadline, at or after it, never before. Re-arming later is free: the earlier
 wake-up finds nothing due and arms the new deadline.
 
-A sleeper is spawned only when a deadline lies before every other sleeper's, so their number stays
-small: in a steady state one sleeps and the heap holds the rest.
+INV-GTM1  one task sleeps, until the first deadline, and holds nothing of the request that armed it; deadlines that were taken back take no
+          more room than those that count, and `SPARE` besides: whoever makes groups and lets them go fills no memory meanwhile
 Not here: what is due (`coordinator`).
 """
 
 import asyncio
 import heapq
 from collections.abc import Callable
+from contextvars import Context
+from typing import Final
 
 from idempotency.ports import Clock
+
+SPARE: Final = 1_000
 
 
 class DeadlineTimers:
@@ -24,7 +28,8 @@ class DeadlineTimers:
         self._on_due = on_due
         self._heap: list[tuple[int, str]] = []
         self._armed: dict[str, int] = {}
-        self._sleeping: list[int] = []
+        self._sleeper: asyncio.Task[None] | None = None
+        self._wakes_ms = 0
         self._tasks: asyncio.TaskGroup | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -33,9 +38,8 @@ class DeadlineTimers:
         self._sleep_if_needed()
 
     def stop(self) -> None:
-        """Spawn no more sleepers; those of the task group end with it."""
-        self._tasks = None
-        self._sleeping.clear()
+        """Spawn no more sleepers; that of the task group ends with it."""
+        self._tasks = self._sleeper = None
 
     def arm(self, name: str, deadline_ms: int) -> None:
         """Wake `name` at `deadline_ms` unless it is woken earlier anyway."""
@@ -44,6 +48,9 @@ class DeadlineTimers:
             return
         self._armed[name] = deadline_ms
         heapq.heappush(self._heap, (deadline_ms, name))
+        if len(self._heap) > 2 * len(self._armed) + SPARE:  # INV-GTM1
+            self._heap = [(due_ms, each) for each, due_ms in self._armed.items()]
+            heapq.heapify(self._heap)
         self._sleep_if_needed()
 
     def disarm(self, name: str) -> None:
@@ -56,14 +63,17 @@ class DeadlineTimers:
         if self._tasks is None or not self._heap:
             return
         deadline_ms = self._heap[0][0]
-        if not self._sleeping or deadline_ms < min(self._sleeping):
-            self._sleeping.append(deadline_ms)
-            self._tasks.create_task(self._sleep_until(deadline_ms))
+        if self._sleeper is None or deadline_ms < self._wakes_ms:
+            if self._sleeper is not None:
+                self._sleeper.cancel()
+            self._wakes_ms = deadline_ms
+            # A context of its own: what is done when it wakes is done for nobody who armed it, and holds nobody's request.
+            self._sleeper = Context().run(self._tasks.create_task, self._sleep_until(deadline_ms))
 
     async def _sleep_until(self, deadline_ms: int) -> None:
         while (left_ms := deadline_ms - self._clock.monotonic_ms()) > 0:
             await self._clock.sleep_ms(left_ms)
-        self._sleeping.remove(deadline_ms)
+        self._sleeper = None
         self._fire()
 
     def _fire(self) -> None:

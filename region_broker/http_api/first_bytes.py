@@ -113,12 +113,11 @@ class FirstBytes(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Judge the first bytes: each HTTP method begins with a letter, a Kafka frame with a length."""
-        assert self._transport is not None
         if self._http is not None:
             self._http.data_received(data)
             return
-        if self._address is None:
-            return  # it was sent away
+        if self._address is None or self._transport is None:
+            return  # it was sent away, or has gone
         self._stop_waiting()
         self._opened.has_spoken(self)
         if not data[:1].isalpha():
@@ -146,10 +145,11 @@ class FirstBytes(asyncio.Protocol):
             self._http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop waiting, and hold nothing that holds this connection (INV-PN7)."""
         self._leave()
-        if self._http is not None:
-            self._http.connection_lost(exc)
+        http, self._http, self._transport = self._http, None, None
+        if http is not None:
+            http.connection_lost(exc)
 
     def _leave(self) -> None:
         """Give its place back."""

@@ -2,6 +2,8 @@
 
 INV-HPL1  no line has anything of such a request: what a parser refuses may be a header with a password or a token in it; and one line is
           told in `TOLD_EACH_S`, which says how many it stands for
+INV-HPL2  what could not be read leaves nothing to the cycle collector (INV-PN7): aiohttp's frame holds the error, whose traceback holds the
+          frame, and with it the connection. So each error comes here, also those that aiohttp tells as debugging only, and loses it
 Not here: requests that can be read (`doors`).
 """
 
@@ -28,7 +30,10 @@ class _OfTheParser(logging.Filter):
         """Return whether the line is told."""
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError):
-            return True
+            return record.levelno >= _PARENT.getEffectiveLevel()
+        error.__traceback__ = None  # INV-HPL2
+        if record.levelno < _PARENT.getEffectiveLevel():
+            return False
         if abs(record.created - self._told_s) < TOLD_EACH_S:
             self._untold += 1
             return False
@@ -45,5 +50,6 @@ def parser_log() -> logging.Logger:
     """Return what one server is to log by."""
     made = logging.Logger(_PARENT.name)  # noqa: LOG001 - one server's, with a filter of its own
     made.parent = _PARENT
+    made.setLevel(logging.DEBUG)  # INV-HPL2: the filter judges by the level that counts
     made.addFilter(_OfTheParser())
     return made

@@ -11,6 +11,7 @@
     watchers   who is told that readers may see more      (`readable_watchers`)
 
 INV-PT2  HW never moves back but by `truncate_to` and `start_at`; what is below it survives a crash
+INV-PT12  one that is closed is freed at once: none of its parts holds it, as the cycle collector comes too seldom for topics by thousands
 Whoever waits for a commit, or watches, is told of every change of role, of a cut and of a stop: each of them goes
 through this class.
 
@@ -243,6 +244,8 @@ class Partition:
         self.log.close()
         self.commits.fail(PartitionFailed(reason))
         self.watchers.notify()
+        self.log.listener.on_stable = _nobody_hears  # INV-PT12
+        self.writer.let_go()
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -273,3 +276,7 @@ class Partition:
         self.commits.fail(NotLeader(reason))
         self.sight.show_no_more_than(offset)
         self.watchers.notify()
+
+
+def _nobody_hears() -> None:
+    return None

@@ -21,12 +21,13 @@ Not here: which partitions were made, and are missed (`made_partitions`), the fo
 are (`controller.metadata_store`), roles (the node tells each partition).
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
@@ -402,7 +403,7 @@ class PartitionTable:
             "partition_count": topic.partition_count,
             "internal": topic.internal,
         }
-        text = json.dumps(described, indent=2, sort_keys=True).encode() + b"\n"
+        text = msgspec.json.format(msgspec.json.encode(described, order="sorted"), indent=2) + b"\n"
         path = folder / TOPIC_FILE_NAME
         if not self._disk.exists(path) or self._disk.read_file(path) != text:
             self._disk.write_file_atomic(path, text)

@@ -64,7 +64,8 @@ def played(command: list[str], folder: Path) -> int:
             settings=settings,
         ) as cluster,
     ):
-        cluster.listening = dict(zip(FURTHER, free_ports(len(FURTHER), held), strict=True))
+        further = dict(zip(FURTHER, free_ports(len(FURTHER), held), strict=True))
+        cluster.further = {cluster.plan.nodes[0].name: further}
         cluster.start()
         node = cluster.plan.nodes[0]
         ca = Path(cluster.issue(node.name).ca)

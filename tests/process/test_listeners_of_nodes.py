@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.client.retirement import retire
-from region_broker.security.tls_files import TlsFiles
+from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import put, user_certificate
 from tests.process.client_fixture import CALL_S
 from tests.process.tls_cluster import LISTENERS, TlsCluster, open_tls_cluster

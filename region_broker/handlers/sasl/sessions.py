@@ -6,6 +6,7 @@ Not here: what proves it (`security.sasl.desk`), who else is turned away meanwhi
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.sasl.desk import LoginDesk
@@ -53,8 +54,9 @@ def _ending(ctx: RequestContext, session_ms: int) -> Callable[[], None]:
     if not session_ms:
         return lambda: None
     state, clock = ctx.connection_state, ctx.services.clock
+    # A context of its own: for as long as the session lasts that of this request would hold its frame, with the token in it.
     timer = asyncio.get_running_loop().call_later(
-        session_ms / 1_000, lambda: _shut(state, clock.monotonic_ms())
+        session_ms / 1_000, lambda: _shut(state, clock.monotonic_ms()), context=Context()
     )
     return timer.cancel
 

@@ -57,6 +57,10 @@ class PartitionWriter:
         self._trimming = trimming
         self._follow_term = follow_term
 
+    def let_go(self) -> None:
+        """Hold nothing that holds this: the partition is closed (INV-PT12)."""
+        self._follow_term = _nobody_hears
+
     # -- where it leads --------------------------------------------------------------------------
 
     def append(
@@ -172,3 +176,7 @@ class PartitionWriter:
             with self._trimming.stops_on_disk_errors("noting holes"):
                 cleaning.note(replace(cleaning.mark, holes_below=self.cleaned_at_primary))
         return found.batches
+
+
+def _nobody_hears(_leader_epoch: LeaderEpoch) -> None:
+    return None

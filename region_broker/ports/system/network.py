@@ -174,6 +174,7 @@ class _Stream(asyncio.BaseProtocol):
         except Exception as error:  # noqa: BLE001 - it goes to whoever waits in `feed`
             if not waiter.done():
                 waiter.set_exception(error)
+            del waiter  # the error's traceback has this frame, which would keep the error by it, and all of a connection (INV-PN7)
         self._consume = None
         self._wake_reader(enough=True)
 
@@ -204,7 +205,7 @@ class _Stream(asyncio.BaseProtocol):
     def _ended(self) -> bool:
         """Return whether the peer sends no more; OSError when the connection broke."""
         if self._eof and isinstance(self._error, OSError):
-            raise self._error
+            raise _anew(self._error)
         return self._eof
 
     async def _more(self) -> bool:
@@ -252,7 +253,7 @@ class _Stream(asyncio.BaseProtocol):
 
     def _broken(self) -> OSError:
         if isinstance(self._error, OSError):
-            return self._error
+            return _anew(self._error)
         return ConnectionResetError(f"the connection to {self._peer} is closed")
 
     def close(self) -> None:
@@ -426,6 +427,11 @@ class AsyncioNetwork:
                 errno.ECONNREFUSED, f"nobody listens at {host}:{port}: it was connected to itself"
             )
         return stream
+
+
+def _anew(error: OSError) -> OSError:
+    """Return the like of an error, to raise: one that is kept would get a traceback, and that keeps who keeps it (INV-PN7)."""
+    return type(error)(*error.args)
 
 
 def _reset(transport: asyncio.Transport) -> None:

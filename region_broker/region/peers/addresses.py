@@ -195,13 +195,15 @@ class _Attempts:
             try:
                 return address, task.result()
             except PeerUnreachable as error:
-                self._failed[address] = error
+                self._failed[address] = error.with_traceback(None)
             except PeerRefused as error:
-                self._failed[address] = error
+                self._failed[address] = error.with_traceback(None)
                 if error.code not in _NO_WORD_OF_ITS_REGION:
                     refusal = refusal or error
-        if refusal is not None:
-            raise refusal
+        if (
+            refusal is not None
+        ):  # made anew, and kept without traceback above: that would keep all that was tried (INV-PN7)
+            raise type(refusal)(refusal.code, refusal.reason, refusal.replacement)
         return None
 
 

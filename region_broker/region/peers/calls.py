@@ -94,6 +94,7 @@ class PeerCalls:
             frame = await answered
         finally:
             self._waiting.pop(correlation_id, None)
+            del answered  # an error's traceback has this frame, which would keep the error by it, and this connection (INV-PN7)
         if frame.kind is FrameKind.REFUSAL:
             refusal = self._decode(frame, Refusal)
             raise PeerRefused(refusal.code, refusal.reason, refusal.replacement)
@@ -157,7 +158,9 @@ class _Lazily(Generic[Awaited]):
     """Awaits what `make` returns, made when it is awaited: one that is dropped leaves no coroutine."""
 
     def __init__(self, make: Callable[[], Awaitable[Awaited]]) -> None:
-        self._make = make
+        self._make: Callable[[], Awaitable[Awaited]] | None = make
 
     def __await__(self) -> Generator[object, None, Awaited]:
-        return self._make().__await__()
+        make, self._make = self._make, None  # what it holds is not kept by who waits (INV-PN7)
+        assert make is not None, "awaited twice"
+        return make().__await__()

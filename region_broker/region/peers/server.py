@@ -402,7 +402,8 @@ class _Connection:
         try:
             self._server.admit(session.hello)
         except PeerRefused as refused:
-            self._refused = refused
+            # One that is raised gets a traceback, and that keeps who keeps it: all of this connection (INV-PN7).
+            self._refused = PeerRefused(refused.code, refused.reason)
             raise
 
     async def _handle(

@@ -46,14 +46,19 @@ class BearerExchange:
     def __init__(self, judge: BearerJudge) -> None:
         """Have `judge` say."""
         self._judge = judge
-        self._refused: LoginRefused | None = None
+        self._why_refused: str | None = None
 
     async def step(self, message: bytes) -> Outcome:
         """See `Exchange`."""
-        if self._refused is not None:
-            raise self._refused
+        if (
+            self._why_refused is not None
+        ):  # made now: a kept one would get a traceback, whose frames keep this exchange (INV-PN7)
+            raise self._refusal(self._why_refused)
         try:
             return Outcome(b"", await self._judge.proved(message))
         except LoginRefused as refused:
-            self._refused = LoginRefused(NAME, str(refused), _CHALLENGE.decode())
-            return Outcome(_CHALLENGE, refused=self._refused)
+            self._why_refused = str(refused)
+            return Outcome(_CHALLENGE, refused=self._refusal(self._why_refused))
+
+    def _refusal(self, why: str) -> LoginRefused:
+        return LoginRefused(NAME, why, _CHALLENGE.decode())

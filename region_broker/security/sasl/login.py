@@ -94,8 +94,9 @@ class Login:
     ends: Callable[[], None] = lambda: None
 
     def end(self) -> None:
-        """Let the timer of its session go."""
-        self.ends()
+        """Let the timer of its session go, and with it what the timer holds: this (INV-PN7)."""
+        ends, self.ends = self.ends, lambda: None
+        ends()
 
     def may(self, api_key: int) -> bool:
         """Return whether such a request may come now."""

@@ -23,6 +23,7 @@ from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl import create_delegation_token
 from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import (
@@ -444,7 +445,7 @@ async def test_INV_PN7_connections_that_have_ended_are_freed_without_the_cycle_c
         gc.disable()
         logging.disable()  # pytest keeps each record, and the error in it
         try:
-            right, wrong = await fixture.connect(), await fixture.connect()
+            right, wrong, bad = [await fixture.connect() for _ in range(3)]
             await log_in(right)
             assert await works(right)
             assert connections_kept() > before
@@ -452,7 +453,10 @@ async def test_INV_PN7_connections_that_have_ended_are_freed_without_the_cycle_c
             await shake(wrong, "PLAIN")
             await say(wrong, b"\0alice\0wrong")
             assert await wrong.closed()
-            await until(lambda: connections_kept() == before)
+            await shake(bad)
+            bad.send_raw(b"\x7f\xff\xff\xff")
+            assert await bad.closed()
+            await until(lambda: connections_kept() == before, looks=100)
         finally:
             logging.disable(logging.NOTSET)
             gc.enable()
@@ -509,6 +513,45 @@ async def test_the_end_of_a_token_ends_its_session(tmp_path: Path) -> None:
         await until(lambda: link.core.peer.state.must_log_in)
         client.send(3, 4, ALL)
         assert await client.closed()
+
+
+def requests_kept() -> int:
+    return sum(type(each) is RequestContext for each in gc.get_objects())
+
+
+async def test_a_session_holds_nothing_of_the_request_that_began_it(tmp_path: Path) -> None:
+    """Its timer held the context of that request, and with it the frame: 16 kB of token for as long as the token is good."""
+    clock = ManualClock()
+    async with port(tmp_path, bearing(clock), clock=clock) as fixture:
+        client = await fixture.connect()
+        await shake(client, "OAUTHBEARER")
+        assert (await say(client, bearer(clock))).error_code is ErrorCode.none
+        gc.collect()
+        assert requests_kept() == 0
+
+
+async def test_INV_PN7_sessions_that_have_an_end_and_tokens_that_are_refused_are_freed_too(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with port(tmp_path, bearing(clock), clock=clock) as fixture:
+        gc.collect()
+        before = connections_kept()
+        gc.disable()
+        logging.disable()  # pytest keeps each record, and the error in it
+        try:
+            right, wrong = await fixture.connect(), await fixture.connect()
+            await shake(right, "OAUTHBEARER")
+            assert (await say(right, bearer(clock))).error_code is ErrorCode.none
+            right.writer.close()
+            await shake(wrong, "OAUTHBEARER")
+            await say(wrong, bearer(clock, iss="other"))
+            await say(wrong, b"\x01")
+            assert await wrong.closed()
+            await until(lambda: connections_kept() == before, looks=100)
+        finally:
+            logging.disable(logging.NOTSET)
+            gc.enable()
 
 
 @pytest.mark.parametrize("changed", [{"exp": 1}, {"iss": "other"}, {"aud": "other"}])

@@ -5,6 +5,7 @@ import gc
 import random
 import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,12 @@ from hypothesis import strategies as st
 
 from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, HandshakeLimits
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
-from region_broker.ports.system.network import AsyncioNetwork, in_pieces
+from region_broker.ports.system.network import (
+    AsyncioNetwork,
+    AsyncioStream,
+    SecuredStream,
+    in_pieces,
+)
 from region_broker.security.tls import ClientTls, ServerTls
 from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import (
@@ -246,6 +252,64 @@ async def test_INV_PN7_what_has_ended_is_freed_without_the_cycle_collector(folde
     assert len(echo.seen) == 3
     echo.listener.close()
     await echo.listener.wait_closed()
+
+
+def reset_from_outside(port: int, ca: str | None) -> None:
+    """Say hello from a thread, in TLS with a `ca`, and reset the connection."""
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if ca is None:
+            opened.sendall(b"hello")
+            assert opened.recv(5)
+            return
+        context = ssl.create_default_context(cafile=ca)
+        with context.wrap_socket(opened, server_hostname="localhost") as secured:
+            secured.sendall(b"hello")
+            assert secured.recv(5)
+
+
+@pytest.mark.parametrize("is_secured", [False, True])
+@pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])
+def test_INV_PN7_what_a_peer_resets_is_freed_without_the_cycle_collector(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], is_secured: bool
+) -> None:
+    """The stream kept the error that it raised, whose traceback kept the stream, and who read from it: all of a connection."""
+    files = put(tmp_path, node_certificate())
+
+    def streams() -> int:
+        return sum(isinstance(each, AsyncioStream | SecuredStream) for each in gc.get_objects())
+
+    async def say_and_count() -> None:
+        errors: list[str] = []
+
+        async def echo(stream: ByteStream) -> None:
+            try:
+                while data := await stream.read(1 << 20):
+                    stream.write(data)
+                await stream.drain()
+            except OSError as error:
+                errors.append(type(error).__name__)
+            finally:
+                stream.abort()
+
+        tls = ServerTls(files) if is_secured else None
+        listener = await AsyncioNetwork().listen("127.0.0.1", 0, echo, tls=tls)
+        gc.collect()
+        before = streams()
+        gc.disable()
+        try:
+            for _ in range(3):
+                ca = files.ca if is_secured else None
+                await asyncio.to_thread(reset_from_outside, listener.port, ca)
+            await until(lambda: streams() == before, looks=100)
+        finally:
+            gc.enable()
+        assert is_secured or errors == ["ConnectionResetError"] * 3
+        listener.close()
+        await listener.wait_closed()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(say_and_count())
 
 
 @on_both_loops
