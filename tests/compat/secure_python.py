@@ -284,7 +284,7 @@ class _Log(logging.Handler):
     """What a client logs: aiokafka and kafka-python raise that they cannot bootstrap, and log why."""
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.ERROR)
         self.said = ""
 
     @override
