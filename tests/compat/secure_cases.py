@@ -115,8 +115,11 @@ SAYS_TLS: Final = re.compile(r"ssl|tls|x509|certificate|handshake", re.IGNORECAS
 VAGUE: Final[Mapping[tuple[str, str], str]] = {
     ("franz", BEARER): "unexpected data in oauth response",
     ("kafkajs", BEARER): "Closed connection",
+    ("aiokafka", BEARER): r"Connection at \S+ closed",
+    ("aiokafka", CERTIFICATE): "Unable to bootstrap",
+    **{("kafka-python", each): "Unable to bootstrap" for each in (*PASSWORDS, BEARER, CERTIFICATE)},
 }
-"""What a client says of a refusal in place of the reason, by mechanism. Neither knows the challenge of RFC 7628, which Kafka sends, too."""
+"""What a client says of a refusal in place of the reason, by mechanism. Of a token: they do not know the challenge of RFC 7628, which Kafka sends, too."""
 UNCOUNTED: Final = frozenset({("kafkajs", "refused_by_peer"), ("aiokafka", "refused_by_peer"), ("kafka-python", "refused_by_peer")})  # fmt: skip
 """Whose refusal a node cannot tell from a client that leaves: Node.js judges our certificate behind the handshake, asyncio sends no alert."""
 

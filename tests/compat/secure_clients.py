@@ -100,11 +100,15 @@ def play(world: World, command: Sequence[str], case: Case, value: str) -> Played
     return Played("".join(printed), took_s, counted)
 
 
-def play_all(world: World, client: str, command: Sequence[str], *, says: bool = False) -> list[str]:
+def play_all(
+    world: World, client: str, command: Sequence[str], *, only: str = "", says: bool = False
+) -> list[str]:
     """Play a client's cases; print a line for each, and return what is wrong."""
     wrong: list[str] = []
     right: list[str] = []
     for number, case in enumerate(cases()):
+        if only not in case.mechanism:
+            continue
         if why := LACKS.get(client, {}).get(case.mechanism):
             print(f"{client}\t{case.mechanism}\t{case.name}\tnot played\t{why}", flush=True)
             continue
@@ -147,6 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="tests.compat.secure_clients", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--clients", default=",".join(CLIENTS), help="which, with commas (all)")
+    parser.add_argument("--only", default="", help="a mechanism by a word of its name (all)")
     parser.add_argument("--said", action="store_true", help="print what clients say, too")
     options = parser.parse_args(arguments)
     names = options.clients.split(",")
@@ -164,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
         wrong = [
             each
             for name, command in commands.items()
-            for each in play_all(world, name, command, says=options.said)
+            for each in play_all(world, name, command, only=options.only, says=options.said)
         ]
     print("\n".join(wrong) or f"all as expected: {', '.join(names)}")
     return 1 if wrong else 0

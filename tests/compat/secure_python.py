@@ -5,6 +5,7 @@ It lists, writes and reads, each by a client of its own and at the same time, an
 
 import asyncio
 import json
+import logging
 import os
 import ssl
 import subprocess
@@ -22,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PureTopicPartition
 from kafka.net.sasl.oauth import AbstractTokenProvider as PureTokenProvider
+from typing_extensions import override
 
 from region_broker.ports.system.clock import SystemClock
 from tests.compat.secure_cases import BEARER, Told
@@ -29,6 +31,7 @@ from tests.compat.secure_cases import BEARER, Told
 LIMIT_S: Final = 25.0
 TOKEN_S: Final = 3_600.0
 _POLL_S: Final = 0.1
+_LOG_CHARACTERS: Final = 500
 _FINAL: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 Step = Callable[[Told], None]
 
@@ -277,22 +280,37 @@ STEPS: Final[dict[str, dict[str, Step]]] = {
 }  # fmt: skip
 
 
-def tell(name: str, step: Step, told: Told) -> None:
-    """Go a step, and print what became of it."""
+class _Log(logging.Handler):
+    """What a client logs: aiokafka and kafka-python raise that they cannot bootstrap, and log why."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said = ""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said += f" {record.getMessage()}"
+
+
+def tell(name: str, step: Step, told: Told, log: _Log) -> None:
+    """Go a step, and print what became of it, in one write."""
     outcome = "ok"
     try:
         step(told)
     except Exception as error:  # noqa: BLE001  # whatever a client raises is what it says
-        outcome = f"refused\t{type(error).__name__}: {' '.join(str(error).split())}"
-    print(f"{name}\t{outcome}", flush=True)
+        said = " ".join(f"{error} (log:{log.said[:_LOG_CHARACTERS]})".split())
+        outcome = f"refused\t{type(error).__name__}: {said}"
+    os.write(sys.stdout.fileno(), f"{name}\t{outcome}\n".encode())
 
 
 def main(client: str) -> None:
     """Go all steps at once; a step that never ends is left behind."""
     told = Told.of(sys.stdin.read())
+    log = _Log()
+    logging.getLogger().addHandler(log)
     print("begun", flush=True)
     threads = [
-        threading.Thread(target=tell, args=(name, step, told), daemon=True)
+        threading.Thread(target=tell, args=(name, step, told, log), daemon=True)
         for name, step in STEPS[client].items()
     ]
     for thread in threads:
