@@ -19,6 +19,7 @@ from region_broker.wire.listening import Listening
 from tests.fixtures.cluster_images import leader_epoch
 from tests.fixtures.kafka_port import RawClient, WireFixture, wire_fixture
 from tests.fixtures.nodes_seen import SeenRegion
+from tests.fixtures.transaction_port import mirror_of
 from tests.spec.wire.test_wire_produce_fetch import batch
 from tests.unit.region_broker.handlers.test_led_apart import produce_to, rows_of, spread_at
 from tests.unit.region_broker.handlers.test_not_led_here import REFUSED, follows
@@ -185,6 +186,22 @@ async def test_INV_HMN1_a_reader_is_not_sent_to_a_nearer_node_that_it_does_not_m
         fixture.services.readers = Nearer((3, 2))  # type: ignore[assignment]
         assert fixture.services.nearer_nodes("b") == (3, 2)
         assert fixture.services.nearer_nodes("b", {1: ("eu1", 1), 2: ("eu2", 1)}) == [2]
+
+
+async def test_INV_HMN3_a_client_of_a_mirror_is_sent_to_no_node_of_the_primary_region(
+    tmp_path: Path,
+) -> None:
+    """It came by a listener of its own region; ours may speak otherwise, and its region is the one that it is to go on with."""
+    async with wire_fixture(tmp_path) as fixture:
+        some = await spread_at(fixture, 1)
+        async with mirror_of(fixture) as (port, _):
+            client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+            answer = await client.call(0, 10, produce_to({n: batch() for n in range(3)}))
+            client.writer.close()
+        rows = rows_of(answer)
+        assert [rows[n].error_code for n in (some.led, *some.others)] == [0, NOT_LEADER, NOT_LEADER]
+        assert {row.current_leader.leader_id for row in rows.values()} == {-1}
+        assert answer.node_endpoints == ()
 
 
 THREE = [Member(each, UUID(int=each)) for each in (1, 2, 3)]
