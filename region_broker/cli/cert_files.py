@@ -94,14 +94,16 @@ def config_of(path: Path) -> "NodeConfig":
 def node_and_hosts(config: "NodeConfig") -> "tuple[NodeName, list[str]]":
     """Return which node a configuration is of, and at which hosts it is met."""
     from region_broker.config.relations import PORTS
-    from region_broker.config.rules import split
+    from region_broker.config.rules import places_of, split
     from region_broker.security.node_names import NodeName
 
     own = config.own_node
     node = NodeName(region=config.region, node_id=own.node_id, cluster_id=config.cluster_id)
-    addresses = [getattr(own, port) for port in PORTS]
-    addresses += [listener.advertised for listener in config.listeners]
-    return node, list(dict.fromkeys(split(address)[0] for address in addresses))
+    hosts = [split(getattr(own, port))[0] for port in PORTS]
+    hosts += [
+        places_of(listener.advertised, own.node_id)[own.node_id][0] for listener in config.listeners
+    ]
+    return node, list(dict.fromkeys(hosts))
 
 
 def files_named_in(config: "NodeConfig") -> list[Path]:

@@ -38,6 +38,7 @@ from region_broker.config.rules import (
     MappingRules,
     Name,
     NameOrNone,
+    Places,
     Principals,
     Problem,
     ReachableAddress,
@@ -165,11 +166,14 @@ ClientAuth = Literal["none", "requested", "required"]
 
 
 class ListenerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A further address of the Kafka port of this node, with a name, and what is spoken there."""
+    """A further address of the Kafka port of this node, with a name, and what is spoken there.
+
+    `advertised`: where this node is met, and in a region of several nodes each of them.
+    """
 
     name: Name
     bind: Annotated[str, BoundAddress()]
-    advertised: ReachableAddress
+    advertised: Annotated[str, Places()]
     security_protocol: KafkaProtocol
     tls_client_auth: ClientAuth = "none"
 

@@ -64,7 +64,7 @@ def problems_together(values: Values, regions: Regions) -> Iterator[Problem]:
         meant = _meant_node(values, own)
         yield from listener_problems(
             values.get("listeners", ()), None if meant is None else meant.values,
-            several_nodes=len(own.nodes) > 1, listen_host=values.get("listen_host", ""),
+            node_ids=[node.values["node_id"] for node in own.nodes if "node_id" in node.values], listen_host=values.get("listen_host", ""),
         )  # fmt: skip
 
 

@@ -325,6 +325,43 @@ class BoundAddress(Address):
         return "host:port of this machine to bind, such as 0.0.0.0:9094 or [::]:9094"
 
 
+class Places(Address):
+    """Where nodes are met: ``host:port`` of the one that this file is for, or ``NODE_ID=host:port`` of several, with ";" between."""
+
+    def wrong(self, value: str) -> str | None:
+        """See `Rule`."""
+        if "=" not in value:
+            return super().wrong(value)
+        seen: set[str] = set()
+        for part in value.split(";"):
+            node_id, _, address = part.strip().partition("=")
+            if not node_id.isascii() or not node_id.isdigit():
+                return f"has no NODE_ID= before {part.strip()!r}"
+            if node_id in seen:
+                return f"names node {node_id} twice"
+            seen.add(node_id)
+            problem = super().wrong(address)
+            if problem is not None:
+                return f"{problem} at node {node_id}"
+        return None
+
+    def right(self) -> str:
+        """See `Rule`."""
+        return "host:port; in a region of several nodes NODE_ID=host:port of each, with ; between: 1=eu1.example.org:9095;2=eu2.example.org:9095"
+
+    def brief(self) -> str:
+        """See `Rule`."""
+        return "host:port; of several nodes NODE_ID=host:port of each, with `;` between"
+
+
+def places_of(value: str, own_id: int) -> dict[int, tuple[str, int]]:
+    """Return (host, port) by node of a value of `Places` without problems; `own_id`: whose file it is."""
+    if "=" not in value:
+        return {own_id: split(value)}
+    parts = [part.strip().partition("=") for part in value.split(";")]
+    return {int(node_id): split(address) for node_id, _, address in parts}
+
+
 def listed(value: str) -> tuple[str, ...]:
     """Return what stands between the commas of a value."""
     return tuple(part.strip() for part in value.split(",") if part.strip())

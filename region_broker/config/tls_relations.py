@@ -2,7 +2,7 @@
 
 INV-CFT1  a port that is to speak TLS has a certificate and a key, and one that looks at certificates of others has a CA: else the
           configuration is refused, and no port falls back to what is readable by all
-INV-CFT2  each listener has a name and a port of its own
+INV-CFT2  each listener has a name and a port of its own, and says where each node of the region is met by it
 
 Pure. Not here: whether the files are there and fit together (`node.start_checks`).
 """
@@ -10,7 +10,7 @@ Pure. Not here: whether the files are there and fit together (`node.start_checks
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from region_broker.config.rules import WILDCARDS, Problem, split
+from region_broker.config.rules import WILDCARDS, Problem, places_of, split
 
 ENCRYPTED: Final = frozenset({"SSL", "SASL_SSL"})
 NO_CLIENT_AUTH: Final = "none"
@@ -78,14 +78,15 @@ def _ca_problems(values: Values, listeners: Sequence[ListenerTable]) -> Iterator
 
 
 def listener_problems(
-    listeners: Sequence[ListenerTable], own: Values | None, *, several_nodes: bool, listen_host: str
+    listeners: Sequence[ListenerTable],
+    own: Values | None,
+    *,
+    node_ids: Sequence[int],
+    listen_host: str,
 ) -> Iterator[Problem]:
     """Yield where listeners are in each other's way, or in that of this node's own ports (`own`: its keys)."""
-    if listeners and several_nodes:
-        yield Problem(
-            "listeners", "are given where the region has several nodes",
-            "none: each node would have to tell clients where the others are met, which is not built (docs/ROADMAP.md)",
-        )  # fmt: skip
+    for each in listeners:
+        yield from _advertised_problems(each, node_ids)
     names: dict[str, str] = {}
     taken: list[tuple[str, str, int]] = []
     for key in ("kafka", "peer", "http"):
@@ -109,6 +110,21 @@ def listener_problems(
                 yield Problem(f"{each.path}.bind = {bind!r}", wrong, "a port of its own")
                 break
         taken.append((f"{each.path}.bind", host, port))
+
+
+def _advertised_problems(listener: ListenerTable, node_ids: Sequence[int]) -> Iterator[Problem]:
+    """Yield where a client that comes by a listener would be told of a node, and not where it is met by that listener (INV-LST2)."""
+    advertised = listener.values.get("advertised")
+    if advertised is None or not node_ids or (len(node_ids) == 1 and "=" not in advertised):
+        return
+    named = set(places_of(advertised, -1))
+    lacking = [node_id for node_id in node_ids if node_id not in named]
+    if lacking:
+        shown = ", ".join(map(str, lacking))
+        yield Problem(
+            f"{listener.path}.advertised = {advertised!r}", f"does not say where node {shown} is met by this listener",
+            "NODE_ID=host:port of each node of the region, with ; between: clients are told of all of them",
+        )  # fmt: skip
 
 
 def _may_meet(host: str, other: str) -> bool:

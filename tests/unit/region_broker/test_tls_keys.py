@@ -15,6 +15,7 @@ from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.security.certificate_ends import DAY_MS
 from region_broker.security.certificates import issue_node
 from region_broker.security.node_names import NodeName
 from region_broker.wire.listening import NoIdentity
@@ -103,9 +104,38 @@ def test_INV_CFT2_listeners_are_told_apart(changed: Any, says: str) -> None:
     assert says in problem
 
 
-def test_listeners_of_a_region_of_several_nodes_are_refused_not_half_served() -> None:
-    (problem,) = problems(**with_nodes(node(11), node(12)), listeners=[LISTENER])
-    assert problem.startswith("listeners are given where the region has several nodes")
+def test_INV_CFT2_a_listener_says_where_each_node_of_the_region_is_met() -> None:
+    """Else a client that came by it would be sent to an address with another protocol, and fail there for ever."""
+    three = with_nodes(node(11), node(12), node(13))
+
+    def told(advertised: str) -> list[str]:
+        return problems(**three, listeners=[{**LISTENER, "advertised": advertised}])
+
+    assert told("11=eu1.test:9095; 12=eu2.test:9095;13=eu3.test:9095;21=us1.test:9095") == []
+    (problem,) = told("11=eu1.test:9095;13=eu3.test:9095")
+    assert "does not say where node 12 is met by this listener" in problem
+    (problem,) = told("eu1.test:9095")
+    assert "does not say where node 11, 12, 13 is met" in problem
+    (problem,) = told("11=eu1.test:9095;11=eu2.test:9095")
+    assert "names node 11 twice" in problem
+    (problem,) = told("11=eu1.test:9095;eu2.test:9095")
+    assert "has no NODE_ID= before 'eu2.test:9095'" in problem
+    (problem,) = told("11=eu1.test:9095;12=0.0.0.0:9095")
+    assert "is an address that nobody can reach at node 12" in problem
+
+
+def test_INV_LST2_who_comes_by_a_listener_is_told_where_it_meets_each_node(tmp_path: Path) -> None:
+    config = NodeConfig.build(
+        whole(
+            **with_nodes(node(11), node(12), node(13)),
+            data_dir=str(tmp_path),
+            listeners=[{**LISTENER, "security_protocol": "SASL_PLAINTEXT",
+                        "advertised": "11=a.test:1;12=b.test:2;13=[::1]:3"}],
+        ),
+        "node.toml",
+    )  # fmt: skip
+    (further,) = NodeTls(config, AsyncioNetwork(), SystemClock()).further
+    assert further.listening.met_at == {11: ("a.test", 1), 12: ("b.test", 2), 13: ("::1", 3)}
 
 
 def built(folder: Path, files: Any, **changed: Any) -> NodeConfig:
@@ -154,6 +184,53 @@ def test_INV_NTL2_a_node_starts_with_its_own_certificate_only(tmp_path: Path, ot
     (problem,) = looked(config)
     assert "this is node 1 of region eu of cluster c1" in problem
     assert looked(built(tmp_path, put(tmp_path / "other", other), security_protocol="SSL")) == []
+
+
+def test_INV_NTL2_a_running_node_goes_on_with_its_own_where_anothers_is_put_in_place(
+    tmp_path: Path,
+) -> None:
+    """A mix-up while many are renewed: taken, it would be refused by all others, and nothing here would say why."""
+    config = built(
+        tmp_path, put(tmp_path / "tls", node_certificate()), peer_security_protocol="SSL"
+    )
+    tls = NodeTls(config, AsyncioNetwork(), SystemClock())
+    contexts = [each.context() for each in tls.state.contexts]
+    put(tmp_path / "tls", node_certificate("us"))
+    for _ in range(2):
+        tls.state.look(changed := set())
+        assert not changed
+    assert [each.context() for each in tls.state.contexts] == contexts
+    assert "changed files of TLS are not taken" in tls.warning()
+    assert "is the certificate of node 1 of region us" in tls.warning()
+    put(tmp_path / "tls", node_certificate())
+    for _ in range(2):
+        tls.state.look(set())
+    assert "not taken" not in tls.warning()
+
+
+def test_INV_CTE1_readyz_warns_of_what_ends_soon(tmp_path: Path) -> None:
+    """And of what does not count yet by the clock of the node (INV-CTE2)."""
+    config = built(
+        tmp_path, put(tmp_path / "tls", node_certificate()), peer_security_protocol="SSL"
+    )
+    tls = NodeTls(config, AsyncioNetwork(), SystemClock())
+    (own, *_) = [each for each in tls.state.contexts[0].ends if each.kind == "certificate"]
+    assert tls.warning() == ""
+    late = NodeTls(config, AsyncioNetwork(), StoppedClock(own.ends_wall_ms - DAY_MS))
+    assert "own.pem ends in 1 day: renew it" in late.warning()
+    early = NodeTls(config, AsyncioNetwork(), StoppedClock(own.begins_wall_ms - 3_600_000))
+    assert "counts only in 1 h by the clock of this machine" in early.warning()
+
+
+class StoppedClock(SystemClock):
+    """Says one time of the wall."""
+
+    def __init__(self, wall_ms: int) -> None:
+        super().__init__()
+        self._wall_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
 
 
 def test_every_address_speaks_what_its_own_keys_say(tmp_path: Path) -> None:
