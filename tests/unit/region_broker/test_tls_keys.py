@@ -18,6 +18,7 @@ from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.security.certificate_ends import DAY_MS
 from region_broker.security.certificates import issue_node
 from region_broker.security.node_names import NodeName
+from region_broker.security.tls_contents import TlsFiles
 from region_broker.wire.listening import NoIdentity
 from tests.fixtures.certificates import (
     NOW,
@@ -197,7 +198,8 @@ def test_INV_NTL2_a_running_node_goes_on_with_its_own_where_anothers_is_put_in_p
     contexts = [each.context() for each in tls.state.contexts]
     put(tmp_path / "tls", node_certificate("us"))
     for _ in range(2):
-        tls.state.look(changed := set())
+        changed: set[TlsFiles] = set()
+        tls.state.look(changed)
         assert not changed
     assert [each.context() for each in tls.state.contexts] == contexts
     assert "changed files of TLS are not taken" in tls.warning()
