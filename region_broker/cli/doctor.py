@@ -247,6 +247,7 @@ def _nodes(node_ids: Iterable[int]) -> str:
 
 def _tls(config: NodeConfig) -> list[Finding]:
     """Return whether a node's files of TLS fit together, how long they are good for, and who can read its key."""
+    from region_broker.node.node_tls import check_own_certificate
     from region_broker.ports.system.clock import SystemClock
     from region_broker.security.certificate_ends import Urgency, first_end_by_file, judge
     from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
@@ -256,7 +257,9 @@ def _tls(config: NodeConfig) -> list[Finding]:
     if files == TlsFiles():
         return []
     try:
-        ends = judged(files, read_contents(files))
+        contents = read_contents(files)
+        ends = judged(files, contents)
+        check_own_certificate(config, contents.certificate)
     except TlsRefused as refused:
         return [
             Finding("TLS files", False, str(refused), "the node does not start with them", True)
@@ -268,7 +271,7 @@ def _tls(config: NodeConfig) -> list[Finding]:
         found.append(
             Finding(
                 f"TLS {end.kind}", judgement.urgency is Urgency.FAR, judgement.found, judgement.mend,
-                judgement.urgency is Urgency.OVER,
+                judgement.urgency in {Urgency.OVER, Urgency.EARLY},
             )
         )  # fmt: skip
     if files.key:

@@ -55,7 +55,7 @@ def make_app(  # noqa: PLR0913 - the rest by keyword
     limits: HttpLimits = DEFAULT_LIMITS,
     *,
     doors: Doors = OPEN_DOORS,
-    warning: str = "",
+    warning: Callable[[], str] = lambda: "",
     audit: AuditTrail = NO_AUDIT,
 ) -> web.Application:
     """Return the application. `checks` are named readiness checks; None or a reason each. `warning`: what `/readyz` says besides.

@@ -60,7 +60,7 @@ def add_health_routes(
     registry: CollectorRegistry,
     remark: Callable[[], str],
     *,
-    warning: str = "",
+    warning: Callable[[], str] = lambda: "",
 ) -> None:
     """Add the three routes; `remark` says what is wrong elsewhere, `warning` what is of this node; neither makes it unready."""
 
@@ -74,8 +74,8 @@ def add_health_routes(
         if not request.get(IN_BRIEF, False):
             body["checks"] = {name: reason or "ok" for name, reason in reasons.items()}
             body["remark"] = remark()
-            if warning:
-                body["warning"] = warning
+            if warned := warning():
+                body["warning"] = warned
         return answer(body, 200 if ready else 503)
 
     async def metrics(_request: web.Request) -> web.Response:

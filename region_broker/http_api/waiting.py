@@ -58,7 +58,7 @@ class WaitingCollector(Collector):
 
 
 def waiting_app(
-    waiting: Waiting, doors: Doors = OPEN_DOORS, *, warning: str = ""
+    waiting: Waiting, doors: Doors = OPEN_DOORS, *, warning: Callable[[], str] = lambda: ""
 ) -> web.Application:
     """Return the application of a node that waits."""
     app, registry = bounded(DEFAULT_LIMITS, doors), CollectorRegistry()

@@ -16,7 +16,6 @@ from typing import Final, Self
 from geo_replicator.failover import Phase
 from geo_replicator.lineage import Cut
 from idempotency.identity import LeaderEpoch, LogKey
-from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
@@ -563,7 +562,7 @@ class Node:
             },
             self.metrics.registry,
             doors=self.doors,
-            warning=warning_of(self.config),
+            warning=self._ports.speaks.warning,
             audit=storage.metadata.audit,
         )
         trail = storage.metadata.audit

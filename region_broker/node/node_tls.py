@@ -2,7 +2,8 @@
 
 INV-NTL1  all ports go by one set of files, and follow it together: what changes counts for the next handshake of each
 INV-NTL3  who comes by a listener meets each node that the configuration says an address of by that listener, and no other (INV-CFT3)
-INV-NTL2  a node that speaks TLS to others shows a certificate of its own: of its cluster, region and node id, or it does not start
+INV-NTL2  a node that speaks TLS to others shows a certificate of its own: of its cluster, region and node id, or it does not start; while
+          it runs, one of somebody else is not taken, and the former one goes on
 Not here: contexts (`security.tls`), who is told of a listener (`wire.listening`), the ports themselves.
 """
 
@@ -14,6 +15,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from idempotency.ports import Clock
+from region_broker.config.exposure import warning_of
 from region_broker.config.listener_places import met_by
 from region_broker.config.login_relations import SASL_PROTOCOLS
 from region_broker.config.node_config import ClientAuth, NodeConfig
@@ -34,7 +36,6 @@ from region_broker.security.tls import (
     TlsState,
     watch,
 )
-from region_broker.security.tls_contents import read_contents
 from region_broker.wire.listening import Listening, NoIdentity
 from region_broker.wire.server import KafkaServer
 
@@ -57,6 +58,7 @@ class NodeTls:
         self._is_followed = False
         self._config = config
         self._files = files_of(config)
+        self._fits: Final = partial(check_own_certificate, config)
         self._servers: dict[ClientAuth, ServerTls] = {}
         self.failed: Final = FailedHandshakes(clock)
         try:
@@ -87,7 +89,7 @@ class NodeTls:
     def _server(self, client_auth: ClientAuth) -> ServerTls:
         found = self._servers.get(client_auth)
         if found is None:
-            found = self._servers[client_auth] = ServerTls(self._files, client_auth)
+            found = self._servers[client_auth] = ServerTls(self._files, client_auth, self._fits)
         return found
 
     def _listening(
@@ -108,19 +110,7 @@ class NodeTls:
         config = self._config
         if config.peer_security_protocol not in ENCRYPTED:
             return network
-        own = NodeName(config.region, config.own_node.node_id, config.cluster_id)
-        proved = _own_name(self._files)
-        if proved != own:
-            shown = (
-                "no node"
-                if proved is None
-                else f"node {proved.node_id} of region {proved.region} of cluster {proved.cluster_id}"
-            )
-            raise TlsRefused(
-                f"{config.tls_certificate} is the certificate of {shown}, and this is node {own.node_id} of region {own.region} of cluster"
-                f" {own.cluster_id}: other nodes go by it. Have one issued for this node (tidemark cert issue)"
-            )
-        self._client = ClientTls(self._files, check_host=False)
+        self._client = ClientTls(self._files, check_host=False, fits=self._fits)
         return PeerNetwork(
             network, self._server("required"), self._client, config.cluster_id, self.failed.on_port("peer")
         )  # fmt: skip
@@ -133,6 +123,14 @@ class NodeTls:
     def http_scheme(self) -> str:
         """Return what HTTP addresses of the cluster begin with: all nodes speak the same there."""
         return "http" if self.http is None else "https"
+
+    def warning(self) -> str:
+        """Return what `/readyz` warns of, which makes no node unready: ports that are open, files that end, have ended, do not count yet or are refused."""
+        judged = self.state.judgements(self._clock.wall_ms())
+        said = [warning_of(self._config)]
+        said += [each.text for each in judged if each.urgency is not Urgency.FAR]
+        said += [f"changed files of TLS are not taken: {why}" for why in self.state.refusals]
+        return "; ".join(filter(None, said))
 
     def register(self, registry: CollectorRegistry) -> None:
         """Offer what is counted, and how long certificates are good for."""
@@ -177,18 +175,34 @@ def tls_problems(
     return [], [each.text for each in judged if each.urgency is not Urgency.FAR]
 
 
-def _own_name(files: TlsFiles) -> NodeName | None:
+def check_own_certificate(config: NodeConfig, certificate: bytes) -> None:
+    """Raise `TlsRefused` where nodes go by certificates and this one, as its file holds it, is not this node's (INV-NTL2)."""
+    if config.peer_security_protocol not in ENCRYPTED:
+        return
+    own = NodeName(config.region, config.own_node.node_id, config.cluster_id)
+    proved = _name_in(config.tls_certificate, certificate)
+    if proved == own:
+        return
+    shown = (
+        "no node"
+        if proved is None
+        else f"node {proved.node_id} of region {proved.region} of cluster {proved.cluster_id}"
+    )
+    raise TlsRefused(
+        f"{config.tls_certificate} is the certificate of {shown}, and this is node {own.node_id} of region {own.region} of cluster"
+        f" {own.cluster_id}: other nodes go by it. Have one issued for this node (tidemark cert issue)"
+    )
+
+
+def _name_in(path: str, certificate: bytes) -> NodeName | None:
     from cryptography import x509  # noqa: PLC0415 -- INV-LEAN3
 
     from region_broker.security.tls_identity import node_in  # noqa: PLC0415
 
-    held = read_contents(files).certificate
     try:
-        return node_in(x509.load_pem_x509_certificates(held)[0])
+        return node_in(x509.load_pem_x509_certificates(certificate)[0])
     except ValueError as error:
-        raise TlsRefused(
-            f"{files.certificate} holds no certificate that can be read: {error}"
-        ) from error
+        raise TlsRefused(f"{path} holds no certificate that can be read: {error}") from error
 
 
 def _principal(rules: PrincipalRules, certificate: bytes) -> str:

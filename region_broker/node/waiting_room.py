@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from idempotency.identity import Member
-from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import NodeConfig
 from region_broker.http_api.app import HttpServer
 from region_broker.http_api.waiting import Waiting, waiting_app
@@ -44,7 +43,7 @@ class WaitingRoom:
         )
         doors = doors_of(config, ports, lambda: begun().metadata.image.access)
         self.http: Final = HttpServer(
-            waiting_app(waiting, doors, warning=warning_of(config)),
+            waiting_app(waiting, doors, warning=ports.speaks.warning),
             tls=ports.speaks.http,
             on_failed=ports.speaks.failed.on_port("http"),
         )

@@ -39,10 +39,10 @@ OTHER: Final = "other"
 TEXTS: Final = {
     TOO_MANY: "too many handshakes are under way: it is to try again",
     TOO_SLOW: "it did not end its handshake in time",
-    GONE: "it closed the connection in the middle of the handshake",
+    GONE: "it closed the connection in the middle of the handshake: it left, or it does not accept the certificate of this side, which its own log tells",
     NO_TLS: "it does not speak TLS: a client without it (security.protocol), or one of another protocol?",
     NO_CERTIFICATE: "it showed no certificate, and this port asks for one",
-    UNKNOWN_CA: "its certificate is of a CA that tls_ca does not hold",
+    UNKNOWN_CA: "its certificate is of a CA that tls_ca does not hold: put that CA into it, beside those that are there, if it is to be believed",
     EXPIRED: "its certificate is not valid at this time: renew it, or set the clock",
     REVOKED: "its certificate was revoked",
     BAD_CERTIFICATE: "its certificate does not count",
@@ -51,6 +51,14 @@ TEXTS: Final = {
     OTHER: "the handshake failed",
 }
 REASONS: Final = frozenset(TEXTS)
+_OF_ALERTS: Final = {
+    "CERTIFICATE_EXPIRED": "by its clock the certificate of this side, or a CRL that it has, has ended: renew it (tidemark cert show says when it ends), or set the clock that is wrong",
+    "CERTIFICATE_REVOKED": "the certificate of this side is revoked by the CRL that it has: have another one issued, with a key of its own",
+    "UNKNOWN_CA": "it does not hold the CA of the certificate of this side, or no CRL of that CA beside others (tls_ca, tls_crl; of a client ssl.ca.location, --ca)",
+    "BAD_CERTIFICATE": "it does not accept the certificate of this side: is its name the one by which it was called, and does it count already by its clock?",
+    "CERTIFICATE_REQUIRED": "it wants a certificate of this side, and was shown none that it could use",
+}
+"""What the other side says, by TLS's alerts, of us."""
 
 # X509_V_ERR_… of OpenSSL.
 _BY_VERIFY_CODE: Final = {
@@ -93,7 +101,8 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{TEXTS[reason]} ({error.verify_message})"
     if isinstance(error, ssl.SSLError) and error.reason:
-        return f"{TEXTS[reason]} ({error.reason})"
+        told = _OF_ALERTS.get(error.reason.partition("_ALERT_")[2], TEXTS[reason])
+        return f"{told} ({error.reason})"
     return TEXTS[reason]
 
 

@@ -1,6 +1,7 @@
 """When certificates, CAs and CRLs end, and what is to be said of it: one judgement for the log, the metric, `doctor` and `--check`.
 
 INV-CTE1  what ends within 30 days is warned of before it ends, each day once; what has ended is told as an error
+INV-CTE2  what does not count yet is told as an error, too: to those whose clock says so it is as bad as one that has ended
 Pure. Not here: the files (`tls_files`), who says it (`tls`, the command line).
 """
 
@@ -21,13 +22,17 @@ _WAY_OUT: Final[dict[EndKind, str]] = {
 }
 
 
+_CLOCKS: Final = "look at the clocks of this machine and of its CA's (timedatectl), set the wrong one, and issue anew where it was the CA's"
+
+
 class End(msgspec.Struct, frozen=True):
-    """When one thing in a file ends, in ms of the wall clock."""
+    """When one thing in a file ends, in ms of the wall clock, and from when on it counts."""
 
     kind: EndKind
     path: str
     subject: str
     ends_wall_ms: int
+    begins_wall_ms: int = 0
 
 
 class Urgency(Enum):
@@ -36,6 +41,7 @@ class Urgency(Enum):
     FAR = "ok"
     NEAR = "ends soon"
     OVER = "ended"
+    EARLY = "does not count yet"
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -62,6 +68,10 @@ def judge(end: End, now_wall_ms: int) -> Judgement:
     if left_ms <= 0:
         found = f"{what} ended {_days(-left_ms)} ago, and is refused by everyone"
         return Judgement(Urgency.OVER, end, left_ms, found, _WAY_OUT[end.kind])
+    early_ms = end.begins_wall_ms - now_wall_ms
+    if early_ms > 0:
+        found = f"{what} counts only in {_time(early_ms)} by the clock of this machine, and is refused until then"
+        return Judgement(Urgency.EARLY, end, left_ms, found, _CLOCKS)
     found = f"{what} ends in {_days(left_ms)}"
     if left_ms > WARN_BEFORE_MS:
         return Judgement(Urgency.FAR, end, left_ms, found, "")
@@ -76,6 +86,14 @@ def first_end_by_file(ends: Iterable[End]) -> dict[str, End]:
         if held is None or end.ends_wall_ms < held.ends_wall_ms:
             first[end.path] = end
     return first
+
+
+def _time(duration_ms: int) -> str:
+    return (
+        _days(duration_ms)
+        if duration_ms >= 60 * 60 * 1000
+        else f"{max(1, duration_ms // 60_000)} min"
+    )
 
 
 def _days(duration_ms: int) -> str:

@@ -75,12 +75,21 @@ class _Held(msgspec.Struct, frozen=True):
     ends: tuple[End, ...]
 
 
+Fits = Callable[[bytes], None]
+"""Told the certificate file of a set before it counts; raises `TlsRefused`."""
+
+
+def _anybodys(_certificate: bytes) -> None:
+    """Take the certificate of whomever."""
+
+
 class _Reread:
     """A context of files that are read again when somebody looks."""
 
-    def __init__(self, files: TlsFiles, make: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, files: TlsFiles, make: Callable[[], ssl.SSLContext], fits: Fits) -> None:
         self.files = files
         self._make = make
+        self._fits = fits
         self._held = self._read()
         self._newest_digest = self._held.digest
         self.refusal = ""
@@ -118,6 +127,7 @@ class _Reread:
 
         contents = read_contents(self.files)
         ends = judged(self.files, contents)
+        self._fits(contents.certificate)
         try:
             context = self._make()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -132,7 +142,9 @@ class _Reread:
 class ServerTls(_Reread):
     """What a listener offers. `client_auth`: whether a client shows a certificate, as Kafka's `ssl.client.auth`."""
 
-    def __init__(self, files: TlsFiles, client_auth: ClientAuth = "none") -> None:
+    def __init__(
+        self, files: TlsFiles, client_auth: ClientAuth = "none", fits: Fits = _anybodys
+    ) -> None:
         """Read the files; raises `TlsRefused`."""
         if not files.certificate:
             raise TlsRefused("a listener of TLS has no certificate: name one and its key")
@@ -141,7 +153,7 @@ class ServerTls(_Reread):
                 f"certificates of clients are {client_auth}, and no CA is named to check them against: name the CA"
             )
         self.client_auth = client_auth
-        super().__init__(files, lambda: _server_context(files, client_auth))
+        super().__init__(files, lambda: _server_context(files, client_auth), fits)
 
 
 class ClientTls(_Reread):
@@ -151,9 +163,9 @@ class ClientTls(_Reread):
     connected to; only who looks at the node's identity in it instead (`tls_identity.node_of`) may go without.
     """
 
-    def __init__(self, files: TlsFiles, *, check_host: bool = True) -> None:
+    def __init__(self, files: TlsFiles, *, check_host: bool = True, fits: Fits = _anybodys) -> None:
         """Read the files; raises `TlsRefused`."""
-        super().__init__(files, lambda: _client_context(files, check_host=check_host))
+        super().__init__(files, lambda: _client_context(files, check_host=check_host), fits)
 
 
 def _server_context(files: TlsFiles, client_auth: ClientAuth) -> ssl.SSLContext:
@@ -232,8 +244,8 @@ class TlsState:
         near = [each for each in self.judgements(now_wall_ms) if each.urgency is not Urgency.FAR]
         for judgement in near:
             if self._day_told_by_end.get(judgement.end) != day:
-                is_over = judgement.urgency is Urgency.OVER
-                logger.log(logging.ERROR if is_over else logging.WARNING, "%s", judgement.text)
+                is_bad = judgement.urgency in {Urgency.OVER, Urgency.EARLY}
+                logger.log(logging.ERROR if is_bad else logging.WARNING, "%s", judgement.text)
         self._day_told_by_end = {each.end: day for each in near}
 
 

@@ -105,7 +105,9 @@ def _crl_ends(path: str, pem: bytes, authorities: list[x509.Certificate]) -> lis
         for crl in lists:
             _check_signer(path, crl, authorities)
             if crl.next_update_utc is not None:
-                ends.append(End("crl", path, crl.issuer.rfc4514_string(), _ms(crl.next_update_utc)))
+                subject = crl.issuer.rfc4514_string()
+                began = _ms(crl.last_update_utc)
+                ends.append(End("crl", path, subject, _ms(crl.next_update_utc), began))
     except UNREADABLE as error:
         raise TlsRefused(f"{path} holds a CRL that cannot be read ({error})") from error
     if len(lists) != len(_BEGIN.findall(pem)):
@@ -131,7 +133,8 @@ def _spki(key: PublicKeyTypes) -> bytes:
 
 def _end_of(path: str, kind: EndKind, certificate: x509.Certificate) -> End:
     subject = certificate.subject.rfc4514_string()
-    return End(kind, path, subject, _ms(certificate.not_valid_after_utc))
+    ends, begins = certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    return End(kind, path, subject, _ms(ends), _ms(begins))
 
 
 def _ms(moment: datetime) -> int:

@@ -8,6 +8,7 @@ Not here: which node to ask (`cli.region_client`), verdicts for applications (`c
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from region_broker.workbench.credentials import presented
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 _REDIRECT: Final = 307
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -99,9 +101,12 @@ def _exchange(
         response = connection.getresponse()
         data = response.read(ANSWER_BYTES_MAX + 1)
     except http.client.HTTPException as error:
+        or_tls = "" if url.startswith("https:") else ", or does it speak TLS by now (https://)"
         raise ConnectionError(
-            f"{url} does not speak HTTP; is it the Kafka or the peer port?"
+            f"{url} does not speak HTTP; is it the Kafka or the peer port{or_tls}?"
         ) from error
+    except ssl.SSLError as error:
+        raise ConnectionError(f"{url} {_tls_problem(error)}") from error
     except BrokenPipeError as error:
         raise ConnectionError(f"{url} closed the connection: {error}") from error
     finally:
@@ -109,6 +114,18 @@ def _exchange(
     if len(data) > ANSWER_BYTES_MAX:
         raise ConnectionError(f"{url} answered more than {ANSWER_BYTES_MAX} bytes")
     return response.status, data
+
+
+def _tls_problem(error: ssl.SSLError) -> str:
+    """Return what is the matter, and what to do: OpenSSL says neither."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        ca = presented().ca or "this system, as there is no --ca"
+        return f"shows a certificate that does not count by the CAs of {ca}: {error.verify_message}"
+    if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError) or error.reason in _NO_TLS:
+        return "closed the connection as TLS began: does it speak TLS at all, or not yet (http://)?"
+    return (
+        f"ended the handshake of TLS ({error}): where it is the one that refuses, its log says why"
+    )
 
 
 def _decode(url: str, status: int, data: bytes) -> Any:

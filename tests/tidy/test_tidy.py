@@ -78,7 +78,7 @@ USERS_OF_THE_SYSTEM: Final = (
     "region_broker/config/node_config.py",
     "region_broker/node/storage.py",  # the lock that keeps other processes out of a data folder
     "region_broker/controller/image_database.py",  # SQLite keeps its own files
-    "region_broker/security/tls_files.py",  # OpenSSL reads its files by their paths, too
+    "region_broker/security/tls_contents.py",  # OpenSSL reads its files by their paths, too
     "region_broker/security/authority_folder.py",  # of `tidemark cert`, a process of its own
 )
 

@@ -312,8 +312,8 @@ class AuditRecorder(AuditTrail):
 
     def _not_written(self, waiting: list[_Waiting], error: OSError) -> None:
         why = self._files.failed or (
-            f"the audit trail cannot be written: {error.strerror or error}. What cannot be recorded is not done: make room, or mend the"
-            " disk of audit_dir"
+            f"the audit trail cannot be written: {error.strerror or error}. What cannot be recorded is not done: make room on"
+            " the disk of audit_dir, where that takes long name another audit_dir in this node's file and restart it (docs/runbooks/audit.md)"
         )
         if why != self.unwritable:
             _log.error("%s", why)

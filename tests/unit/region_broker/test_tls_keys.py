@@ -15,8 +15,10 @@ from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.security.certificate_ends import DAY_MS
 from region_broker.security.certificates import issue_node
 from region_broker.security.node_names import NodeName
+from region_broker.security.tls_contents import TlsFiles
 from region_broker.wire.listening import NoIdentity
 from tests.fixtures.certificates import (
     NOW,
@@ -149,6 +151,54 @@ def test_INV_NTL2_a_node_starts_with_its_own_certificate_only(tmp_path: Path, ot
     (problem,) = looked(config)
     assert "this is node 1 of region eu of cluster c1" in problem
     assert looked(built(tmp_path, put(tmp_path / "other", other), security_protocol="SSL")) == []
+
+
+def test_INV_NTL2_a_running_node_goes_on_with_its_own_where_anothers_is_put_in_place(
+    tmp_path: Path,
+) -> None:
+    """A mix-up while many are renewed: taken, it would be refused by all others, and nothing here would say why."""
+    config = built(
+        tmp_path, put(tmp_path / "tls", node_certificate()), peer_security_protocol="SSL"
+    )
+    tls = NodeTls(config, AsyncioNetwork(), SystemClock())
+    contexts = [each.context() for each in tls.state.contexts]
+    put(tmp_path / "tls", node_certificate("us"))
+    for _ in range(2):
+        changed: set[TlsFiles] = set()
+        tls.state.look(changed)
+        assert not changed
+    assert [each.context() for each in tls.state.contexts] == contexts
+    assert "changed files of TLS are not taken" in tls.warning()
+    assert "is the certificate of node 1 of region us" in tls.warning()
+    put(tmp_path / "tls", node_certificate())
+    for _ in range(2):
+        tls.state.look(set())
+    assert "not taken" not in tls.warning()
+
+
+def test_INV_CTE1_readyz_warns_of_what_ends_soon(tmp_path: Path) -> None:
+    """And of what does not count yet by the clock of the node (INV-CTE2)."""
+    config = built(
+        tmp_path, put(tmp_path / "tls", node_certificate()), peer_security_protocol="SSL"
+    )
+    tls = NodeTls(config, AsyncioNetwork(), SystemClock())
+    (own, *_) = [each for each in tls.state.contexts[0].ends if each.kind == "certificate"]
+    assert tls.warning() == ""
+    late = NodeTls(config, AsyncioNetwork(), StoppedClock(own.ends_wall_ms - DAY_MS))
+    assert "own.pem ends in 1 day: renew it" in late.warning()
+    early = NodeTls(config, AsyncioNetwork(), StoppedClock(own.begins_wall_ms - 3_600_000))
+    assert "counts only in 1 h by the clock of this machine" in early.warning()
+
+
+class StoppedClock(SystemClock):
+    """Says one time of the wall."""
+
+    def __init__(self, wall_ms: int) -> None:
+        super().__init__()
+        self._wall_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
 
 
 def test_every_address_speaks_what_its_own_keys_say(tmp_path: Path) -> None:

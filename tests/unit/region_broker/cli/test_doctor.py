@@ -200,12 +200,12 @@ def test_a_node_that_no_listener_leads_to_is_named_as_far_as_nodes_can_be_asked(
 # --- files of TLS --------------------------------------------------------------------------------
 
 
-def of_tls(folder: Path, files: TlsFiles) -> tuple[Result, Mapping[str, Any]]:
-    """Return what doctor says of a node with these files."""
+def of_tls(folder: Path, files: TlsFiles, more: str = "") -> tuple[Result, Mapping[str, Any]]:
+    """Return what doctor says of a node with these files, and with further keys."""
     path = folder / "node.toml"
     path.write_text(
         f'region = "eu"\ncluster_id = "c1"\ndata_dir = "{folder}"\ninitial_primary_region = "eu"\n'
-        f'tls_certificate = "{files.certificate}"\ntls_key = "{files.key}"\ntls_ca = "{files.ca}"\ntls_crl = "{files.crl}"\n'
+        f'tls_certificate = "{files.certificate}"\ntls_key = "{files.key}"\ntls_ca = "{files.ca}"\ntls_crl = "{files.crl}"\n{more}'
         '[[regions]]\nname = "eu"\nordinal = 0\nnode_id = 1\nkafka = "h:1"\npeer = "h:2"\nhttp = "h:3"\n'
     )
     result = CliRunner().invoke(doctor, ["--config", str(path), "-o", "json"])
@@ -248,3 +248,18 @@ def test_files_of_tls_that_do_not_fit_and_a_key_for_all_to_read(tmp_path: Path) 
     assert result.exit_code == 1
     assert list(rows) == ["TLS files"]
     assert "is not that of the first certificate" in rows["TLS files"]["found"]
+
+
+def test_INV_NTL2_a_certificate_of_another_node_is_found(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate("eu", 2))
+    result, rows = of_tls(tmp_path, files, 'peer_security_protocol = "SSL"\n')
+    assert result.exit_code == 1
+    assert "is the certificate of node 2 of region eu" in rows["TLS files"]["found"]
+
+
+def test_INV_CTE2_a_certificate_that_does_not_count_yet_is_no_certificate(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate(now=NOW + timedelta(days=3)))
+    result, rows = of_tls(tmp_path, files)
+    assert result.exit_code == 1
+    assert rows["TLS certificate"]["state"] == "MISSING"
+    assert "counts only in" in rows["TLS certificate"]["found"]

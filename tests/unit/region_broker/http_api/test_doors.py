@@ -164,7 +164,7 @@ def doors_with(access: Access | None = None, **more: Any) -> Doors:
 async def behind(doors: Doors) -> AsyncIterator[Guarded]:
     region = Region()
     app = make_app(
-        cast("RegionApi", region), {}, CollectorRegistry(), doors=doors, warning="beware"
+        cast("RegionApi", region), {}, CollectorRegistry(), doors=doors, warning=lambda: "beware"
     )
 
     async def verdict(request: web.Request) -> web.Response:
@@ -425,7 +425,7 @@ async def test_an_open_door_lets_everybody_in_whom_acls_do() -> None:
 
 async def test_a_node_that_waits_has_the_same_door() -> None:
     waiting = Waiting(region="eu", reason=lambda: "nobody leads", without_leader_ms=int)
-    server = HttpServer(waiting_app(waiting, doors_with(), warning="beware"))
+    server = HttpServer(waiting_app(waiting, doors_with(), warning=lambda: "beware"))
     host, port = await server.start("127.0.0.1", 0)
     async with ClientSession() as http:
         node = Guarded(f"http://{host}:{port}", Region(), Doors(), http)

@@ -99,7 +99,28 @@ def _ssl(reason: str) -> ssl.SSLError:
 def test_INV_PHS2_each_failure_has_a_word_of_a_fixed_set(error: OSError, reason: str) -> None:
     assert reason_of(error) == reason
     assert reason in REASONS
-    assert handshakes.text_of(error).startswith(handshakes.TEXTS[reason])
+    assert reason == "refused_by_peer" or handshakes.text_of(error).startswith(
+        handshakes.TEXTS[reason]
+    )
+
+
+@pytest.mark.parametrize(
+    ("alert", "told"),
+    [
+        # Alerts 45, 44, 48, 42 and 116 of RFC 8446, 6.2, as OpenSSL calls them.
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "has ended: renew it"),
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "is revoked"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "does not hold the CA of the certificate of this side"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "is its name the one by which it was called"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "was shown none"),
+    ],
+)
+def test_what_the_other_side_has_against_us_is_told_by_its_alert(alert: str, told: str) -> None:
+    """Where the certificate of this side has ended, whoever looks at this node's log must not look for a CA."""
+    error = _ssl(alert)
+    assert reason_of(error) == "refused_by_peer"
+    assert told in handshakes.text_of(error)
+    assert alert in handshakes.text_of(error)
 
 
 def test_an_address_that_has_left_is_forgotten() -> None:

@@ -29,6 +29,32 @@ def test_it_is_told_30_days_before_an_end(days_before: float, urgency: Urgency, 
     assert judgement.left_ms == days_before * DAY_MS
 
 
+@pytest.mark.parametrize(
+    ("early_ms", "said"),
+    [
+        (59 * 60_000, "in 59 min"),
+        (1, "in 1 min"),
+        (2 * 3_600_000, "in 2 h"),
+        (3 * DAY_MS, "in 3 days"),
+    ],
+)
+def test_INV_CTE2_what_does_not_count_yet_is_told_with_the_clocks_to_look_at(
+    early_ms: int, said: str
+) -> None:
+    """A clock that is an hour slow makes each fresh certificate so, and who shows it is refused as if it had ended."""
+    soon = End(
+        "certificate", "/etc/eu-1.pem", "OU=node 1", 1_000 * DAY_MS, begins_wall_ms=10 * DAY_MS
+    )
+    judgement = judge(soon, 10 * DAY_MS - early_ms)
+    assert judgement.urgency is Urgency.EARLY
+    assert (
+        f"counts only {said} by the clock of this machine, and is refused until then"
+        in judgement.found
+    )
+    assert "clock" in judgement.mend
+    assert judge(soon, 10 * DAY_MS).urgency is Urgency.FAR
+
+
 def test_a_file_ends_with_the_first_of_what_is_in_it() -> None:
     ca = End("ca", "/etc/ca.pem", "CN=a", 7)
     earlier, other = End("ca", "/etc/ca.pem", "CN=b", 5), END

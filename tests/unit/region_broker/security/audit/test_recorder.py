@@ -165,7 +165,8 @@ async def test_a_full_disk_refuses_intents_with_the_reason_and_goes_on_later() -
     async with running() as trail:
         trail.disk.room_bytes = 0
         with pytest.raises(
-            AuditUnwritable, match=r"No space left.*What cannot be recorded is not done"
+            AuditUnwritable,
+            match=r"No space left.*What cannot be recorded is not done.*another audit_dir.*runbooks/audit",
         ):
             await trail.recorder.intent(change())
         assert "No space" in (trail.recorder.problem() or "")
