@@ -19,7 +19,7 @@ def encoders_kept() -> int:
     return sum(name == "_make_iterencode.<locals>._iterencode_dict" for name in names)
 
 
-async def test_INV_PT3_a_deleted_partition_is_freed_without_the_cycle_collector(
+async def test_INV_PT12_a_deleted_partition_is_freed_without_the_cycle_collector(
     tmp_path: Path,
 ) -> None:
     """Each left 10 KB to a collector that comes after millions of objects: who makes topics and deletes them by thousands fills the memory."""
