@@ -140,8 +140,8 @@ class RegionLog(Protocol):
         """Show readers of a mirror what lies below `cut_offset`, read-committed ones below `whole_end`."""
         ...
 
-    def rewind_cut(self, cut_offset: int) -> None:
-        """Show readers nothing at or beyond `cut_offset` (T25: the one way down)."""
+    def rewind_cut(self, cut_offset: int, *, is_end: bool = True) -> None:
+        """Show readers nothing at or beyond `cut_offset` (T25: the one way down); without `is_end` tell nobody that it ends there (INV-PT9)."""
         ...
 
     def doubt_start(self) -> None:

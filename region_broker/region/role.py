@@ -257,9 +257,10 @@ class RegionRole:
         self.close_gate(reason)
         await self._ready_to_run.wait()
         await self._resign()
-        for (
-            log
-        ) in self.logs():  # before anything is waited for: nothing of it is committed here any more
+        # Before anything is waited for: nothing of it is committed here any more. Nor does anybody know where a log ends for
+        # readers: of a mirror that has shown nothing they would be told that it ends where it begins (INV-PT9).
+        for log in self.logs():
+            log.rewind_cut(0, is_end=False)
             log.become_mirror()
         await self._end_term()
 

@@ -106,6 +106,7 @@ class DataGroup:
             self.leading.end()
             for partition in self._logs:
                 if partition.is_leader:
+                    partition.rewind_cut(0, is_end=False)  # INV-PT9
                     partition.become_mirror()
         if self._follows is not None:
             self._follows = None

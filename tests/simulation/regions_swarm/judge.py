@@ -27,6 +27,7 @@ from tests.simulation.node_faults.alike import (
     undecided_logs,
 )
 from tests.simulation.node_faults.refusals import of_no_clock
+from tests.simulation.regions_swarm.access import AccessWatch
 from tests.simulation.regions_swarm.stage import Stage, service_of
 from tests.simulation.swarm.clients import Clients
 from tests.simulation.swarm.plain_writer import PLAIN_TOPIC
@@ -44,6 +45,7 @@ class RegionsJudge:
 
     stage: Stage
     clients: Clients
+    access: AccessWatch | None = None
     wrong: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -61,12 +63,12 @@ class RegionsJudge:
         ]
 
     def differing(self) -> list[str]:
-        """Return what differs between nodes of a region (INV-RGJ2)."""
+        """Return what differs between nodes of a region (INV-RGJ2), and of access between both (INV-RGA3)."""
         found: list[str] = []
         for region in self.stage.regions.values():
             nodes = {each.name: each.node for each in self.stage.serving(region)}
             found += [*logs_differ(nodes), *metadata_differ(nodes)]
-        return found
+        return found if self.access is None else [*found, *self.access.differing()]
 
     async def look(self) -> None:
         """Read everything back and judge it; raises OSError, `Refused`."""

@@ -18,6 +18,7 @@ from tests.simulation.node_faults.clients import hasten
 from tests.simulation.node_faults.drawn import OF_FOLDERS
 from tests.simulation.node_faults.life import NodesLife, Outcome
 from tests.simulation.regions_swarm import faults
+from tests.simulation.regions_swarm.access import AccessWatch
 from tests.simulation.regions_swarm.judge import RegionsJudge
 from tests.simulation.regions_swarm.plan import (
     OF_LINKS,
@@ -68,7 +69,8 @@ class Life(NodesLife[Stage, Gust]):
         stage = Stage(plan, trace, say)
         super().__init__(plan.seed, stage, clients_of(stage))
         self.auditors = [RegionAuditor(stage, name) for name in stage.names]
-        self._watch = Watch(stage)
+        self._access = AccessWatch(stage) if plan.changes_access else None
+        self._watch = Watch(stage, self._access)
 
     @override
     def told_character(self) -> str:
@@ -84,6 +86,7 @@ class Life(NodesLife[Stage, Gust]):
         self.counted["region epochs"] = len(self._watch.acted)
         self.counted["bytes compared"] = self._watch.compared
         self.counted["data groups led"] = self._watch.groups_led
+        self.counted["access changes"] = 0 if self._access is None else self._access.answered
 
     # -- the course of it ------------------------------------------------------------------------
 
@@ -100,6 +103,8 @@ class Life(NodesLife[Stage, Gust]):
         hasten(self.clients)
         for auditor in self.auditors:
             _ = self.spawn(auditor.run())
+        if self._access is not None:
+            _ = self.spawn(self._access.run())
         await self._make_topics()
         if await self._all_get_on_everywhere(BEGIN):
             await self.trouble(self._minutes)
@@ -252,12 +257,14 @@ class Life(NodesLife[Stage, Gust]):
         stage, clients = self.stage, self.clients
         stage.opens_mirror(opened=True)
         clients.stop_writing()
+        if self._access is not None:
+            self._access.stop()
         left = len(clients.watchers) + len(self.auditors)
         if not await stage.until(lambda: len(self.tasks) == left, ENDING_S):
             stage.blame(f"writers do not end within {ENDING_S:.0f} s: {clients.last_errors()}")
         if self.plan.spreads and not await stage.until(self._is_well, SETTLE_S):
             stage.blame(f"leaders are not spread again although all is well: {stage.told_state()}")
-        judge = RegionsJudge(stage, clients)
+        judge = RegionsJudge(stage, clients, self._access)
         if not await stage.until(lambda: not judge.undecided(), STABLE_S):
             stage.blame(f"not decided within {STABLE_S:.0f} s: {judge.undecided()}")
         await stage.until(lambda: not judge.differing(), EQUAL_S)

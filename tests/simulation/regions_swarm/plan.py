@@ -62,6 +62,7 @@ OF_LINKS: Final = frozenset({Fault.PARTED, Fault.SILENT})
 ORDERS: Final = frozenset({Fault.FAILOVER, Fault.SWITCH})
 TRIMS_SHARE: Final = 0.6
 RETAINS_SHARE: Final = 0.6
+ACCESS_SHARE: Final = 0.6
 OF_SPREADS: Final = frozenset({Fault.SPREAD, Fault.VISIT})
 """What happens only where leaders are spread."""
 
@@ -99,6 +100,7 @@ class Plan(Drawn):
         if self.spreads:
             self.faults |= {Fault.SPREAD: 0.3, Fault.VISIT: 0.15}
         self.trims = self.stream("trims").random() < TRIMS_SHARE
+        self.changes_access = self.stream("access").random() < ACCESS_SHARE
         self.retains = self.stream("retains").random() < RETAINS_SHARE
 
     def __str__(self) -> str:
@@ -106,6 +108,7 @@ class Plan(Drawn):
         nodes = "+".join(str(len(each)) for each in self.layout.values())
         how = "wild" if self.wild else "a minority"
         how += ", spread" if self.spreads else ""
+        how += ", access changes" if self.changes_access else ""
         return f"{nodes}, {how}, rest {self.rest_s} s, delay {self.delay_ms_max} ms, pace {self.pace_s} s: {', '.join(self.faults)}"
 
     def gust(self, number: int) -> Gust:

@@ -23,6 +23,8 @@ from tests.simulation.spread_facts import hasten_spread, leader_port_of
 from tests.simulation.trace import Trace
 
 ORDER_S: Final = 15.0
+OPEN_TO_ALL: Final = {"super_users": "User:ANONYMOUS"}
+"""Where access changes clients are let in all the same: they do not log in."""
 READERS: Final = ("watcher-", "auditor", "trimmed-reader-")
 """Sites of clients that only read."""
 
@@ -37,6 +39,7 @@ class Stage(NodesStage[AnyNode]):
         self.all = Regions(
             Path("/simulated"), chance.getrandbits(32), plan.layout, delay_ms_max=plan.delay_ms_max,
             tidemark_interval_ms=plan.tidemark_interval_ms, retention_check_interval_ms=1_000,
+            **(OPEN_TO_ALL if plan.changes_access else {}),
         )  # fmt: skip
         self.regions = self.all.regions
         self.names = tuple(self.regions)

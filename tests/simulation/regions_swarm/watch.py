@@ -26,6 +26,7 @@ from tests.simulation.cluster_regions import (
     speaks,
 )
 from tests.simulation.cut_judge import whole
+from tests.simulation.regions_swarm.access import AccessWatch
 from tests.simulation.regions_swarm.stage import Stage
 from tests.simulation.spread_facts import epochs_led, in_sync_everywhere
 
@@ -48,9 +49,10 @@ class _Shown(NamedTuple):
 class Watch:
     """`run` beside a life."""
 
-    def __init__(self, stage: Stage) -> None:
-        """Nothing was seen yet."""
+    def __init__(self, stage: Stage, access: AccessWatch | None = None) -> None:
+        """Nothing was seen yet. `access`: who looks at that."""
         self._stage = stage
+        self._access = access
         self.led: dict[tuple[str, int], AnyNode] = {}
         self.acted: dict[int, str] = {}
         self.compared = 0
@@ -82,6 +84,8 @@ class Watch:
                     if self._looks % STABLE_LOOKS == 0:
                         self._look_at_stable_ends(node)
                     self._look_at_high_watermarks(node)
+        if self._access is not None:
+            self._access.look()
         self._looks += 1
         if self._looks % COMPARE_LOOKS == 0:
             for region in stage.regions.values():

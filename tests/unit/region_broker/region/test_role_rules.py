@@ -129,6 +129,31 @@ async def test_a_node_that_follows_resigns_with_its_gate_closed_and_its_logs_as_
         assert services.role.reason_not_acting == "node 2 leads"
 
 
+async def test_INV_PT9_who_leads_no_more_tells_no_reader_that_its_logs_end_where_they_begin() -> (
+    None
+):
+    """1. A node that led stands still, and is deposed. 2. It goes on, and follows. 3. A Fetch that came meanwhile is read before it knows whom.
+
+    Found by `chaos.nodes --secure` on a busy machine: a reader was told of every log that it is empty.
+    """
+    async with played() as services:
+        await services.act()
+        services.role.open_gate()
+        partition = services.some.partition
+        partition.writer.append(batch())
+        services.some.sync()
+        assert partition.sight.last_stable_offset == 1
+        told = list[tuple[bool, int]]()
+
+        def read() -> None:
+            told.append((partition.sight.is_known, partition.sight.last_stable_offset))
+
+        partition.watchers.add(read)
+        await services.role.follow("node 2 leads")
+        read()
+        assert (True, 0) not in told
+
+
 async def test_INV_LSH5_a_node_follows_before_changes_under_way_have_ended() -> None:
     """1. A topic is being made. 2. Another node leads. 3. What makes the topic waits for a quorum, up to 10 s; nobody else does."""
     async with played() as services:
