@@ -40,8 +40,10 @@ async def drain(stage: AnyStage, gust: Gust, name: str) -> None:
     if name not in stage.running or task is None:
         return
     stage.tell(f"  {name} is stopped")
+    stage.stopping.add(name)
     (node.member if isinstance(node, Member) else node.node).stop()
     await asyncio.wait([task], timeout=DRAIN_S)
+    stage.stopping.discard(name)
     if not task.done():
         stage.blame(f"{name} does not stop within {DRAIN_S:.0f} s")
     elif not task.cancelled() and task.exception() is not None:

@@ -46,6 +46,8 @@ class NodesStage(Generic[AnyRegion]):
             node.disk.forget_by_chance(random.Random(chance.random()), FORGOTTEN)
         self.anomalies: list[str] = []
         self.running: set[str] = set()
+        self.stopping: set[str] = set()
+        """Who was asked to end, and may have in this very step."""
         self.disk_failed: set[str] = set()
         self.damaged: set[str] = set()
         """Nodes in whose folders a bit has flipped."""
@@ -114,7 +116,7 @@ class NodesStage(Generic[AnyRegion]):
         """Blame nodes that ended by themselves (INV-NFS1)."""
         for name in sorted(self.running):
             node = self.nodes[name]
-            if not node.died:
+            if not node.died or name in self.stopping:
                 continue
             self.running.discard(name)
             why = node.why_died()
