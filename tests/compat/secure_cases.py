@@ -115,7 +115,7 @@ SAYS_TLS: Final = re.compile(r"ssl|tls|x509|certificate|handshake", re.IGNORECAS
 VAGUE: Final[Mapping[tuple[str, str], str]] = {
     ("franz", BEARER): "unexpected data in oauth response",
     ("kafkajs", BEARER): "Closed connection",
-    ("aiokafka", BEARER): r"Connection at \S+ closed",
+    ("aiokafka", BEARER): r"Connection at \S+ closed|Unable to bootstrap",
     ("aiokafka", CERTIFICATE): "Unable to bootstrap",
     **{("kafka-python", each): "Unable to bootstrap" for each in (*PASSWORDS, BEARER, CERTIFICATE)},
 }
