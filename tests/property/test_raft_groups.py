@@ -125,6 +125,19 @@ class Play:
         except (Crashed, RaftStoreFailed, asyncio.CancelledError):
             return
 
+    async def last(self) -> bytes:
+        """Have something taken behind all else: a member whose disk failed just before may end meanwhile, each once, and is started again."""
+        for attempt in range(len(self.sites) + 1):
+            leader = await leader_of(self.sites)
+            try:
+                await leader.running.propose(b"last-%d" % attempt)
+            except WishFailed:
+                for site in self.sites:
+                    await self.begin_again(site)
+            else:
+                return b"last-%d" % attempt
+        raise AssertionError("nobody leads who does not end")
+
     def check(self) -> None:
         for site in self.sites:
             taken = site.machine.taken
@@ -140,9 +153,8 @@ class Play:
             if site.disk.crashed:
                 await until(site.task.done if site.task is not None else bool)
             await self.begin_again(site)
-        leader = await leader_of(self.sites)
-        await leader.running.propose(b"last")
-        await until(lambda: all(site.machine.taken[-1:] == [b"last"] for site in self.sites))
+        last = await self.last()
+        await until(lambda: all(site.machine.taken[-1:] == [last] for site in self.sites))
         self.check()
         assert len(set(self.sequence)) == len(self.sequence), "each once"
         assert self.acknowledged <= {*self.sequence}, "what was acknowledged is there"
@@ -151,7 +163,7 @@ class Play:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_member_applies_one_sequence_with_all_that_was_acknowledged(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

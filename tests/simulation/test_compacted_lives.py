@@ -19,7 +19,7 @@ from tests.simulation.region_pair import region_pair
 from tests.simulation.test_transfers import Life
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
-SEEDS = 12
+SEEDS = 6
 ALWAYS_COMPACTED = {
     "cleanup.policy": "compact",
     "segment.bytes": "4096",

@@ -17,7 +17,7 @@ from tests.simulation.modern_producer import ModernProducer
 from tests.simulation.region_pair import Pair, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
-SEEDS = 8
+SEEDS = 4
 TOPIC = "accounts"
 TRANSACTIONS = 40
 

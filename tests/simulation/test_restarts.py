@@ -20,7 +20,7 @@ from tests.simulation.network import Fabric
 from tests.simulation.region_pair import Pair, Region, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
-SEEDS = 20
+SEEDS = 10
 RESTARTS = 3
 
 

@@ -27,7 +27,7 @@ from tests.simulation.mirror_audit import EndsAtEachShow, audit_by_wire, expect_
 from tests.simulation.region_pair import Pair, region_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
-SEEDS = 30
+SEEDS = 16
 TELLERS = 3
 
 

@@ -10,7 +10,7 @@ from tests.simulation.replication.play import WEIGHTS, play
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation]
 
-CLEAN_SEEDS = 60
+CLEAN_SEEDS = 30
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
