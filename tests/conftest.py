@@ -1,4 +1,5 @@
-"""For every test: what is compiled is kept, what was there before is no garbage, aborted clients are shown, and what is left holds no secret.
+"""For every test: what is compiled is kept, what was there before is no garbage, aborted clients are shown, what is left holds no secret, and a run
+that has only so long begins no more lives of the simulator behind that.
 
 A shell may forbid Python to keep what it compiles (PYTHONDONTWRITEBYTECODE, as containers often do). Then each process
 that a test starts would compile the whole program again, which takes longer than all else that most of them do.
@@ -9,9 +10,11 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from region_broker.ports.system.clock import SystemClock
 from tests.fixtures import secret_scan
 
 CLIENT_ABORTED = "client process aborted"
@@ -34,6 +37,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+LIVES_UNTIL: Final = "TIDEMARK_LIVES_UNTIL"
+"""Second of the wall clock after which no test of the simulator begins any more; without it all do. For `.ci/run` on a slow machine."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a life that would begin too late; the summary counts and names it."""
+    until_s = float(os.environ.get(LIVES_UNTIL, "inf"))
+    if (
+        item.get_closest_marker("simulation") is not None
+        and SystemClock().wall_ms() > 1000 * until_s
+    ):
+        pytest.skip(f"this machine is slow: no life begins behind the time of {LIVES_UNTIL}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
