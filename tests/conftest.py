@@ -39,7 +39,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-LIVES_UNTIL: Final = "TIDEMARK_LIVES_UNTIL"
+LIVES_UNTIL: Final = "LIVES_UNTIL_S"
 """Second of the wall clock after which no test of the simulator begins any more; without it all do. For `.ci/run` on a slow machine."""
 
 
