@@ -185,11 +185,11 @@ def _two_ports(held: ExitStack) -> tuple[list["Stage"], tuple[str, ...], str]:
     """Start a node with TLS at one port and without at another; return both, what to measure, and the second one's name."""
     from region_broker.cli.bench import tls
 
-    plain: list[str] = []
+    told: list[tls.TwoPorts] = []
     stage = held.enter_context(
-        _broker(None, 1, 1, lambda cluster: plain.append(tls.speak_tls(cluster, held)))
+        _broker(None, 1, 1, lambda cluster: told.append(tls.TwoPorts(cluster, held)))
     )
-    return tls.tls_stages(stage, plain[0]), tls.LOADS, tls.PLAIN
+    return told[0].stages(stage), tls.LOADS, tls.PLAIN
 
 
 def _own(load: str, plan: Plan, region_count: int, node_count: int, output: str) -> None:

@@ -5,7 +5,8 @@ Not here: the loads (`loads`), how figures are printed (`command`).
 """
 
 from contextlib import ExitStack
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from region_broker.cli.bench.stage import Stage
 from region_broker.workbench.cluster_plan import free_ports
@@ -16,31 +17,27 @@ LOADS: Final = ("produce", "requests", "consume", "transactions")
 PLAIN: Final = "plain"
 
 
-def speak_tls(cluster: LocalCluster, held: ExitStack) -> str:
-    """Let the only node of a cluster that is not started yet have TLS at its Kafka port, and a second one without; return where that one is.
+class TwoPorts:
+    """The only node of a cluster that is not started yet: TLS at its Kafka port, and a second one without."""
 
-    `held` keeps other clusters from that port.
-    """
-    made = secured(cluster.folder, cluster.plan)
-    plain = f"127.0.0.1:{free_ports(1, held)[0]}"
-    settings = {
-        "security_protocol": "SSL",
-        "tls_ca": made.admin.ca,
-        "listeners": [
-            {"name": "PLAIN", "security_protocol": "PLAINTEXT", "bind": plain, "advertised": plain}
-        ],
-    }
-    cluster.tell(settings, made.of_node, "http")
-    return plain
+    def __init__(self, cluster: LocalCluster, held: ExitStack) -> None:
+        """Make certificates, and tell the node; `held` keeps other clusters from the second port."""
+        made = secured(cluster.folder, cluster.plan)
+        self._ca = made.admin.ca
+        self._plain = plain = f"127.0.0.1:{free_ports(1, held)[0]}"
+        settings = {
+            "security_protocol": "SSL",
+            "tls_ca": self._ca,
+            "listeners": [
+                {"name": "PLAIN", "security_protocol": "PLAINTEXT", "bind": plain, "advertised": plain}
+            ],
+        }  # fmt: skip
+        cluster.tell(settings, made.of_node, "http")
 
-
-def tls_stages(stage: Stage, plain: str) -> list[Stage]:
-    """Return the node that was started as who speaks TLS, and as who does not."""
-    assert stage.cluster is not None, "it was started here"
-    ca = secured(stage.cluster.folder, stage.cluster.plan).admin.ca
-    login = {"security.protocol": "SSL", "ssl.ca.location": ca}
-    both: dict[str, Any] = {"pids": stage.pids, "cluster": stage.cluster}
-    return [
-        Stage(bootstrap=stage.bootstrap, mark=stage.mark, name="tls", login=login, **both),
-        Stage(bootstrap=plain, mark=f"{stage.mark}-plain", name=PLAIN, **both),
-    ]
+    def stages(self, stage: Stage) -> list[Stage]:
+        """Return the node, which runs by now, as who speaks TLS and as who does not."""
+        login = {"security.protocol": "SSL", "ssl.ca.location": self._ca}
+        return [
+            replace(stage, name="tls", login=login),
+            replace(stage, name=PLAIN, bootstrap=self._plain, mark=f"{stage.mark}-plain"),
+        ]
