@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ import click
 from region_broker.cli.config_compare import nodes_that_run
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
 from region_broker.config.exposure import open_ports
-from region_broker.config.listener_places import gaps_of, text_of
+from region_broker.config.listener_places import gaps_of, named, text_of
 from region_broker.config.node_config import ConfigError, NodeConfig
 
 _SYNC_COUNT: Final = 50
@@ -234,15 +234,11 @@ def _listeners(config: NodeConfig) -> list[Finding]:
         return []
     running = nodes_that_run(config)
     gaps = gaps_of(config, running or ())
-    found = "; ".join(f"{name} does not reach {_nodes(ids)}" for name, ids in gaps.items())
+    found = "; ".join(f"{name} does not reach {named(ids)}" for name, ids in gaps.items())
     mend = "; ".join(text_of(config, name, ids) for name, ids in gaps.items())
     if running is None:
         found = "no node answers; all nodes that this file names are met"
     return [Finding("listeners", not gaps, found or "each node of the region is met", mend, False)]
-
-
-def _nodes(node_ids: Iterable[int]) -> str:
-    return " and ".join(f"node {each}" for each in node_ids)
 
 
 def _tls(config: NodeConfig) -> list[Finding]:
@@ -271,7 +267,7 @@ def _tls(config: NodeConfig) -> list[Finding]:
         found.append(
             Finding(
                 f"TLS {end.kind}", judgement.urgency is Urgency.FAR, judgement.found, judgement.mend,
-                judgement.urgency in {Urgency.OVER, Urgency.EARLY},
+                judgement.is_refused,
             )
         )  # fmt: skip
     if files.key:

@@ -31,9 +31,13 @@ def gaps_of(config: NodeConfig, node_ids: Iterable[int]) -> Mapping[str, tuple[i
 
 def text_of(config: NodeConfig, listener: str, gaps: Iterable[int]) -> str:
     """Return what is the matter with a listener, and what to do."""
-    nodes = " and ".join(f"node {each}" for each in gaps)
     return (
-        f"clients that come by listener {listener} are not told of {nodes}: this file does not say where they are met by it. Give them"
+        f"clients that come by listener {listener} are not told of {named(gaps)}: this file does not say where they are met by it. Give them"
         f' such a listener, write advertised = {{ {listener} = "host:port" }} at their [[regions.nodes]] of region {config.region} in the'
         " file of each other node, and restart those one by one"
     )
+
+
+def named(node_ids: Iterable[int]) -> str:
+    """Return nodes as a text names them."""
+    return " and ".join(f"node {each}" for each in node_ids)

@@ -107,9 +107,8 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
         allow = error.headers.get("Allow")
         if allow is not None:
             response.headers["Allow"] = allow
-        error.__traceback__ = (
-            None  # its frames hold the request, and that holds it where no route is found (INV-PN7)
-        )
+        # The frames of its traceback hold the request, and that holds it where no route is found (INV-PN7).
+        error.__traceback__ = None
         return response
     except Exception:  # noqa: BLE001 - it is logged, and harms no other request
         _log.exception("%s %s failed", shown(request.method), shown(request.path))

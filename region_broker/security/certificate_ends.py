@@ -55,6 +55,11 @@ class Judgement(msgspec.Struct, frozen=True):
     mend: str
 
     @property
+    def is_refused(self) -> bool:
+        """Return whether it does not count now: it has ended, or does not count yet (INV-CTE2)."""
+        return self.urgency in {Urgency.OVER, Urgency.EARLY}
+
+    @property
     def text(self) -> str:
         """Both, as one line."""
         return f"{self.found}: {self.mend}" if self.mend else self.found

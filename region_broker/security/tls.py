@@ -244,8 +244,8 @@ class TlsState:
         near = [each for each in self.judgements(now_wall_ms) if each.urgency is not Urgency.FAR]
         for judgement in near:
             if self._day_told_by_end.get(judgement.end) != day:
-                is_bad = judgement.urgency in {Urgency.OVER, Urgency.EARLY}
-                logger.log(logging.ERROR if is_bad else logging.WARNING, "%s", judgement.text)
+                level = logging.ERROR if judgement.is_refused else logging.WARNING
+                logger.log(level, "%s", judgement.text)
         self._day_told_by_end = {each.end: day for each in near}
 
 

@@ -200,9 +200,8 @@ class _Attempts:
                 self._failed[address] = error.with_traceback(None)
                 if error.code not in _NO_WORD_OF_ITS_REGION:
                     refusal = refusal or error
-        if (
-            refusal is not None
-        ):  # made anew, and kept without traceback above: that would keep all that was tried (INV-PN7)
+        if refusal is not None:
+            # Made anew, and kept without traceback above: that would keep all that was tried (INV-PN7).
             raise type(refusal)(refusal.code, refusal.reason, refusal.replacement)
         return None
 

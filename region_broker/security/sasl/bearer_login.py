@@ -50,9 +50,8 @@ class BearerExchange:
 
     async def step(self, message: bytes) -> Outcome:
         """See `Exchange`."""
-        if (
-            self._why_refused is not None
-        ):  # made now: a kept one would get a traceback, whose frames keep this exchange (INV-PN7)
+        if self._why_refused is not None:
+            # Made now: a kept one would get a traceback, whose frames keep this exchange (INV-PN7).
             raise self._refusal(self._why_refused)
         try:
             return Outcome(b"", await self._judge.proved(message))
