@@ -14,7 +14,6 @@ import json
 import os
 import random
 import ssl
-import struct
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from region_broker.cli.bench.stage import client
 from region_broker.workbench.credentials import present_as
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.secure_cluster import secured
+from tests.fixtures.kafka_port import RawClient
 from tests.fixtures.memory_census import Process
 
 TOPIC: Final = "doors"
@@ -152,25 +152,6 @@ def _address(number: int) -> tuple[str, int]:
     return f"127.0.1.{1 + number % ADDRESSES}", 0
 
 
-def _frame(key: int, version: int, body: bytes) -> bytes:
-    head = struct.pack(">hhih", key, version, 1, 5) + b"wrong"
-    return struct.pack(">i", len(head) + len(body)) + head + body
-
-
-def _field(data: bytes) -> bytes:
-    return struct.pack(">h", len(data)) + data
-
-
-async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: bytes) -> bytes:
-    writer.write(frame)
-    (length,) = struct.unpack(">i", await reader.readexactly(4))
-    return await reader.readexactly(length)
-
-
-def _authenticate(data: bytes) -> bytes:
-    return _frame(_SASL_AUTHENTICATE, 0, struct.pack(">i", len(data)) + data)
-
-
 async def wrong_logins(port: int, ca: str, seconds: float) -> dict[str, Any]:
     """Log in with a wrong proof, so many times a second; return how often what came of it."""
     context, ended = ssl.create_default_context(cafile=ca), Counter[str]()
@@ -197,17 +178,21 @@ async def _wrong_login(port: int, context: ssl.SSLContext, number: int) -> str:
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, local_addr=_address(number)
     )
+    client = RawClient(reader, writer)
     try:
-        await _asked(reader, writer, _frame(_SASL_HANDSHAKE, 1, _field(b"SCRAM-SHA-512")))
+        await client.call(_SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-512"})
         user = "admin" if number % 2 else f"nobody{number}"
-        first = await _asked(reader, writer, _authenticate(f"n,,n={user},r=mine".encode()))
-        nonce = first[first.index(b"r=") + 2 : first.index(b",s=")].decode()
+        first = await _say(client, f"n,,n={user},r=mine")
+        nonce = first.auth_bytes.decode().partition(",")[0]
         proof = base64.b64encode(os.urandom(64)).decode()
-        final = f"c=biws,r={nonce},p={proof}".encode()
-        (error,) = struct.unpack_from(">h", await _asked(reader, writer, _authenticate(final)), 4)
-        return f"error {error}"
+        last = await _say(client, f"c=biws,{nonce},p={proof}")
+        return f"error {last.error_code.value}"
     finally:
         writer.close()
+
+
+async def _say(client: RawClient, message: str) -> Any:
+    return await client.call(_SASL_AUTHENTICATE, 1, {"auth_bytes": message.encode()})
 
 
 async def half_open(port: int, _ca: str, seconds: float) -> dict[str, Any]:
