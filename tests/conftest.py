@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from region_broker.ports.system.clock import SystemClock
+from region_broker.workbench.credentials import present_as, presented
 from tests.fixtures import secret_scan
 
 CLIENT_ABORTED = "client process aborted"
@@ -67,6 +68,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
     for text in dict.fromkeys(_seen):
         terminalreporter.write_line(text)
+
+
+# --- who asks is who asked before ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _who_asks_in_the_module() -> Iterator[None]:
+    """Ask after a module as whom was asked before: commands and drills that log in do so for their whole process."""
+    before = presented()
+    yield
+    present_as(before)
+
+
+@pytest.fixture(autouse=True)
+def _who_asks_in_a_test() -> Iterator[None]:
+    """The same after a test."""
+    before = presented()
+    yield
+    present_as(before)
 
 
 # --- nothing that a test leaves holds a secret ------------------------------------------------------

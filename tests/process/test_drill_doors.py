@@ -19,8 +19,6 @@ from chaos.nodes.clients import writers_write
 from chaos.soak_stage import ClusterStage
 from chaos.writers.fleet import Fleet
 from chaos.writers.writer import TOPIC
-from region_broker.security.login import NO_SECURITY
-from region_broker.workbench.credentials import present_as
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ANSWER_S = 20.0
@@ -43,7 +41,6 @@ def behind_doors(folder: Path) -> Iterator[tuple[ClusterStage, Guard, str]]:
         yield stage, guard, bootstrap
     finally:
         stage.cluster.stop()
-        present_as(NO_SECURITY)
 
 
 def knock(knocker: Knocker, bootstrap: str) -> list[str]:

@@ -1,7 +1,7 @@
 """One request to a node: who asks is said where nobody else hears it, and nowhere else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
@@ -13,10 +13,8 @@ from region_broker.workbench.node_http import ApiError, BadUrl, metrics_text, re
 
 
 @pytest.fixture
-def as_alice() -> Iterator[None]:
+def as_alice() -> None:
     present_as(Security(http_token="tmt_alice"))
-    yield
-    present_as(Security())
 
 
 @pytest.fixture

@@ -1,25 +1,15 @@
 """What a command says where a node's HTTP port speaks TLS and it does not, or the other way round, or not to its liking."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from region_broker.http_api.app import HttpServer
-from region_broker.security.login import Security
 from region_broker.security.tls import ServerTls
-from region_broker.workbench.credentials import present_as
 from region_broker.workbench.node_http import request
 from tests.fixtures.certificates import node_certificate, put
-
-
-@pytest.fixture(autouse=True)
-def as_nobody() -> Iterator[None]:
-    present_as(Security())
-    yield
-    present_as(Security())
 
 
 async def refusal_of(server: HttpServer, scheme: str) -> str:
