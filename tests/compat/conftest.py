@@ -2,7 +2,8 @@
 
 The mirror's bootstrap is the harder one: its node forwards every write and coordinator request to the acting
 region and serves reads itself, up to the last tidemark it reached. A client must not notice. Of three nodes the address of one
-that follows is given: clients must find the one that leads.
+that follows is given: clients must find the one that leads. They end with the last test of this folder: idle nodes beside all
+other tests of a run took a fifth of a machine of two cores.
 """
 
 import gc
@@ -21,14 +22,14 @@ from tests.fixtures.sealing_keys import keys_in_files
 _NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def starts() -> Iterator[StartsProcess]:
     """Return what starts nodes as forks of one process: they share its imports."""
     with forked_starts() as found:
         yield found
 
 
-@pytest.fixture(scope="session", params=TESTED_PLACES)
+@pytest.fixture(scope="package", params=TESTED_PLACES)
 def bootstrap(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

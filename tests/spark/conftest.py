@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     from geo_replicator.reconciliation.spark_job import SparkEngine, spark_session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark_engine() -> Iterator[Engine]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
