@@ -382,6 +382,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return next(node for node in nodes if node.node_id == self.node_id)
 
     @property
+    def told_listeners(self) -> list[tuple[str, str, str]]:
+        """Name, what is spoken, and where clients meet this node, of each listener; that of the `kafka` address is called by what it speaks."""
+        first = (self.security_protocol, self.security_protocol, self.own_node.kafka)
+        return [
+            first,
+            *((each.name, each.security_protocol, each.advertised) for each in self.listeners),
+        ]
+
+    @property
     def siblings(self) -> list[RegionNode]:
         """The other nodes of this node's region."""
         own = self.own_node

@@ -149,10 +149,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """Partitions of a topic that are about to be in the image; `topic`: with all that a node has a log of."""
+    """Partitions of a topic that are about to be in the image; `topic`: with all that a node has a log of.
+
+    `grows`: it had others before. A region of one node that mirrors opens logs of such a topic early (T15), by no command.
+    """
 
     topic: TopicImage
     numbers: range
+    grows: bool = False
 
 
 async def _nothing_to_make(_topics: Sequence[Coming]) -> None:
@@ -472,10 +476,7 @@ class MetadataStore:
 
 
 def coming_in(old: MetadataImage, new: MetadataImage) -> list[Coming]:
-    """Return the partitions of `new` that nobody can have opened by `old`.
-
-    A region of one node that mirrors opens logs early of topics that grow (T15), by no command: of those nobody knows here.
-    """
+    """Return the partitions of `new` that are not in `old`."""
     if old.topics is new.topics:
         return []
     coming = []
@@ -486,10 +487,10 @@ def coming_in(old: MetadataImage, new: MetadataImage) -> list[Coming]:
         if known is None:
             kept = topic.as_kept
             coming.append(Coming(kept, range(kept.partition_count)))
-        elif new.leadership is not None:
-            first, kept = known.as_kept.partition_count, topic.as_kept
-            if first < kept.partition_count:
-                coming.append(Coming(kept, range(first, kept.partition_count)))
+            continue
+        first, kept = known.as_kept.partition_count, topic.as_kept
+        if first < kept.partition_count:
+            coming.append(Coming(kept, range(first, kept.partition_count), grows=True))
     return coming
 
 

@@ -21,7 +21,6 @@ from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.feature_levels import SUPPORTED
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
-from region_broker.controller.unbroken import to_its_end
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
 from region_broker.groups.settings import GroupSettings
@@ -50,6 +49,7 @@ from region_broker.node.callbacks import FailedCallbacks
 from region_broker.node.cleaning import compose_cleaner, compose_hold
 from region_broker.node.client_quotas import limit_clients
 from region_broker.node.cluster_parts import ClusterParts
+from region_broker.node.coming_topics import lay_out_logs
 from region_broker.node.config_effects import ConfigEffects
 from region_broker.node.data_leaders import DataLeaders, LedApart
 from region_broker.node.ending import Ending, end_connections, end_requests
@@ -375,7 +375,7 @@ class Node:
         self.topics = TopicRegistry(
             storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
         )
-        storage.metadata.on_coming = partial(storage.partitions.laying_out.run, carry=to_its_end)
+        storage.metadata.on_coming = partial(lay_out_logs, storage, self.role)
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic
         self._told = ToldMetadata(lambda: storage.metadata.image)

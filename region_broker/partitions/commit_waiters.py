@@ -3,11 +3,15 @@
 A waiter ends exactly once: reached, failed or cancelled by its own task. Waking costs O(log n) for each waiter that is
 woken, nothing for the others.
 
+INV-CWT1  who waited in vain leaves nothing to the cycle collector: a future holds the error that it ends with, that one's traceback the frame
+          that waited, and this frame lets the future go
+
 Not here: what moves the high watermark (`partition`).
 """
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -41,6 +45,16 @@ class CommitFuture:
         """See `CommitListener`."""
         if not self.future.done():
             self.future.set_exception(error)
+
+
+async def when_told(notify: Callable[[CommitListener], None]) -> None:
+    """Return once the listener that `notify` is given is told that it is committed; raises what it is told instead."""
+    waiting = CommitFuture()
+    notify(waiting)
+    try:
+        await waiting.future
+    finally:
+        del waiting  # INV-CWT1
 
 
 class CommitWaiters:

@@ -18,6 +18,7 @@ through this class.
 Not here: what goes from the log's two ends (`trimming`), Kafka's error numbers.
 """
 
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,7 +28,7 @@ from region_broker.log.cold_reads import ColdReads
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
-from region_broker.partitions.commit_waiters import CommitFuture
+from region_broker.partitions.commit_waiters import when_told
 from region_broker.partitions.opening_sealed import OpenedAside, OpeningSealed
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
@@ -226,9 +227,7 @@ class Partition:
 
     async def wait_committed(self, offset: int) -> None:
         """Return once HW >= `offset`. Raises PartitionFailed or NotLeader: the outcome is unknown then."""
-        waiting = CommitFuture()
-        self.commits.notify(offset, waiting)
-        await waiting.future
+        await when_told(partial(self.commits.notify, offset))
 
     def _stable_moved(self) -> None:
         self.copies.on_durable()

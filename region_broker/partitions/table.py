@@ -27,8 +27,6 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from idempotency.identity import TopicName, TopicPartition
 from idempotency.ports import Clock
 from region_broker.log.cold_reads import ColdReads
@@ -55,13 +53,13 @@ from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.opening_sealed import OpenedAside
 from region_broker.partitions.partition import Partition, SharedParts
+from region_broker.partitions.topic_file import TopicFiles, told_of
 from region_broker.partitions.trimming import Hold
 from region_broker.ports.disk import Disk
 from region_broker.security.sealing.sealing import Sealing, without_keys
 
 logger: Final = logging.getLogger(__name__)
 
-TOPIC_FILE_NAME: Final = "topic.json"
 TOPIC_NAME_CHARS: Final = 32
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
 
@@ -106,6 +104,7 @@ class PartitionTable:
         self._configs: dict[UUID, Mapping[str, str]] = {}
         self._ahead: dict[tuple[UUID, int], Partition] = {}
         """Partitions that are open, and whose topic is still to come (INV-LAY4)."""
+        self._topic_files = TopicFiles(disk)
         check_format(disk, data_dir)
         self.kept = KeptDeletions(disk, data_dir, clock, config.deleted_topic_retention_ms)
         self._removal = Removal(disk, self.kept)
@@ -121,9 +120,11 @@ class PartitionTable:
         self.laying_out = LayingOut(
             disk,
             self.folder_of,
-            lambda key: self.by_id(*key) is not None,
+            lambda topic_id: self._removal.is_free(data_dir / topic_id.hex),
+            lambda key: key in self._ahead or self.by_id(*key) is not None,
             lambda: self._journal.mark,
             self._open_ahead,
+            self._writing_down,
         )
         """Makes logs ready before `open_topic` opens them."""
         if config.journal_bytes > 0:
@@ -173,7 +174,7 @@ class PartitionTable:
         self._made.miss(topic.topic_id, topic.partition_count, partitions)
         try:
             self._make_folder(folder)
-            self._write_topic_file(folder, topic)
+            self._topic_files.write(folder, told_of(topic))
         except OSError as error:
             logger.exception("%s: its description cannot be written", folder)
             for number in range(topic.partition_count):
@@ -194,6 +195,25 @@ class PartitionTable:
         )
         if opened.failed is None:
             self._ahead[topic.topic_id, number] = opened
+
+    def _writing_down(self, topic: TopicSpec) -> Callable[[], None]:
+        """Return what says, in a thread, which logs of a topic were opened ahead, and of which topic they are (INV-LAY5)."""
+        topic_id, folder = topic.topic_id, self._data_dir / topic.topic_id.hex
+        opened = [number for of, number in self._ahead if of == topic_id]
+
+        def work() -> None:
+            if opened:
+                self._topic_files.write(folder, told_of(topic))
+                self._made.note_made(topic_id, opened)
+
+        return work
+
+    def _close_ahead(self, why: str, topic_id: UUID | None = None) -> list[int]:
+        """Close what was opened ahead and is not to come any more, of one topic or of all; return which numbers."""
+        keys = [key for key in self._ahead if topic_id is None or key[0] == topic_id]
+        for key in keys:
+            self._ahead.pop(key).close(why)
+        return [number for _, number in keys]
 
     def _taken(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
         """Return a partition that was opened ahead, or open it now."""
@@ -396,18 +416,6 @@ class PartitionTable:
             journal_mark=lambda: self._journal.mark,
         )
 
-    def _write_topic_file(self, folder: Path, topic: TopicSpec) -> None:
-        described = {
-            "topic_id": str(topic.topic_id),
-            "name": topic.name,
-            "partition_count": topic.partition_count,
-            "internal": topic.internal,
-        }
-        text = msgspec.json.format(msgspec.json.encode(described, order="sorted"), indent=2) + b"\n"
-        path = folder / TOPIC_FILE_NAME
-        if not self._disk.exists(path) or self._disk.read_file(path) != text:
-            self._disk.write_file_atomic(path, text)
-
     def mark_topic(self, topic_id: UUID, why: str) -> None:
         """Note that a topic is about to be deleted, before the registry forgets it (INV-T5); `why` is for people."""
         if topic_id in self._by_id:
@@ -431,7 +439,8 @@ class PartitionTable:
         keep = any(map(holds_records, partitions.values()))
         for name in [name for name, held in self._by_name.items() if held is partitions]:
             del self._by_name[name]
-        self._made.note_removed((topic_id, number) for number in partitions)
+        ahead = self._close_ahead("its topic was deleted", topic_id)
+        self._made.note_removed((topic_id, number) for number in [*partitions, *ahead])
         for partition in partitions.values():
             partition.close(f"the topic of {partition.tp} was deleted")
         self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
@@ -480,8 +489,7 @@ class PartitionTable:
         """Close all partitions cleanly; `GroupCommit.run` must have ended."""
         for partition in self:
             partition.close("the node stops")
-        while self._ahead:
-            self._ahead.popitem()[1].close("the node stops")
+        self._close_ahead("the node stops")
         self.cold_reads.close()
         self.kept.save()
         self._made.close()

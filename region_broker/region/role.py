@@ -239,15 +239,18 @@ class RegionRole:
     async def fence(self, reason: str) -> None:
         """Stand still, and fail the acks of writes under way: their outcome is unknown (T24, T31).
 
-        Readers go on seeing what they saw: nothing is cut yet.
+        Readers go on seeing what they saw, and where it ends: nothing is cut yet. HW of a log that leads is an end that stays true, as all
+        that an older leader of the region had committed was committed anew before this one had a role (INV-LSH3), so nothing is doubted
+        here, as it is where a node follows another one (`follow`). What does not lead shows what it showed.
         """
         assert self._services.is_gathered(), "INV-RR7"
         await self.stand_still(reason)
         for log in self.logs():
             if log.is_leader:
+                # Who is told of the change reads within it: a mirror that has shown nothing ends where it begins (INV-PT9).
                 shown = log.high_watermark
-                log.become_mirror()
                 log.show_up_to(shown, shown)
+                log.become_mirror()
 
     async def follow(self, reason: str) -> None:
         """Take no writes, and only what the node brings that leads this region; what is under way has an unknown outcome (P18).

@@ -36,7 +36,7 @@ from region_broker.cli.inspect.sealed_logs import (
 from region_broker.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, fail, output_option, printable
 from region_broker.controller.metadata_image import TRANSACTION_LEDGER
 from region_broker.log.file_names import LOG_SUFFIX, file_name
-from region_broker.partitions.table import TOPIC_FILE_NAME
+from region_broker.partitions.topic_file import TOPIC_FILE_NAME
 from region_broker.records.batches import Record, RecordsError, iter_records
 from region_broker.records.compression import Codec
 from region_broker.security.sealing.sealing import Sealing

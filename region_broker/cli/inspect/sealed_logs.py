@@ -14,7 +14,7 @@ import click
 
 from idempotency.record_batch import BatchHeader
 from region_broker.cli.output import EXIT_USAGE, fail
-from region_broker.partitions.table import TOPIC_FILE_NAME
+from region_broker.partitions.topic_file import TOPIC_FILE_NAME
 from region_broker.ports.system.disk import RealDisk
 from region_broker.security.sealing.data_keys import KeyNotHere
 from region_broker.security.sealing.key_ring import RingError

@@ -321,6 +321,11 @@ class HandlerConfig(Protocol):
         """Return whether readers are sent to their rack: `rack`, or `leader`."""
         ...
 
+    @property
+    def told_listeners(self) -> Sequence[tuple[str, str, str]]:
+        """Return name, what is spoken, and `host:port` where clients meet this node, of each listener."""
+        ...
+
 
 def always_sure(_partition: Partition) -> bool:
     """Return True: a region of one node has no other one that could lead."""

@@ -34,7 +34,8 @@ _SOURCE_STATIC: Final = 4
 _SOURCE_DEFAULT: Final = 5
 _FACTS: Final = frozenset(
     {
-        "node.id", "tidemark.acting", "advertised.listeners", "default.replication.factor",
+        "node.id", "tidemark.acting", "advertised.listeners", "listener.security.protocol.map",
+        "default.replication.factor",
         "transaction.state.log.num.partitions", "offsets.topic.num.partitions", "log.dirs",
         "delete.topic.enable", "socket.request.max.bytes", "message.max.bytes",
     }
@@ -132,12 +133,15 @@ def _row(row: NodeConfigRow, synonyms: list[Fields]) -> dict[str, Any]:
 
 def _fact_rows(ctx: RequestContext) -> Iterator[dict[str, Any]]:
     config, region = ctx.services.config, ctx.services.region
+    listeners = config.told_listeners
     values: tuple[tuple[str, object, ConfigType, str], ...] = (
         ("node.id", region.node_id, ConfigType.INT, "The number of this node."),
         ("tidemark.acting", str(region.acting).lower(), ConfigType.BOOLEAN,
          "Whether this region takes writes now; one that does not shows what it has reached."),
-        ("advertised.listeners", f"PLAINTEXT://{region.kafka_host}:{region.kafka_port}",
-         ConfigType.STRING, "Where clients find this node."),
+        ("advertised.listeners", ",".join(f"{name}://{at}" for name, _, at in listeners),
+         ConfigType.STRING, "Where clients find this node, by each of its listeners."),
+        ("listener.security.protocol.map", ",".join(f"{name}:{spoken}" for name, spoken, _ in listeners),
+         ConfigType.STRING, "What each of its listeners speaks."),
         ("default.replication.factor", len(ctx.services.nodes.replicas), ConfigType.INT,
          "Each node of a region has all of its logs."),
         ("transaction.state.log.num.partitions", config.shard_count, ConfigType.INT,

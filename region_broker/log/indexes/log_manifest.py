@@ -2,6 +2,8 @@
 
 INV-MF1  a log is named from when it was made, before anything in it is acknowledged, until before it is removed
 INV-MF3  an entry that cannot be read costs nothing but itself: the log that it named is not missed if it goes
+INV-MF4  it says one thing after the other: who says something in a thread is waited for by who has something else to say. What it says
+         is looked at without waiting, and who has nothing to say does not wait, either
 A log that is named and not there, or whose folder lacks checkpoint and segments, which each log has from its making on,
 was lost: it stays named as that, also when an empty one was made in its place, until whoever decides who acts has taken
 note.
@@ -12,7 +14,8 @@ Not here: what a lost log means for who acts (`region.failover.steps`).
 
 import logging
 import struct
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -40,7 +43,7 @@ class LogEntry(IntEnum):
 
 
 class LogManifest:
-    """The manifest of one folder of logs."""
+    """The manifest of one folder of logs. `note` may be called in any thread; what it said counts from its end on."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         """Read it, if it is there; raises OSError."""
@@ -50,6 +53,7 @@ class LogManifest:
         self._lost: set[Key] = set()  # asked for with every fetch of a mirror
         self._file: DiskFile | None = None
         self._end_bytes = 0
+        self._writing = threading.Lock()
         if disk.exists(self._path):
             self._read(disk.read_file(self._path))
         self._rewrite()
@@ -86,15 +90,21 @@ class LogManifest:
 
     def named(self, entry: LogEntry) -> list[Key]:
         """Return the logs of which it says that, in order."""
-        return sorted(key for key, said in self._entries.items() if said is entry)
+        # Copied first, which is one step: a thread may say something meanwhile (INV-MF4).
+        return sorted(key for key, said in list(self._entries.items()) if said is entry)
 
     def lost(self) -> list[Key]:
         """Return the logs that were lost, in order."""
-        return sorted(self._lost)
+        return sorted(self._lost.copy())
 
     def note(self, keys: Iterable[Key], entry: LogEntry) -> None:
         """Say so of these logs, durably; raises OSError, and then nothing was said."""
-        news = [key for key in keys if self.of(key) is not entry]
+        named = list(keys)
+        if named:
+            with self._writing:
+                self._write([key for key in named if self.of(key) is not entry], entry)
+
+    def _write(self, news: Sequence[Key], entry: LogEntry) -> None:
         if not news:
             return
         frames = b"".join(_frame(key, entry) for key in news)
@@ -115,9 +125,10 @@ class LogManifest:
 
     def close(self) -> None:
         """Close the file; all that was said is durable."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()
+        with self._writing:
+            if self._file is not None:
+                file, self._file = self._file, None
+                file.close()
 
 
 def _frame(key: Key, entry: LogEntry) -> bytes:

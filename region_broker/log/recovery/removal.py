@@ -205,9 +205,13 @@ class Removal:
         for folder in list(self._left):
             self.is_away(folder)
 
+    def is_free(self, folder: Path) -> bool:
+        """Return whether nothing of what had that name is still to be put away; changes nothing."""
+        return folder not in self._left and not self._disk.exists(folder / DELETED_NAME)
+
     def is_away(self, folder: Path) -> bool:
         """Try once more to put this folder away, if it should be; False if it is still there."""
-        if folder not in self._left and not self._disk.exists(folder / DELETED_NAME):
+        if self.is_free(folder):
             return True
         on_gone, keep = self._left.get(folder, (lambda: None, True))
         return self.put_away(folder, on_gone, keep=keep)

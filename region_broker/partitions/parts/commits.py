@@ -6,10 +6,12 @@ Where no other node copies the log each is what this node has.
 Not here: what is waited for by a request (`handlers.produce.wait`), who moves HW (`region.cluster`).
 """
 
+from functools import partial
+
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
-from region_broker.partitions.commit_waiters import CommitFuture, CommitListener, CommitWaiters
+from region_broker.partitions.commit_waiters import CommitListener, CommitWaiters, when_told
 
 
 class Commits:
@@ -71,9 +73,7 @@ class Commits:
 
     async def wait_durable(self, offset: int) -> None:
         """Return once all below `offset` is durable on this node, committed or not. Raises PartitionFailed, NotLeader."""
-        waiting = CommitFuture()
-        self.notify_durable(offset, waiting)
-        await waiting.future
+        await when_told(partial(self.notify_durable, offset))
 
     def _notify(
         self, waiters: CommitWaiters, reached: int, offset: int, listener: CommitListener

@@ -3,10 +3,12 @@
 Not here: the two ends of the log (`trimming`), which time it is.
 """
 
+from functools import partial
+
 from idempotency.decision import ROUND_NUMBER_MAX, round_of
 from region_broker.log.failures import NotLeader, OffsetOutOfRange
 from region_broker.log.partition_log import PartitionLog
-from region_broker.partitions.commit_waiters import CommitFuture
+from region_broker.partitions.commit_waiters import when_told
 from region_broker.partitions.parts.commits import Commits
 from region_broker.partitions.parts.copies import Copies
 from region_broker.partitions.parts.sight import Sight
@@ -65,9 +67,7 @@ class Retention:
         """
         if not self._sight.is_leader:
             raise NotLeader(f"{self._tp} is a mirror here now; the outcome is unknown")
-        waiting = CommitFuture()
-        self._commits.notify_deleted(self.low_watermark, offset, waiting)
-        await waiting.future
+        await when_told(partial(self._commits.notify_deleted, self.low_watermark, offset))
 
     def forget_below(self, offset: int, *, keeps_bytes: bool = False) -> None:
         """Follow the primary's log start on a mirror, durably; whole segments below it go (T14). Raises

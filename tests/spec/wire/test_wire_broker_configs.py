@@ -130,6 +130,25 @@ async def test_KIP226_what_is_read_only_is_told_so(tmp_path: Path) -> None:
         assert all(row.documentation for row in rows.values())
 
 
+async def test_the_node_tells_all_its_listeners_and_what_each_speaks_as_kafka_does(
+    tmp_path: Path,
+) -> None:
+    """Kafka's `advertised.listeners` is `name://host:port` for each, `listener.security.protocol.map` `name:protocol` (SocketServerConfigs)."""
+    outside = {
+        "name": "OUTSIDE", "bind": "0.0.0.0:9095", "advertised": "eu1.example.org:9095", "security_protocol": "SASL_SSL",
+    }  # fmt: skip
+    given = node_file(
+        listeners=[outside], security_protocol="SSL", tls_certificate="/c.pem", tls_key="/k.pem",
+    )  # fmt: skip
+    async with wire_fixture(tmp_path, file=given) as fixture:
+        fixture.config.told_listeners = given.told_listeners
+        rows = await told(await fixture.connect())
+        listed = rows["advertised.listeners"]
+        assert listed.value == "SSL://127.0.0.1:9092,OUTSIDE://eu1.example.org:9095"
+        assert rows["listener.security.protocol.map"].value == "SSL:SSL,OUTSIDE:SASL_SSL"
+        assert (listed.read_only, sources(listed)) == (True, [(listed.value, STATIC)])
+
+
 @pytest.mark.parametrize("name", [NODE, ALL])
 @pytest.mark.parametrize("key", ["data_dir", "shard_count", "listen_host", "flush_policy",
                                  "journal_bytes", "log.dirs", "node.id", "regions"])  # fmt: skip

@@ -36,7 +36,6 @@ from region_broker.controller.metadata_store import SETTLED_MS_MAX, Coming, comi
 from region_broker.controller.raft.effects import Joining, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Membership, Term
 from region_broker.controller.raft.settings import RaftSettings
-from tests.fixtures.cluster_images import in_sync
 from tests.fixtures.metadata_members import Node, three_nodes
 from tests.fixtures.raft_groups import Bus, member, until
 from tests.simulation.simulated_loop import run_simulated
@@ -108,9 +107,11 @@ async def test_what_comes_is_what_nobody_can_have_opened() -> None:
     store = nodes[0].store
     before = await store.apply(topic(1))
     grown = await store.apply(ResizeTopic(UUID(int=1), 3, 1))
-    assert coming_in(before, grown) == []  # it may have been opened early, where one node mirrors
-    led = msgspec.structs.replace(grown, leadership=in_sync().leadership)
-    assert [each.numbers for each in coming_in(before, led)] == [range(1, 3)]
+    assert [(each.numbers, each.grows) for each in coming_in(before, grown)] == [
+        (range(1, 3), True)
+    ]
+    empty = msgspec.structs.replace(before, topics={})
+    assert [(each.numbers, each.grows) for each in coming_in(empty, grown)] == [(range(3), False)]
     assert coming_in(grown, before) == []
 
 

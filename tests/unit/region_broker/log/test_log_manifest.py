@@ -2,6 +2,7 @@
 
 import errno
 import random
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from region_broker.log.indexes.log_manifest import LogEntry, LogManifest
 from tests.simulation.disk import SimulatedDisk
 
 FOLDER = Path("/logs")
+WAIT_S = 30
 A, B, C = ((UUID(int=number), number) for number in (1, 2, 3))
 
 
@@ -58,3 +60,40 @@ def test_a_failed_sync_says_nothing_and_is_not_repeated_on_the_same_file() -> No
     manifest.note([C], LogEntry.MADE)
     again = LogManifest(disk, FOLDER)
     assert [again.of(key) for key in (A, B, C)] == [LogEntry.MADE, LogEntry.REMOVED, LogEntry.MADE]
+
+
+def test_INV_MF4_what_two_say_at_once_is_said_one_after_the_other_and_looking_waits_for_none() -> (
+    None
+):
+    disk = disk_with_folder()
+    manifest = LogManifest(disk, FOLDER)
+    begun, goes = threading.Event(), threading.Event()
+    syncs: list[str] = []
+
+    def slow() -> None:
+        syncs.append(threading.current_thread().name)
+        begun.set()
+        assert goes.wait(WAIT_S)
+
+    disk.on_sync = slow
+    threads = [
+        threading.Thread(target=manifest.note, args=([key], entry), name=name)
+        for name, key, entry in (("makes", A, LogEntry.MADE), ("loses", B, LogEntry.LOST))
+    ]
+    threads[0].start()
+    assert begun.wait(WAIT_S)
+    threads[1].start()
+    assert (manifest.of(A), manifest.named(LogEntry.MADE), manifest.lost()) == (
+        LogEntry.REMOVED,
+        [],
+        [],
+    )
+    manifest.note([], LogEntry.REMOVED)
+    assert syncs == ["makes"]
+    goes.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+    disk.on_sync = None
+    assert syncs == ["makes", "loses"]
+    for seen in (manifest, LogManifest(disk, FOLDER)):
+        assert (seen.named(LogEntry.MADE), seen.lost()) == ([A], [B])

@@ -1,10 +1,14 @@
 """How far a log is committed where other nodes of the region copy it: HW, who waits for it, and who watches."""
 
 import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
 from region_broker.log.failures import NotLeader, PartitionFailed
+from region_broker.partitions.commit_waiters import CommitFuture
 from region_broker.partitions.partition import Partition
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
 
@@ -147,6 +151,44 @@ async def test_who_waits_at_a_leader_hears_that_it_follows_now() -> None:
     some.partition.commit_up_to(3)
     with pytest.raises(NotLeader, match="the outcome is unknown"):
         await waiting
+
+
+def futures() -> int:
+    """Return how many wait, or are kept by something."""
+    return sum(type(each) is CommitFuture for each in gc.get_objects())
+
+
+async def refused_wait(wait: Awaitable[None]) -> None:
+    with suppress(NotLeader):
+        await wait
+
+
+@pytest.mark.parametrize("kind", ["committed", "durable", "deleted"])
+async def test_INV_CWT1_who_waited_in_vain_leaves_nothing_to_the_cycle_collector(
+    kind: str,
+) -> None:
+    """As of connections (INV-PN7): a node that is deposed under load ends thousands of waits so."""
+    some = copied(4, synced=3)
+    partition = some.partition
+    partition.commits.agree_on_start(0)
+    waits: dict[str, Callable[[], Awaitable[None]]] = {
+        "committed": lambda: partition.wait_committed(4),
+        "durable": lambda: partition.commits.wait_durable(4),
+        "deleted": lambda: partition.retention.wait_deleted(1),
+    }
+    gc.collect()
+    gc.disable()
+    try:
+        before = futures()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(refused_wait(waits[kind]()))
+            await asyncio.sleep(0)
+            assert futures() == before + 3
+            partition.become_mirror()
+        assert futures() == before
+    finally:
+        gc.enable()
 
 
 def deleted(partition: Partition, offset: int) -> Waiting:

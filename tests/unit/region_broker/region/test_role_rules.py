@@ -9,6 +9,7 @@ import pytest
 
 from idempotency.identity import RegionEpoch
 from region_broker.log.failures import NotLeader
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.ports import RegionLog, RoleServices, RoundFailed, Term
 from region_broker.region.role import NodeIdentity, RegionRole
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
@@ -152,6 +153,35 @@ async def test_INV_PT9_who_leads_no_more_tells_no_reader_that_its_logs_end_where
         await services.role.follow("node 2 leads")
         read()
         assert (True, 0) not in told
+
+
+async def test_INV_PT9_a_region_that_is_fenced_goes_on_telling_the_end_that_readers_saw() -> None:
+    """1. A candidate asks a region that acts for a promise. 2. It stands fenced. 3. Nothing is cut: its logs end where they ended."""
+    async with played() as services:
+        await services.act()
+        services.role.open_gate()
+        partition = services.some.partition
+        partition.writer.append(batch())
+        services.some.sync()
+        told = list[tuple[bool, int, int]]()
+
+        def read() -> None:
+            sight = partition.sight
+            is_known = all(map(sight.knows_end, Isolation))
+            told.append((is_known, sight.visible_end, sight.last_stable_offset))
+
+        partition.watchers.add(read)
+        await services.role.fence("another region is about to act")
+        read()
+        assert not partition.is_leader
+        assert set(told) == {(True, 1, 1)}
+
+
+async def test_INV_PT9_a_fence_tells_no_end_that_nobody_knew() -> None:
+    """1. A node starts, and no role has said yet how far readers see. 2. Another region asks for a promise."""
+    async with played() as services:
+        await services.role.fence("another region is about to act")
+        assert not services.some.partition.sight.is_known
 
 
 async def test_INV_LSH5_a_node_follows_before_changes_under_way_have_ended() -> None:

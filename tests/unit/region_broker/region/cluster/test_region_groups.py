@@ -16,6 +16,7 @@ from region_broker.controller.cluster_image import GroupNumber
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry
 from region_broker.log.failures import NotLeader
 from region_broker.partitions.partition import Partition
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.region.cluster.replica_line import FETCH_WAIT_MS
 from region_broker.region.cluster.replica_messages import (
     CheckedReplicaLogs,
@@ -277,6 +278,34 @@ def test_INV_RGR4_another_leader_of_a_group_goes_on_with_all_that_was_committed(
         assert await written(region, 3, number, 2) >= end + 2
         await equal(region, number)
         assert bytes_of(two.partition(number)).startswith(kept)
+
+    live(life)
+
+
+def test_INV_PT9_who_leads_a_group_no_more_tells_no_reader_where_its_logs_end() -> None:
+    """1. It led, and showed all. 2. Another one leads. 3. A Fetch that came meanwhile is read: as a mirror that has shown nothing it would say
+    that the log ends where it begins."""
+
+    async def life(region: SpreadRegion) -> None:
+        _, two, three_ = await three(region)
+        number = number_in(region, 1)
+        end = await written(region, 2, number)
+        log = two.partition(number)
+        told = set[tuple[bool, bool]]()
+
+        def read() -> None:
+            told.add((log.sight.is_known, log.sight.last_stable_offset == end))
+
+        read()
+        assert told == {(True, True)}
+        log.watchers.add(read)
+        region.becomes(group_elected(region.image, 1, three_.member))
+        await region.until(lambda: not log.is_leader, "it leads no more")
+        read()
+        assert (True, False) not in told
+        assert not any(
+            map(log.sight.knows_end, (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED))
+        )
 
     live(life)
 

@@ -12,7 +12,7 @@ import pytest
 
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.partitions.partition import Partition
-from region_broker.partitions.table import TOPIC_FILE_NAME
+from region_broker.partitions.topic_file import TOPIC_FILE_NAME
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.topics import BY_ORDER
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, batch, fixture
