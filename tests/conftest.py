@@ -40,6 +40,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the simulator's lives behind all else: what a slow machine leaves out is a part of them."""
+    items.sort(key=lambda item: item.get_closest_marker("simulation") is not None)
+
+
 LIVES_UNTIL: Final = "LIVES_UNTIL_S"
 """Second of the wall clock after which no test of the simulator begins any more; without it all do. For `.ci/run` on a slow machine."""
 
