@@ -6,6 +6,7 @@ import random
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -310,6 +311,52 @@ def test_INV_PN7_what_a_peer_resets_is_freed_without_the_cycle_collector(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(say_and_count())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])
+def test_INV_PN7_who_writes_to_a_connection_that_was_reset_is_freed_with_it(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """1. A client sends its last message, and resets. 2. The answer is written before the loop has heard of that. asyncio raises in the write."""
+
+    peers: list[threading.Thread] = []
+
+    def streams() -> int:
+        return sum(isinstance(each, AsyncioStream) for each in gc.get_objects())
+
+    async def answered_too_late(stream: ByteStream) -> None:
+        said = await stream.read(1 << 20)
+        peers[-1].join()  # the loop stands still meanwhile
+        stream.write(said)
+        with suppress(OSError):
+            while await stream.read(1 << 20):
+                pass
+        stream.abort()
+
+    async def write_and_count() -> None:
+        listener = await AsyncioNetwork().listen("127.0.0.1", 0, answered_too_late)
+        gc.collect()
+        before = streams()
+        gc.disable()
+        try:
+            for _ in range(3):
+                peers.append(threading.Thread(target=say_and_reset, args=(listener.port,)))
+                peers[-1].start()
+                await until(lambda: not peers[-1].is_alive())
+            await until(lambda: streams() == before, looks=100)
+        finally:
+            gc.enable()
+        listener.close()
+        await listener.wait_closed()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(write_and_count())
+
+
+def say_and_reset(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.sendall(b"hello")
 
 
 @on_both_loops
