@@ -41,6 +41,7 @@ from region_broker.security.certificate_ends import (
     Urgency,
     first_end_by_file,
     judge,
+    judgements,
 )
 from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
 
@@ -230,9 +231,15 @@ class TlsState:
         changed.update(each.files for each in self.contexts if each.look())
 
     def judgements(self, now_wall_ms: int) -> list[Judgement]:
+        """Return what is to be said of the ends of all files in use."""
+        return judgements(self._ends(), now_wall_ms)
+
+    def first_judgements(self, now_wall_ms: int) -> list[Judgement]:
         """Return how soon the first end of each file in use is."""
-        ends = first_end_by_file(end for each in self.contexts for end in each.ends)
-        return [judge(end, now_wall_ms) for end in ends.values()]
+        return [judge(end, now_wall_ms) for end in first_end_by_file(self._ends()).values()]
+
+    def _ends(self) -> Iterator[End]:
+        return (end for each in self.contexts for end in each.ends)
 
     def tell(self, now_wall_ms: int) -> None:
         """Log what is new: refusals once, ends once a day (INV-CTE1)."""
@@ -281,7 +288,7 @@ class TlsCollector(Collector):
             "Until the first certificate, CA or CRL in a file ends; below 0 once it has",
             labels=["file"],
         )
-        for judgement in self._state.judgements(self._clock.wall_ms()):
+        for judgement in self._state.first_judgements(self._clock.wall_ms()):
             left.add_metric([judgement.end.path], judgement.left_ms / 1000)
         yield left
         yield GaugeMetricFamily(

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -511,6 +512,19 @@ async def test_a_refusal_is_told_once_and_an_end_once_a_day(
     assert len(of_node) == pytest.approx(40, abs=1)  # 330 + 45 days are ten days behind its end
     assert of_node[-1].levelname == "ERROR"
     assert "tidemark cert renew" in of_node[0].message
+
+
+def test_INV_CTE3_a_ca_that_has_ended_hides_no_end_of_another_in_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`LONG_AGO` is when both began; a CA lasts ten years."""
+    past = new_authority("past CA", LONG_AGO - timedelta(days=3_600))
+    server = ServerTls(put(tmp_path / "server", node_certificate(), trusted=[authority(), past]))
+    ends_ms = int(authority().certificate.not_valid_after_utc.timestamp() * 1_000)
+    with caplog.at_level(logging.WARNING, "tidemark.tls"):
+        TlsState([server]).tell(ends_ms - 7 * DAY_MS)
+    told = {record.levelname for record in caplog.records if "CA of tests" in record.message}
+    assert told == {"WARNING"}, caplog.messages
 
 
 def test_metrics_say_what_is_left_and_what_is_refused(tmp_path: Path) -> None:
