@@ -117,7 +117,8 @@ class _Reread:
                 return False
             self._held = self._read()
         except TlsRefused as refused:
-            self.refusal = str(refused)
+            # What is found next is to be found twice again: no look in a row with the last one has found it (INV-TLS2).
+            self._newest_digest, self.refusal = b"", str(refused)
             return False
         self._newest_digest, self.refusal = self._held.digest, ""
         return True

@@ -369,6 +369,24 @@ def test_what_is_just_being_written_is_not_taken(tmp_path: Path) -> None:
     assert served_by(server, tmp_path) == ("eu", 1, "c1")
 
 
+def test_what_was_gone_between_two_looks_is_not_taken(tmp_path: Path) -> None:
+    """INV-TLS2: 1. Half of a bundle is there. 2. It is removed, and begun again. 3. The same half is there: these two looks are not in a row."""
+    server = server_of(tmp_path)
+    former = server.context()
+    ca = tmp_path / "server" / "ca.pem"
+    second = ca.read_bytes()
+    half = pem_of(authority("another CA").certificate)
+    ca.write_bytes(half)
+    assert not server.look()
+    ca.unlink()
+    assert not server.look()
+    ca.write_bytes(half)
+    assert not server.look()
+    assert server.context() is former
+    ca.write_bytes(half + second)
+    assert [server.look(), server.look()] == [False, True]
+
+
 def test_what_changes_between_judging_and_loading_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
