@@ -1,14 +1,17 @@
 """TLS on real sockets, on both event loops: who gets in, who does not and why, and that neither harms anybody else."""
 
 import asyncio
+import errno
 import gc
+import os
 import random
+import resource
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -209,6 +212,28 @@ async def test_INV_PTA1_who_is_refused_is_sent_the_alert_that_says_why(folder: P
     ):
         files = put(folder / alert, certificate)
         assert await asyncio.to_thread(told_by_alert, echo.listener.port, files) == alert
+    echo.listener.close()
+
+
+@on_both_loops
+async def test_INV_PHS2_for_whom_no_descriptor_is_left_is_not_said_to_have_gone(
+    folder: Path,
+) -> None:
+    echo = await echoing(ServerTls(put(folder / "s", node_certificate())))
+    with ExitStack() as held, socket.create_connection(("127.0.0.1", echo.listener.port)):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        last = (
+            socket.socket()
+        )  # the highest one, or a gap below it: the gaps are filled, and this is given back
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, limits[1]))
+        with suppress(OSError):
+            while True:
+                held.enter_context(socket.socket())
+        last.close()  # to accept by
+        await until(lambda: bool(echo.failed))
+    [failed] = echo.failed
+    assert (failed.reason, os.strerror(errno.EMFILE) in failed.text) == ("other", True)
     echo.listener.close()
 
 
