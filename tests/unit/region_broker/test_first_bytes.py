@@ -243,3 +243,37 @@ def test_INV_PN7_who_leaves_within_a_body_leaves_neither_memory_nor_a_line_in_th
         runner.run(leave_and_count())
     assert taken == [b""] * 3
     assert "failed" not in caplog.text
+
+
+def leave_within_an_answer(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert opened.recv(4096)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_INV_PN7_who_leaves_within_a_large_answer_leaves_nothing_of_it(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def large(_request: web.Request) -> web.Response:
+        return web.Response(body=bytes(32 << 20))
+
+    async def leave_and_count() -> None:
+        app = bounded(HttpLimits())
+        app.router.add_get("/large", large)
+        server = HttpServer(app, HttpLimits())
+        _host, bound = await server.start("127.0.0.1", 0)
+        gc.collect()
+        assert not kept(), "of tests before"
+        gc.disable()
+        try:
+            for _ in range(3):
+                await asyncio.to_thread(leave_within_an_answer, bound)
+            await until(lambda: not kept(), looks=100)
+        finally:
+            gc.enable()
+        await server.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(leave_and_count())
