@@ -245,7 +245,7 @@ def _tls(config: NodeConfig) -> list[Finding]:
     """Return whether a node's files of TLS fit together, how long they are good for, and who can read its key."""
     from region_broker.node.node_tls import check_own_certificate
     from region_broker.ports.system.clock import SystemClock
-    from region_broker.security.certificate_ends import Urgency, first_end_by_file, judge
+    from region_broker.security.certificate_ends import Urgency, judgements
     from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
     from region_broker.security.tls_files import judged
 
@@ -262,14 +262,10 @@ def _tls(config: NodeConfig) -> list[Finding]:
         ]
     found = [Finding("TLS files", True, "they fit together", "", True)]
     now_wall_ms = SystemClock().wall_ms()
-    for end in first_end_by_file(ends).values():
-        judgement = judge(end, now_wall_ms)
-        found.append(
-            Finding(
-                f"TLS {end.kind}", judgement.urgency is Urgency.FAR, judgement.found, judgement.mend,
-                judgement.is_refused,
-            )
-        )  # fmt: skip
+    found += [
+        Finding(f"TLS {each.end.kind}", each.urgency is Urgency.FAR, each.found, each.mend, each.is_refused)
+        for each in judgements(ends, now_wall_ms)
+    ]  # fmt: skip
     if files.key:
         mode = stat.S_IMODE(Path(files.key).stat().st_mode)
         found.append(

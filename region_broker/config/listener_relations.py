@@ -10,7 +10,7 @@ Pure. Not here: what TLS needs (`tls_relations`), who is told of what (`wire.lis
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from region_broker.config.rules import WILDCARDS, Problem, split
+from region_broker.config.rules import WILDCARDS, Problem, same_host, split
 from region_broker.config.tls_relations import ListenerTable
 from region_broker.controller.near_words import nearest
 
@@ -84,7 +84,7 @@ def _ports_twice(listeners: Listeners, own: NodeKeys | None, listen_host: str) -
 
 
 def _may_meet(host: str, other: str) -> bool:
-    known = {host.lower(), other.lower().removeprefix("[").removesuffix("]")}
+    known = {same_host(host), same_host(other.removeprefix("[").removesuffix("]"))}
     return len(known) == 1 or bool(known & WILDCARDS)
 
 
@@ -109,7 +109,7 @@ def _not_met(
     listener: ListenerTable, own: NodeKeys, nodes: Sequence[NodeKeys]
 ) -> Iterator[Problem]:
     name = listener.values["name"]
-    met = {listener.values["advertised"].lower(): f"{listener.path}.advertised"}
+    met = {_place(listener.values["advertised"]): f"{listener.path}.advertised"}
     for node in nodes:
         if node.path == own.path or "advertised" not in node.values:
             continue
@@ -122,9 +122,15 @@ def _not_met(
                 + nearest(name, addresses),
             )  # fmt: skip
             continue
-        other = met.setdefault(addresses[name].lower(), key)
+        other = met.setdefault(_place(addresses[name]), key)
         if other != key:
             yield Problem(
                 f"{key} = {addresses[name]!r}", f"is that of {other}, too",
                 "each node has its own: a client must reach the very node that it means, so it is no load balancer's",
             )  # fmt: skip
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Return what is equal for addresses that lead to one place, however they are written."""
+    host, port = split(address)
+    return same_host(host), port

@@ -7,12 +7,11 @@ Not here: what one value may be (`config.rules`), which keys there are (`config`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
 from region_broker.config.listener_relations import listener_problems
 from region_broker.config.login_relations import login_problems
-from region_broker.config.rules import Problem, split
+from region_broker.config.rules import Problem, same_host, split
 from region_broker.config.tls_relations import tls_problems
 from region_broker.controller.near_words import nearest
 
@@ -144,23 +143,13 @@ def _addresses(nodes: Sequence[NodeTable]) -> Iterator[Problem]:
                 continue
             host, port = split(node.values[key])
             name = f"{node.path}.{key}"
-            other = first.setdefault((_same(host), port), name)
+            other = first.setdefault((same_host(host), port), name)
             if other != name:
                 yield Problem(
                     f"{name} = {node.values[key]!r}",
                     f"is the address of {other}, too",
                     "each port of each node has an address of its own",
                 )
-
-
-def _same(host: str) -> str:
-    """Return what is equal for hosts that are known to be the same."""
-    if host.lower().rstrip(".") == "localhost":
-        return "127.0.0.1"
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        return host.lower().rstrip(".")
 
 
 def _own(values: Values, regions: Regions) -> RegionTable | None:
@@ -203,7 +192,9 @@ def _own_ports(values: Values, own: RegionTable) -> Iterator[Problem]:
             continue
         host, port = split(node.values[key])
         other_key, other_host = first.setdefault(port, (key, host))
-        if other_key != key and _same(other_host) != _same(host):  # else `_addresses` has told it
+        if other_key != key and same_host(other_host) != same_host(
+            host
+        ):  # else `_addresses` has told it
             yield Problem(
                 f"{key} of region {own.values['name']}",
                 f"has port {port}, as {other_key} has",

@@ -10,7 +10,7 @@ Not here: which keys there are (`node_config`).
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_args, get_origin
 
 import msgspec
@@ -363,6 +363,16 @@ def split(address: str) -> tuple[str, int]:
     """Return (host, port) of an address without problems."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def same_host(host: str) -> str:
+    """Return what is equal for hosts that are known to be the same."""
+    if host.lower().rstrip(".") == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.lower().rstrip(".")
 
 
 def _host_problem(host: str) -> str | None:

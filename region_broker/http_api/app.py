@@ -93,6 +93,9 @@ def bounded(
 
 async def _say_no_version(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "tidemark"
+    if isinstance(response, web.HTTPException):
+        # aiohttp answers some by itself, as an `Expect` that nobody fulfils: the frame that does so holds it (INV-HPL2).
+        response.__traceback__ = None
 
 
 @web.middleware
@@ -110,8 +113,12 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
         # The frames of its traceback hold the request, and that holds it where no route is found (INV-PN7).
         error.__traceback__ = None
         return response
-    except Exception:  # noqa: BLE001 - it is logged, and harms no other request
-        _log.exception("%s %s failed", shown(request.method), shown(request.path))
+    except Exception as error:  # noqa: BLE001 - it is logged, and harms no other request
+        if not (
+            isinstance(error, ConnectionError) and request.transport is None
+        ):  # nobody left in the middle
+            _log.exception("%s %s failed", shown(request.method), shown(request.path))
+        error.__traceback__ = None  # the body keeps the error of who left within it, and the frames keep the body (INV-PN7)
         detail = "an error in this node, which its log tells; what was ordered may have begun: ask GET /v1/region"
         return problem(500, "internal-error", detail)
 

@@ -149,7 +149,8 @@ class FirstBytes(asyncio.Protocol):
         self._leave()
         http, self._http, self._transport = self._http, None, None
         if http is not None:
-            http.connection_lost(exc)
+            # Without the error: aiohttp would give it to whoever waits to write, and the frames of its traceback hold what holds it.
+            http.connection_lost(None)
 
     def _leave(self) -> None:
         """Give its place back."""

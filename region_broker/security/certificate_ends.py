@@ -2,6 +2,7 @@
 
 INV-CTE1  what ends within 30 days is warned of before it ends, each day once; what has ended is told as an error
 INV-CTE2  what does not count yet is told as an error, too: to those whose clock says so it is as bad as one that has ended
+INV-CTE3  one thing in a file hides nothing of another one: beside an old CA that has ended the end of its successor is warned of
 Pure. Not here: the files (`tls_files`), who says it (`tls`, the command line).
 """
 
@@ -91,6 +92,18 @@ def first_end_by_file(ends: Iterable[End]) -> dict[str, End]:
         if held is None or end.ends_wall_ms < held.ends_wall_ms:
             first[end.path] = end
     return first
+
+
+def judgements(ends: Iterable[End], now_wall_ms: int) -> list[Judgement]:
+    """Return what is to be said of all that is in files: of each the first end, and whatever else is not well (INV-CTE3)."""
+    known = tuple(dict.fromkeys(ends))
+    first = first_end_by_file(known)
+    found = [judge(end, now_wall_ms) for end in known]
+    return [
+        each
+        for each in found
+        if each.urgency is not Urgency.FAR or each.end is first[each.end.path]
+    ]
 
 
 def _time(duration_ms: int) -> str:

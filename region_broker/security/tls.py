@@ -41,6 +41,7 @@ from region_broker.security.certificate_ends import (
     Urgency,
     first_end_by_file,
     judge,
+    judgements,
 )
 from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
 
@@ -116,7 +117,8 @@ class _Reread:
                 return False
             self._held = self._read()
         except TlsRefused as refused:
-            self.refusal = str(refused)
+            # What is found next is to be found twice again: no look in a row with the last one has found it (INV-TLS2).
+            self._newest_digest, self.refusal = b"", str(refused)
             return False
         self._newest_digest, self.refusal = self._held.digest, ""
         return True
@@ -230,9 +232,15 @@ class TlsState:
         changed.update(each.files for each in self.contexts if each.look())
 
     def judgements(self, now_wall_ms: int) -> list[Judgement]:
+        """Return what is to be said of the ends of all files in use."""
+        return judgements(self._ends(), now_wall_ms)
+
+    def first_judgements(self, now_wall_ms: int) -> list[Judgement]:
         """Return how soon the first end of each file in use is."""
-        ends = first_end_by_file(end for each in self.contexts for end in each.ends)
-        return [judge(end, now_wall_ms) for end in ends.values()]
+        return [judge(end, now_wall_ms) for end in first_end_by_file(self._ends()).values()]
+
+    def _ends(self) -> Iterator[End]:
+        return (end for each in self.contexts for end in each.ends)
 
     def tell(self, now_wall_ms: int) -> None:
         """Log what is new: refusals once, ends once a day (INV-CTE1)."""
@@ -281,7 +289,7 @@ class TlsCollector(Collector):
             "Until the first certificate, CA or CRL in a file ends; below 0 once it has",
             labels=["file"],
         )
-        for judgement in self._state.judgements(self._clock.wall_ms()):
+        for judgement in self._state.first_judgements(self._clock.wall_ms()):
             left.add_metric([judgement.end.path], judgement.left_ms / 1000)
         yield left
         yield GaugeMetricFamily(

@@ -201,6 +201,13 @@ class Connection:
         assert self._in_flight_bytes >= 0, self._in_flight_bytes
         self.on_hand_back()
 
+    def let_go(self) -> None:
+        """Hold no request any more, as each of them holds this: the connection has ended, and is freed now (INV-PN7)."""
+        self.on_hand_back = _nobody_hears
+        self._next = None
+        self._slots.clear()
+        self._unsent.clear()
+
     def finish(self, slot: Slot, answer: Buffer | None) -> None:
         """Note the answer of a request (None: none is due)."""
         assert not slot.done, "a request is answered once"
@@ -231,3 +238,7 @@ class Connection:
             self._fetches -= slot.incoming.api_key == FETCH_KEY
         self._unsent.clear()
         assert self.in_flight >= len(self._slots), (self.in_flight, len(self._slots))
+
+
+def _nobody_hears() -> None:
+    return None

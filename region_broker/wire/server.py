@@ -117,7 +117,7 @@ class _Link:
     def let_go(self) -> None:
         """Hold nothing that holds this connection, which has ended: it is freed now (INV-PN7)."""
         self.group = self.reader = None
-        self.core.on_hand_back = _nothing
+        self.core.let_go()
 
     def shut(self) -> None:
         """Stop serving this connection: send what is queued, close."""
@@ -239,8 +239,12 @@ class KafkaServer:
     def release(self) -> None:
         """Begin what waits, and hold nothing any more."""
         self._is_held = False
+        now_ms = self._clock.monotonic_ms()
         for link in self._links:
-            link.frame_since_ms = -1  # its time begins anew
+            link.frame_since_ms = (
+                -1
+            )  # its time begins anew, as that of a login does, which may wait unread
+            link.core.peer.state.must_log_in_since_ms = now_ms
             link.wake.set()
 
     @property
@@ -592,6 +596,7 @@ class KafkaServer:
 
     async def _sweep(self) -> None:
         """Cut off peers that keep a frame, an answer or an idle connection for too long (INV-WS2)."""
+        link: _Link | None
         while True:
             await self._clock.sleep_ms(_SWEEP_INTERVAL_MS)
             now_ms = self._clock.monotonic_ms()
@@ -604,6 +609,7 @@ class KafkaServer:
                         logger.info("closing the connection of %s: %s", address, reason, extra=trace)  # fmt: skip
                     link.stop_reading()
                     link.stream.abort()
+            link = None  # which would stay until the next one comes (INV-PN7)
 
 
 class _Lines:
@@ -622,10 +628,6 @@ class _Lines:
                 logger.warning("%d more connections were closed in that second", untold)
         self._count += 1
         return self._count <= LINES_MAX
-
-
-def _nothing() -> None:
-    return None
 
 
 async def _raising(error: Exception) -> None:

@@ -141,7 +141,8 @@ class _Stream(asyncio.BaseProtocol):
         """Note that the connection is gone, and wake whoever waits."""
         self._lost = True
         self._eof = True
-        self._error = exc
+        # Where it was raised in a write, the frames of its traceback hold whoever wrote, and this (INV-PN7).
+        self._error = None if exc is None else exc.with_traceback(None)
         # Under TLS transport and stream hold each other, with what only OpenSSL counts between them: freed now (INV-PN7).
         self._transport = None
         self._writable.set()

@@ -23,6 +23,7 @@ from region_broker.ports.addresses import network_of
 from region_broker.ports.handshakes import (
     CLOSE_TIMEOUT_S,
     DEFAULT_HANDSHAKES,
+    OTHER,
     TEXTS,
     TOO_MANY,
     HandshakeLimits,
@@ -179,7 +180,7 @@ class TlsServer:
             still_open = came.dup()  # its transport closes its own before it tells of the failure
         except OSError as error:  # no descriptor is left
             came.close()
-            self._on_failed(FailedHandshake(peer, reason_of(error), text_of(error)))
+            self._on_failed(FailedHandshake(peer, OTHER, f"{TEXTS[OTHER]} on this side: {error}"))
             return
         with still_open:
             try:

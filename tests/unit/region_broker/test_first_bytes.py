@@ -167,12 +167,16 @@ def say_from_outside(port: int, ca: str, data: bytes) -> bytes:
         (b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 200"),
         (b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 404"),
         (b"PUT /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"HTTP/1.1 405"),
+        (
+            b"GET /ping HTTP/1.1\r\nHost: x\r\nExpect: more\r\nConnection: close\r\n\r\n",
+            b"HTTP/1.1 417",
+        ),
         (b"GET\x01 /ping\r\n\r\n", b"HTTP/1.0 400"),
         (b"GET /ping HTTP/1.1\r\nHost x\r\n\r\n", b"HTTP/1.0 400"),
         (b"GET /pi", b""),
         (struct.pack(">ihhih", 10, 18, 0, 1, -1), b""),
     ],
-    ids=["served", "no-route", "no-method", "no-http", "no-header", "half", "kafka"],
+    ids=["served", "no-route", "no-method", "expects", "no-http", "no-header", "half", "kafka"],
 )
 def test_INV_HPL2_INV_PN7_a_connection_that_has_ended_is_freed_without_the_cycle_collector(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], data: bytes, answer: bytes
@@ -199,3 +203,77 @@ def test_INV_HPL2_INV_PN7_a_connection_that_has_ended_is_freed_without_the_cycle
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(say_and_count())
+
+
+def leave_within(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.sendall(b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_INV_PN7_who_leaves_within_a_body_leaves_neither_memory_nor_a_line_in_the_log(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error of whoever had left was kept by the body, which the frames of its traceback held; and it was logged as one of this node."""
+    taken: list[bytes] = []
+
+    async def take(request: web.Request) -> web.Response:
+        taken.append(b"")
+        taken[-1] = await request.read()
+        return web.Response()
+
+    async def leave_and_count() -> None:
+        app = bounded(HttpLimits())
+        app.router.add_post("/take", take)
+        server = HttpServer(app, HttpLimits())
+        _host, bound = await server.start("127.0.0.1", 0)
+        gc.collect()
+        assert not kept(), "of tests before"
+        gc.disable()
+        try:
+            for number in (1, 2, 3):
+                await asyncio.to_thread(leave_within, bound)
+                await until(lambda number=number: len(taken) == number)  # type: ignore[misc]
+            await until(lambda: not kept(), looks=100)
+        finally:
+            gc.enable()
+        await server.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(leave_and_count())
+    assert taken == [b""] * 3
+    assert "failed" not in caplog.text
+
+
+def leave_within_an_answer(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert opened.recv(4096)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_INV_PN7_who_leaves_within_a_large_answer_leaves_nothing_of_it(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def large(_request: web.Request) -> web.Response:
+        return web.Response(body=bytes(32 << 20))
+
+    async def leave_and_count() -> None:
+        app = bounded(HttpLimits())
+        app.router.add_get("/large", large)
+        server = HttpServer(app, HttpLimits())
+        _host, bound = await server.start("127.0.0.1", 0)
+        gc.collect()
+        assert not kept(), "of tests before"
+        gc.disable()
+        try:
+            for _ in range(3):
+                await asyncio.to_thread(leave_within_an_answer, bound)
+            await until(lambda: not kept(), looks=100)
+        finally:
+            gc.enable()
+        await server.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(leave_and_count())

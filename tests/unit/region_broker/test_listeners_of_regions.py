@@ -67,6 +67,21 @@ def test_INV_CFT3_two_nodes_at_one_address_are_a_load_balancer_which_no_client_c
     assert problems(node(11), split, listeners=[LISTENER, other]) == [], "names differ by who asks"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("n12.example.org:9095", "N12.example.org.:9095"),
+        ("n12.example.org:9095", "n12.example.org:09095"),
+        ("[2001:db8::1]:9095", "[2001:DB8:0::1]:9095"),
+        ("localhost:9095", "127.0.0.1:9095"),
+    ],
+)
+def test_INV_CFT3_one_address_is_one_however_it_is_written(one: str, other: str) -> None:
+    """DNS knows no case and a dot at the end of a name (RFC 4343, RFC 1034 3.1), RFC 4291 2.2 several texts of one address."""
+    (problem,) = problems(node(11), met(12, OUTSIDE=one), met(13, OUTSIDE=other))
+    assert "is that of regions[0].nodes[1].advertised.OUTSIDE, too" in problem
+
+
 def test_INV_CFT3_a_node_is_told_by_others_as_it_tells_itself() -> None:
     assert problems(met(11), met(12)) == []
     (problem,) = problems(met(11, OUTSIDE="old.example.org:9095"), met(12))

@@ -176,6 +176,32 @@ async def test_who_does_not_log_in_is_cut_off_and_who_has_stays(tmp_path: Path) 
         assert await works(known)
 
 
+async def test_INV_WS8_nobody_is_cut_off_for_a_login_that_was_held(tmp_path: Path) -> None:
+    """1. A node becomes one of several: requests are held. 2. Who has not logged in sends a login, which is left unread, for more
+    than the time that it has. 3. Requests are held no more. So it was with sessions that ended meanwhile."""
+    clock = ManualClock()
+    settings = replace(SETTINGS, max_reauth_ms=50)
+    async with port(tmp_path, settings, clock=clock) as fixture:
+        stranger, known = await fixture.connect(), await fixture.connect()
+        await log_in(known)
+        states = [link.core.peer.state for link in fixture.server._links]
+        assert [each.login.identity is None for each in states] == [True, False]
+        fixture.server.hold()
+        await until(lambda: states[1].must_log_in)
+        clock.pass_ms(LOGIN_TIMEOUT_MS + 1)
+        stranger.send(17, 1, {"mechanism": SCRAM})
+        fixture.server.release()
+        clock.pass_ms(1_000)
+        await stranger.receive(17, 1)
+        assert (await scram(stranger)).error_code is ErrorCode.none
+        assert (await log_in(known)).error_code is ErrorCode.none
+        clock.pass_ms(LOGIN_TIMEOUT_MS + 1)
+        silent = await fixture.connect()
+        await shake(silent)
+        clock.pass_ms(LOGIN_TIMEOUT_MS + 1)
+        assert await asyncio.wait_for(silent.closed(), 10)
+
+
 @pytest.mark.parametrize(
     ("user", "password"), [("alice", "wrong"), ("nobody", PASSWORD), ("nobody", "x")]
 )

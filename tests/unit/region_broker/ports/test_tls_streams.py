@@ -1,13 +1,17 @@
 """TLS on real sockets, on both event loops: who gets in, who does not and why, and that neither harms anybody else."""
 
 import asyncio
+import errno
 import gc
+import os
 import random
+import resource
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -211,6 +215,28 @@ async def test_INV_PTA1_who_is_refused_is_sent_the_alert_that_says_why(folder: P
     echo.listener.close()
 
 
+@on_both_loops
+async def test_INV_PHS2_for_whom_no_descriptor_is_left_is_not_said_to_have_gone(
+    folder: Path,
+) -> None:
+    echo = await echoing(ServerTls(put(folder / "s", node_certificate())))
+    with ExitStack() as held, socket.create_connection(("127.0.0.1", echo.listener.port)):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        last = (
+            socket.socket()
+        )  # the highest one, or a gap below it: the gaps are filled, and this is given back
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, limits[1]))
+        with suppress(OSError):
+            while True:
+                held.enter_context(socket.socket())
+        last.close()  # to accept by
+        await until(lambda: bool(echo.failed))
+    [failed] = echo.failed
+    assert (failed.reason, os.strerror(errno.EMFILE) in failed.text) == ("other", True)
+    echo.listener.close()
+
+
 def left_of_tls() -> int:
     return sum(type(each).__name__ in ("SSLProtocol", "SecuredStream") for each in gc.get_objects())
 
@@ -310,6 +336,52 @@ def test_INV_PN7_what_a_peer_resets_is_freed_without_the_cycle_collector(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(say_and_count())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])
+def test_INV_PN7_who_writes_to_a_connection_that_was_reset_is_freed_with_it(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """1. A client sends its last message, and resets. 2. The answer is written before the loop has heard of that. asyncio raises in the write."""
+
+    peers: list[threading.Thread] = []
+
+    def streams() -> int:
+        return sum(isinstance(each, AsyncioStream) for each in gc.get_objects())
+
+    async def answered_too_late(stream: ByteStream) -> None:
+        said = await stream.read(1 << 20)
+        peers[-1].join()  # the loop stands still meanwhile
+        stream.write(said)
+        with suppress(OSError):
+            while await stream.read(1 << 20):
+                pass
+        stream.abort()
+
+    async def write_and_count() -> None:
+        listener = await AsyncioNetwork().listen("127.0.0.1", 0, answered_too_late)
+        gc.collect()
+        before = streams()
+        gc.disable()
+        try:
+            for _ in range(3):
+                peers.append(threading.Thread(target=say_and_reset, args=(listener.port,)))
+                peers[-1].start()
+                await until(lambda: not peers[-1].is_alive())
+            await until(lambda: streams() == before, looks=100)
+        finally:
+            gc.enable()
+        listener.close()
+        await listener.wait_closed()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(write_and_count())
+
+
+def say_and_reset(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.sendall(b"hello")
 
 
 @on_both_loops

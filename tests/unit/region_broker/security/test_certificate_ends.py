@@ -2,7 +2,13 @@
 
 import pytest
 
-from region_broker.security.certificate_ends import End, Urgency, first_end_by_file, judge
+from region_broker.security.certificate_ends import (
+    End,
+    Urgency,
+    first_end_by_file,
+    judge,
+    judgements,
+)
 
 DAY_MS = 86_400_000
 END = End("certificate", "/etc/eu-1.pem", "OU=node 1", 1_000 * DAY_MS)
@@ -59,3 +65,31 @@ def test_a_file_ends_with_the_first_of_what_is_in_it() -> None:
     ca = End("ca", "/etc/ca.pem", "CN=a", 7)
     earlier, other = End("ca", "/etc/ca.pem", "CN=b", 5), END
     assert first_end_by_file([ca, earlier, other]) == {"/etc/ca.pem": earlier, END.path: END}
+
+
+OLD = End("ca", "/etc/ca.pem", "CN=old", 50 * DAY_MS)
+NEW = End("ca", "/etc/ca.pem", "CN=new", 300 * DAY_MS, begins_wall_ms=40 * DAY_MS)
+
+
+@pytest.mark.parametrize(
+    ("day", "said"),
+    [
+        (10, {"CN=old": Urgency.FAR, "CN=new": Urgency.EARLY}),
+        (40, {"CN=old": Urgency.NEAR}),
+        (60, {"CN=old": Urgency.OVER}),
+        (290, {"CN=old": Urgency.OVER, "CN=new": Urgency.NEAR}),
+        (301, {"CN=old": Urgency.OVER, "CN=new": Urgency.OVER}),
+    ],
+)
+def test_INV_CTE3_one_ca_hides_nothing_of_another_in_its_file(
+    day: int, said: dict[str, Urgency]
+) -> None:
+    """1. A CA is exchanged by way of both. 2. The old one ends, and stays in the file. 3. The new one ends, or did not count yet: nobody said so."""
+    found = judgements([OLD, NEW, OLD], day * DAY_MS)
+    assert {each.end.subject: each.urgency for each in found} == said
+
+
+def test_of_a_file_in_which_all_is_well_the_first_end_is_told() -> None:
+    later = End("ca", "/etc/ca.pem", "CN=later", 600 * DAY_MS)
+    (found,) = judgements([later, NEW], 100 * DAY_MS)
+    assert found == judge(NEW, 100 * DAY_MS)

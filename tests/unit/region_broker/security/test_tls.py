@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -368,6 +369,24 @@ def test_what_is_just_being_written_is_not_taken(tmp_path: Path) -> None:
     assert served_by(server, tmp_path) == ("eu", 1, "c1")
 
 
+def test_what_was_gone_between_two_looks_is_not_taken(tmp_path: Path) -> None:
+    """INV-TLS2: 1. Half of a bundle is there. 2. It is removed, and begun again. 3. The same half is there: these two looks are not in a row."""
+    server = server_of(tmp_path)
+    former = server.context()
+    ca = tmp_path / "server" / "ca.pem"
+    second = ca.read_bytes()
+    half = pem_of(authority("another CA").certificate)
+    ca.write_bytes(half)
+    assert not server.look()
+    ca.unlink()
+    assert not server.look()
+    ca.write_bytes(half)
+    assert not server.look()
+    assert server.context() is former
+    ca.write_bytes(half + second)
+    assert [server.look(), server.look()] == [False, True]
+
+
 def test_what_changes_between_judging_and_loading_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +530,19 @@ async def test_a_refusal_is_told_once_and_an_end_once_a_day(
     assert len(of_node) == pytest.approx(40, abs=1)  # 330 + 45 days are ten days behind its end
     assert of_node[-1].levelname == "ERROR"
     assert "tidemark cert renew" in of_node[0].message
+
+
+def test_INV_CTE3_a_ca_that_has_ended_hides_no_end_of_another_in_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`LONG_AGO` is when both began; a CA lasts ten years."""
+    past = new_authority("past CA", LONG_AGO - timedelta(days=3_600))
+    server = ServerTls(put(tmp_path / "server", node_certificate(), trusted=[authority(), past]))
+    ends_ms = int(authority().certificate.not_valid_after_utc.timestamp() * 1_000)
+    with caplog.at_level(logging.WARNING, "tidemark.tls"):
+        TlsState([server]).tell(ends_ms - 7 * DAY_MS)
+    told = {record.levelname for record in caplog.records if "CA of tests" in record.message}
+    assert told == {"WARNING"}, caplog.messages
 
 
 def test_metrics_say_what_is_left_and_what_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Peers that keep the server waiting are cut off, by a clock that the test moves (INV-WS2)."""
 
 import asyncio
+import gc
+import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +20,7 @@ from region_broker.limits import (
 from region_broker.metrics import Metrics
 from region_broker.ports.network import Buffer
 from region_broker.ports.system.network import AsyncioNetwork
-from region_broker.wire.connection import Incoming
+from region_broker.wire.connection import Connection, Incoming, Slot
 from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.server import KafkaServer
 from tests.fixtures.kafka_port import RawClient
@@ -280,3 +282,67 @@ async def test_what_is_not_answered_in_time_ends_its_connection_alone() -> None:
         server.release()
         other.send_raw(REQUEST)
         await other.receive_raw()
+
+
+def kept() -> int:
+    return sum(type(each) in (Connection, Slot, Incoming) for each in gc.get_objects())
+
+
+async def until_one(fixture: Served, is_so: Callable[[Any], bool]) -> None:
+    """Wait until it is so of a connection, and hold none."""
+    await until(lambda: any(map(is_so, fixture.server._links)))
+
+
+async def resets(fixture: Served) -> None:
+    """Ask for two answers, of which the second one is there and has to wait for the first, and go."""
+    client = await fixture.connect()
+    socket_of(client).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.send_raw(WAITS + REQUEST + WAITS)
+    await until_one(
+        fixture, lambda link: [slot.done for slot in link.core._slots] == [False, True, False]
+    )
+    client.writer.transport.abort()
+    await asyncio.sleep(0)
+    fixture.gate.set()
+
+
+async def reads_nothing(fixture: Served) -> None:
+    """Ask for more than the system takes, and for one more behind it; whoever cuts it off looks at it last."""
+    client = await fixture.connect()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.send_raw(struct.pack(">ihhi", 8, 61, 0, 1) + REQUEST)
+    await until_one(fixture, lambda link: link.writing_since_ms >= 0 and bool(link.core._unsent))
+    fixture.clock.pass_ms(WRITE_TIMEOUT_MS + 1)
+
+
+async def is_held_back(fixture: Served) -> None:
+    """Ask for two Fetches at once, of which the second one waits unbegun."""
+    client = await fixture.connect()
+    fetch = struct.pack(">ihhi", 8, 1, 0, 1)
+    client.send_raw(WAITS + fetch + fetch)
+    await until_one(fixture, lambda link: link.core._next is not None)
+    client.writer.transport.abort()
+    await asyncio.sleep(0)
+    fixture.gate.set()
+
+
+def socket_of(client: RawClient) -> socket.socket:
+    found: socket.socket = client.writer.get_extra_info("socket")
+    return found
+
+
+@pytest.mark.parametrize("ends", [resets, reads_nothing, is_held_back])
+async def test_INV_PN7_requests_that_were_not_answered_are_freed_with_their_connection(
+    ends: Callable[[Served], Awaitable[None]],
+) -> None:
+    """Each held its connection, and was held by it: frames and answers of whoever had gone stayed until the cycle collector came."""
+    async with served() as fixture:
+        gc.collect()
+        before = kept()
+        gc.disable()
+        try:
+            await ends(fixture)
+            await until(lambda: kept() == before, looks=200)
+        finally:
+            gc.enable()
+        fixture.server.close()
