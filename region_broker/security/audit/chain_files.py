@@ -238,17 +238,15 @@ class ChainFiles:
         self._check_owner(owner)
         self.head, self._size_bytes = head, end
         notes = [] if end == len(data) else [self._set_aside(path, data[end:])]
-        file = self._disk.open(path)
+        self._file = file = self._disk.open(path)
         if notes:
             file.truncate(end)
             file.fdatasync()
         if owner is None:
-            file.close()
             self._number -= 1
             self._size_bytes = 0
             self._begin_file(self._wall_ms, CONTINUED if head.seq else OPENED)
             return notes
-        self._file = file
         if owner.get("folder") != self._owner.folder:
             self._begin_file(self._wall_ms, CONTINUED)
         return notes

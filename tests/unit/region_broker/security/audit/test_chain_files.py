@@ -206,6 +206,29 @@ def test_INV_ACF6_a_full_disk_keeps_no_node_from_starting(torn: bool, room_bytes
     assert verified_on(disk).is_sound
 
 
+def test_a_start_that_a_full_disk_refuses_leaves_no_file_open() -> None:
+    """It is tried again with each change that is to be recorded: a node would end with no descriptors left."""
+    disk = SimulatedDisk()
+    opened(disk).close()
+    name = FOLDER / file_name(1)
+    disk.write_file_atomic(name, disk.read_file(name) + b'{"seq":2,"half')
+
+    def refuse(asked: str, path: Path) -> None:
+        if asked == "truncate" and path == name:  # where what is cut is copied first
+            raise OSError(errno.ENOSPC, "No space", str(path))
+
+    before, disk.fault = disk.open_files, refuse
+    chain = opened(disk)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            chain.write([record("refused")], 5)
+    assert disk.open_files == before
+    disk.fault = None
+    chain.write([record("after")], 5)
+    assert operations(lines_on(disk)) == ["chain-begun", "torn", "after"]
+    assert verified_on(disk).is_sound
+
+
 class HalfWritten:
     """A file whose writes end half way: no more fits."""
 
