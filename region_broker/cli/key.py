@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import click
 
-from region_broker.cli.output import EXIT_FAILED, EXIT_USAGE, fail, output_option, print_rows
+from region_broker.cli.output import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    confirmed,
+    fail,
+    output_option,
+    print_rows,
+)
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.security.sealing.key_ring import (
@@ -197,7 +204,7 @@ def destroy(file: Path, name: str, version: str | None, yes: bool) -> None:
     """
     ring = destroyed(read_ring(_DISK, file), name, version, _now())
     what = f"version {version} of {name}" if version else f"all versions of {name}"
-    if not yes:
-        click.confirm(f"Destroy {what} for good? Records sealed under it are lost", abort=True)
+    if not yes and not confirmed(f"Destroy {what} for good? Records sealed under it are lost"):
+        raise click.Abort
     write_ring(_DISK, file, ring)
     click.echo(f"{what} destroyed here. Replace or destroy the other copies of this file, too")

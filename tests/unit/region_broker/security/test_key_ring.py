@@ -291,7 +291,7 @@ def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) ->
     told = run("list", str(file), "--check")
     assert told.count("orders") == 2
     assert "newest" in told
-    assert run("destroy", str(file), "orders", code=1) != ""  # nobody said yes
+    assert "--yes" in run("destroy", str(file), "orders", code=1), "nobody was there to say yes"
     assert "destroyed" not in run("list", str(file))
     run("destroy", str(file), "orders", "--yes")
     assert run("list", str(file)).count("destroyed") == 2
