@@ -31,6 +31,7 @@ from region_broker.cli.output import (
 from region_broker.ports.system.clock import SystemClock
 from region_broker.security.audit.chain import Head, NotALink, read_line
 from region_broker.security.audit.chain_files import FILE_SUFFIX, chain_names
+from region_broker.security.audit.events import Kind, Outcome
 from region_broker.security.audit.verifying import Report, Verifier
 
 _LOOK_S: Final = 0.5
@@ -104,8 +105,10 @@ Examples:
 @click.option("--since", help="A time as 2026-11-26T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d.")
 @click.option("--principal", help="Who, as User:alice.")
 @click.option("--operation", help="What, as CreateTopic; the case of letters does not count.")
-@click.option("--kind", help="change, order, step, login, refusal, peer-refusal or trail.")
-@click.option("--outcome", help="intended, done, refused, failed or unknown.")
+@click.option("--kind", type=click.Choice([each.value for each in Kind]), help="What it is of.")
+@click.option(
+    "--outcome", type=click.Choice([each.value for each in Outcome]), help="How it ended."
+)
 @click.option("--limit", type=click.IntRange(1), help="The last ones only.")
 @output_option
 def list_records(
@@ -131,7 +134,7 @@ def list_records(
     epilog="""\b
 Examples:
   tidemark audit tail ./audit
-  tidemark audit tail ./audit --follow -o json | tidemark produce tidemark.audit
+  tidemark audit tail ./audit --follow -o json >> /mnt/elsewhere/audit.jsonl
 """,
 )
 @_PATHS

@@ -4,10 +4,11 @@ INV-CFC2  and so are another ordinal of a region, another `shard_count`, another
          first two are part of what is stored, and refused as a node starts that is not told of them here
 INV-CFC1  a node that another one names and the configuration does not, or the other way round, is remarked, and one that has another Kafka
          or HTTP address there: to a start both are valid
+INV-CFC3  who answers, and does not say, is remarked with the reason: nothing was compared with it
 Who does not answer says nothing. Not here: what a configuration says of itself (`config`), of this machine (`node.start_checks`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from region_broker.config.tls_relations import ENCRYPTED
 from region_broker.workbench.node_http import ApiError, BadUrl, request
 
 ASK_TIMEOUT_S: Final = 2.0
+_REFUSALS: Final = frozenset({401, 403})
 _TOLD: Final = ("kafka", "http", "rack")
 Named = dict[tuple[str, int], Mapping[str, str]]
 """(region, node id) -> Kafka and HTTP address and rack, as far as they are told, by key of the configuration."""
@@ -34,38 +36,66 @@ def differences(config: NodeConfig) -> list[str]:
     with ThreadPoolExecutor(len(others)) as asking:
         scheme = "https" if config.http_security_protocol in ENCRYPTED else "http"
         views = asking.map(lambda each: _view_of(f"{scheme}://{each[1].http}"), others)
-        told = zip(others, views, strict=True)
+        told = list(zip(others, views, strict=True))
     own: Named = {
         (region.name, node.node_id): {"kafka": node.kafka, "http": node.http, "rack": node.rack}
         for region in config.regions
         for node in region.nodes
     }
-    return [
+    found = [
         text
         for (region, node), view in told
-        if view is not None
+        if isinstance(view, dict)
         for who in (f"node {node.node_id} of region {region}",)
         for text in (*_compared(who, own, _named_by(view)), *_told_otherwise(who, config, view))
     ]
+    return [
+        *found,
+        *_untold([(node.node_id, why) for (_, node), why in told if isinstance(why, str)]),
+    ]
 
 
-def nodes_that_run(config: NodeConfig) -> list[int] | None:
-    """Return the nodes of the region of `config`, as the first of them that answers knows them; None where none does."""
+def _untold(nodes: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """Yield that nodes run and do not say what they name (INV-CFC3): once, with the reason of the first."""
+    if nodes:
+        ids = ", ".join(str(node_id) for node_id, _ in nodes)
+        yield (
+            f"nodes that run, and do not say what they name of the cluster, so nothing was compared: {ids} ({nodes[0][1]}). A context or TIDEMARK_*"
+            " says as whom they are asked (docs/reference/security.md#commands)"
+        )
+
+
+def nodes_that_run(config: NodeConfig) -> tuple[list[int] | None, str]:
+    """Return the nodes of the region of `config`, as the first of them that says so knows them; None, and why, where none does."""
+    whys: list[str] = []
     scheme = "https" if config.http_security_protocol in ENCRYPTED else "http"
     for node in (config.own_node, *config.siblings):
         view = _view_of(f"{scheme}://{node.http}", "/v1/cluster")
-        if view is not None:
+        if isinstance(view, str):
+            whys.append(f"node {node.node_id} runs, and does not say: {view}")
+        elif view is not None:
             rows = (*view.get("nodes", ()), *view.get("awaited", ()))
-            return sorted({int(row["node_id"]) for row in rows})
-    return None
+            return sorted({int(row["node_id"]) for row in rows}), ""
+    return None, [*whys, "no node answers"][0]
 
 
-def _view_of(url: str, route: str = "/v1/region") -> Mapping[str, Any] | None:
+def _view_of(url: str, route: str = "/v1/region") -> dict[str, Any] | str | None:
+    """Return what a node says; a text where it runs and does not say, with the reason; None where it does not answer."""
     try:
         view: Any = request(url, "GET", route, timeout_s=ASK_TIMEOUT_S)
-    except (OSError, ApiError, BadUrl):
+    except ApiError as error:
+        return str(error) if error.status in _REFUSALS else None
+    except BadUrl as error:
+        return str(error)
+    except OSError as error:  # one that `request` made itself: TLS, or no HTTP
+        return str(error) if type(error) is ConnectionError else None
+    if not isinstance(view, dict):
         return None
-    return view if isinstance(view, dict) else None
+    return (
+        "Describe on the cluster is needed, or a token for readers"
+        if view.get("in_brief")
+        else view
+    )
 
 
 def _named_by(view: Mapping[str, Any]) -> Named:

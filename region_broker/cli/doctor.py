@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from region_broker.cli.config_compare import nodes_that_run
+from region_broker.cli.context.credentials import present_if_possible
 from region_broker.cli.output import EXIT_USAGE, fail, output_option, print_rows
 from region_broker.config.exposure import open_ports
 from region_broker.config.listener_places import gaps_of, named, text_of
@@ -67,6 +68,7 @@ def doctor(data_dir: Path | None, config_path: Path | None, output: str) -> None
         except ConfigError as error:
             fail(str(error), EXIT_USAGE)
         data_dir, refused_below = data_dir or Path(config.data_dir), config.disk_free_bytes_min
+        present_if_possible()
         configured = [_open_doors(config), *_tls(config), *_listeners(config)]
     data_dir = data_dir or Path()
     checks: list[Callable[[Path], Finding]] = [
@@ -232,12 +234,12 @@ def _listeners(config: NodeConfig) -> list[Finding]:
     """Return whether clients that come by a listener are told of each node of the region, as far as its nodes can be asked."""
     if not config.listeners:
         return []
-    running = nodes_that_run(config)
+    running, why = nodes_that_run(config)
     gaps = gaps_of(config, running or ())
     found = "; ".join(f"{name} does not reach {named(ids)}" for name, ids in gaps.items())
     mend = "; ".join(text_of(config, name, ids) for name, ids in gaps.items())
     if running is None:
-        found = "no node answers; all nodes that this file names are met"
+        found = f"{why}; all nodes that this file names are met"
     return [Finding("listeners", not gaps, found or "each node of the region is met", mend, False)]
 
 

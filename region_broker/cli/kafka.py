@@ -309,7 +309,10 @@ def hint_of(error_code: int) -> str:
         )
     if exit_code(error_code) == EXIT_AUTH and error_code != KafkaError._AUTHENTICATION:
         who = presented().user or "who does not log in"
-        return f". It is asked as {who}: tidemark acl explain says what is allowed and why (docs/reference/security.md#who-may-what)"
+        hint = f". It is asked as {who}: tidemark acl explain says what is allowed and why (docs/reference/security.md#who-may-what)"
+        if error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            hint += ". Where that is allowed, and the topic is sealed (tidemark.encryption), it is the key: the node has it not, or it was destroyed; its log says which"
+        return hint
     standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
     if error_code == KafkaError.INVALID_MSG:  # Kafka's CORRUPT_MESSAGE
         return (

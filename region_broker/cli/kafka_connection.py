@@ -81,11 +81,20 @@ def _asked(stream: socket.socket, api: tuple[int, int], body: bytes) -> bytes:
     return _exactly(stream, size)[4:]
 
 
+def why_closed() -> str:
+    """Return what is likely where a port takes a connection and ends it at the first request."""
+    if presented().kafka_protocol.endswith("SSL"):
+        return "does a node listen there, and is it its Kafka port?"
+    return "does a node listen there, or does its port speak TLS (--ca, or --protocol)?"
+
+
 def _exactly(stream: socket.socket, size: int) -> bytes:
     found = b""
     while len(found) < size:
         more = stream.recv(size - len(found))
         if not more:
-            raise LoginFailed("the node closed the connection instead of letting us in")
+            raise LoginFailed(
+                f"the node closed the connection instead of letting us in: {why_closed()}"
+            )
         found += more
     return found

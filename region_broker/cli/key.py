@@ -14,12 +14,20 @@ from typing import Any, Final
 
 import click
 
-from region_broker.cli.output import EXIT_FAILED, EXIT_USAGE, fail, output_option, print_rows
+from region_broker.cli.output import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    confirmed,
+    fail,
+    output_option,
+    print_rows,
+)
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.security.sealing.key_ring import (
     Ring,
     RingError,
+    check_name,
     destroyed,
     read_ring,
     rewrapped,
@@ -144,6 +152,7 @@ Examples:
 def make(file: Path, name: str, **source: Any) -> None:
     """Make a key NAME in FILE, with a first version that its source wraps."""
     ring = _there(file)
+    check_name(ring, name, is_new=True)  # before a file is made for its source
     write_ring(_DISK, file, with_version(_SOURCES, ring, name, _source(**source), _now()))
     click.echo(
         f"key {name} was made. Give every node this file (encryption_keys_file) and the source, then"
@@ -174,7 +183,9 @@ def rotate(file: Path, name: str) -> None:
 @_tells
 def rewrap(file: Path, name: str, **source: Any) -> None:
     """Put all versions of NAME under another source, or a new key of the same service; no log is touched."""
-    write_ring(_DISK, file, rewrapped(_SOURCES, read_ring(_DISK, file), name, _source(**source)))
+    ring = read_ring(_DISK, file)
+    check_name(ring, name, is_new=False)
+    write_ring(_DISK, file, rewrapped(_SOURCES, ring, name, _source(**source)))
     click.echo(
         f"key {name} is wrapped by the new source. The old one still opens older copies of this file: destroy those, or it"
     )
@@ -193,7 +204,7 @@ def destroy(file: Path, name: str, version: str | None, yes: bool) -> None:
     """
     ring = destroyed(read_ring(_DISK, file), name, version, _now())
     what = f"version {version} of {name}" if version else f"all versions of {name}"
-    if not yes:
-        click.confirm(f"Destroy {what} for good? Records sealed under it are lost", abort=True)
+    if not yes and not confirmed(f"Destroy {what} for good? Records sealed under it are lost"):
+        raise click.Abort
     write_ring(_DISK, file, ring)
     click.echo(f"{what} destroyed here. Replace or destroy the other copies of this file, too")

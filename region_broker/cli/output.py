@@ -107,6 +107,17 @@ def fail(text: str, exit_code: int = EXIT_FAILED) -> NoReturn:
     sys.exit(exit_code)
 
 
+def confirmed(question: str) -> bool:
+    """Ask on standard error; ends the command where nobody is there to answer."""
+    try:
+        return click.confirm(question, default=False, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        fail("nothing was changed: nobody is here to answer. --yes goes on without asking")
+
+
 def printable(text: object) -> str:
     """Return `text` without characters that a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in str(text))

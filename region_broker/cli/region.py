@@ -16,6 +16,7 @@ from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
+    confirmed,
     fail,
     output_option,
     print_json,
@@ -333,7 +334,7 @@ def _confirmed(target: str, output: str, statement: Mapping[str, Any]) -> bool:
         print_json({"status": "not confirmed", "statement": statement})
     if not sys.stdin.isatty() and output == JSON:
         return False
-    return click.confirm(f"Let region {target} act at this tidemark?", default=False, err=True)
+    return confirmed(f"Let region {target} act at this tidemark?")
 
 
 def _end(operation: Mapping[str, Any], output: str) -> None:

@@ -7,8 +7,9 @@ Not here: what the file holds (`security.http_tokens`), what a role may do (`htt
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,7 +105,19 @@ def list_tokens(path: Path, output: str) -> None:
          "expires_wall_ms": row.expires_wall_ms, "ended": 0 < row.expires_wall_ms <= now_ms}
         for row in _read(path)
     ]  # fmt: skip
-    print_rows(rows, output, title="tokens")
+    print_rows(rows if output == "json" else list(map(_in_words, rows)), output, title="tokens")
+
+
+def _in_words(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a table: when, for people."""
+    ends_ms = row["expires_wall_ms"]
+    ends = f"ended {_at(ends_ms)}" if row["ended"] else _at(ends_ms) if ends_ms else "never"
+    return {"name": row["name"], "role": row["role"], "id": row["id"],
+            "created": _at(row["created_wall_ms"]), "ends": ends}  # fmt: skip
+
+
+def _at(wall_ms: int) -> str:
+    return f"{datetime.fromtimestamp(wall_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @token.command(epilog="Example: tidemark token revoke ci --file tokens.json")
@@ -138,7 +151,11 @@ def _changing(path: Path) -> Iterator[list[TokenRow]]:
     """Give out the rows of a file, and replace it by what they have become (INV-CTK2); one command at a time."""
     lock_path = path.with_name(f"{path.name}.lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():  # a slip of the pen must not make a token that no node knows
+            fail(
+                f"the folder {path.parent} is not there: make it, or name the nodes' file",
+                EXIT_NOT_FOUND,
+            )
         with lock_path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             rows = _read(path) if path.exists() else []

@@ -16,6 +16,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
+    confirmed,
     fail,
     output_option,
     print_object,
@@ -180,7 +181,8 @@ def txn_abort(
     if not yes:
         if output == "table":
             print_object(found, output, title="to be aborted")
-        click.confirm("abort it, and fence its producer?", abort=True, err=True)
+        if not confirmed("abort it, and fence its producer?"):
+            raise click.Abort
     request(node, "POST", "/v1/transactions/abort", order)
     print_object({"aborted": True, **order}, output, title="aborted")
 

@@ -7,6 +7,7 @@ Not here: what users may do (`tidemark acl`), how commands log in themselves.
 
 import os
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -208,14 +209,26 @@ def _password(path: Path | None) -> str:
         except (OSError, ValueError) as error:
             fail(f"no password can be read from {path}: {error}", EXIT_USAGE)
     else:
-        found: str | None = os.environ.get(PASSWORD_VARIABLE)
-        password = found or str(
-            click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-        )
+        password = os.environ.get(PASSWORD_VARIABLE) or _typed()
     wrong = password_problem(password)
     if wrong is not None:
         fail(wrong, EXIT_USAGE)
     return password
+
+
+def _typed() -> str:
+    try:
+        typed: str = click.prompt(
+            "New password", hide_input=True, confirmation_prompt=True, err=True
+        )
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        fail(
+            f"there is no new password, and nobody here to ask: --new-password-file FILE (-: standard input), or {PASSWORD_VARIABLE}",
+            EXIT_USAGE,
+        )
+    return typed
 
 
 def _present(bootstrap: str) -> Present:

@@ -20,6 +20,11 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 _REDIRECT: Final = 307
+_REFUSED: Final = {
+    "unknown-caller": " (tidemark context show says what counts: --http-token-file, or --user with --password-file)",
+    "forbidden": " (which role or operation each order needs: docs/reference/security.md#the-http-port; --http-token-file names another token)",
+}
+"""What a node tells nobody, and whoever was refused needs (INV-WNH1)."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -138,5 +143,6 @@ def _decode(url: str, status: int, data: bytes) -> Any:
     if status >= _REDIRECT:
         body = decoded if isinstance(decoded, dict) else {}
         detail = str(body.get("detail", f"{url} answered {status}"))
+        detail += _REFUSED.get(str(body.get("code", "")), "")
         raise ApiError(status, str(body.get("code", "")), detail, str(body.get("url", "")))
     return decoded

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from region_broker.cli.admin.acl_words import (
+    ANY_HOST,
     Resource,
     WordError,
     acls_of,
+    host_of,
     operations_of,
     principal_of,
     resource_of,
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SUPER_USERS: Final = "super_users"
-_ANY_HOST: Final = "*"
 
 
 @click.group(epilog="Example: tidemark acl add alice read,describe topic:orders")
@@ -73,7 +74,7 @@ def _rule_options(command: Command) -> Command:
         click.option("--dry-run", is_flag=True, help="Only say what would change."),
         click.option("--prefixed", is_flag=True, help="All resources whose names begin with NAME."),
         click.option("--deny", is_flag=True, help="A rule that denies, not one that allows."),
-        click.option("--host", default=_ANY_HOST, show_default=True, help="The IP address it counts for; * stands for all."),
+        click.option("--host", default=ANY_HOST, show_default=True, help="The IP address it counts for; * stands for all."),
         click.argument("resource"),
         click.argument("operations"),
         click.argument("principal"),
@@ -122,6 +123,7 @@ def acl_add(bootstrap: str, output: str, dry_run: bool, **rule: Any) -> None:
 
     RESOURCE is topic:NAME, group:NAME, transactional-id:NAME, TYPE:* for all of a type, or cluster.
     """
+    rule["host"] = _said(host_of, rule["host"])
     wanted = _rule(**rule)
     client = admin_client(bootstrap)
     there = set(_described(client, None, None))
@@ -186,6 +188,7 @@ def acl_explain(
     if more or asked is Operation.ALL:
         fail("ask about one operation: each is decided by itself", EXIT_USAGE)
     what = _said(resource_of, resource)
+    host = _said(host_of, host) if host else ""
     client = admin_client(bootstrap)
     super_users = _super_users(client)
     acls = _acls_in_force(client, what)

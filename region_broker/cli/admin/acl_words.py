@@ -6,6 +6,7 @@ Not here: asking a broker (`acl`), what ACLs mean (`security.authorizer`).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 from region_broker.controller.near_words import nearest
@@ -20,6 +21,7 @@ from region_broker.security.access import (
 )
 from region_broker.security.authorizer import PrincipalRefused, checked_principal
 
+ANY_HOST: Final = "*"
 TYPES: Final = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
@@ -111,6 +113,18 @@ def acls_of(
         )
         for operation in operations
     ]  # fmt: skip
+
+
+def host_of(word: str) -> str:
+    """Return a host as a node compares it, by its letters; raises `WordError` for what no client ever comes from."""
+    if word == ANY_HOST:
+        return word
+    try:
+        return str(ip_address(word))
+    except ValueError as error:
+        raise WordError(
+            f"{word!r} is no IP address: nodes know clients by their addresses alone, no names and no networks"
+        ) from error
 
 
 def shown_resource(resource_type: ResourceType, name: str) -> str:

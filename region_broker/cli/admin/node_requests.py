@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from region_broker.cli.kafka import CONNECT_TIMEOUT_S, TIMEOUT_S
-from region_broker.cli.kafka_connection import LoginFailed, opened
+from region_broker.cli.kafka_connection import LoginFailed, opened, why_closed
 from region_broker.cli.output import EXIT_AUTH, EXIT_FAILED, EXIT_UNKNOWN_OUTCOME, EXIT_USAGE, fail
 from region_broker.workbench.credentials import presented
 
@@ -275,7 +275,7 @@ class NodeConnection:
         while len(found) < size:
             more = self._socket.recv(size - len(found))
             if not more:
-                raise NodeError(f"{self.address} closed the connection: does a node listen there?")
+                raise NodeError(f"{self.address} closed the connection: {why_closed()}")
             found += more
         return bytes(found)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from region_broker.cli.admin.node_requests import EntityName, asked
+from region_broker.cli.admin.node_requests import EntityName, NodeError, asked
 from region_broker.cli.kafka import bootstrap_option
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
@@ -23,7 +23,9 @@ from region_broker.cli.output import (
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TYPES: Final = ("user", "client-id", "ip")
+_WORDS: Final = {"user": "user", "client-id": "client id", "ip": "address"}
 _DEFAULT: Final = "<default>"
+_WRONG_KEY: Final = "Invalid configuration key"
 _KEYS: Final = (
     "producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage (of a node's event loop), controller_mutation_rate"
     " (partitions a second); of addresses connection_creation_rate (connections a second)"
@@ -35,12 +37,14 @@ def _entity_options(command: Command) -> Command:
     for kind in reversed(_TYPES):
         option = click.option(
             f"--for-default-{kind}", f"default_{kind.replace('-', '_')}", is_flag=True,
-            help=f"For every {kind} that has no quota of its own.",
+            help=f"For every {_WORDS[kind]} that has no quota of its own.",
         )  # fmt: skip
         command = option(command)
-        what = {"user": "The user", "client-id": "The client id", "ip": "The address"}[kind]
         named = click.option(
-            f"--for-{kind}", f"for_{kind.replace('-', '_')}", metavar="NAME", help=f"{what}."
+            f"--for-{kind}",
+            f"for_{kind.replace('-', '_')}",
+            metavar="NAME",
+            help=f"The {_WORDS[kind]}.",
         )
         command = named(command)
     return command
@@ -61,6 +65,10 @@ def _entity(options: Mapping[str, Any]) -> dict[str, str | None]:
             entity[kind] = None
         elif name is not None:
             entity[kind] = name
+    if "ip" in entity and len(entity) > 1:
+        fail(
+            "an address has its quota by itself: name it without a user and a client id", EXIT_USAGE
+        )
     return entity
 
 
@@ -196,7 +204,12 @@ def _change(
             value is not None or key in before for key, value in values.items()
         ):
             fail(f"{who} has no such quota: tidemark quota list shows all", EXIT_NOT_FOUND)
-        node.alter_quota(entity, values, dry=dry)
+        try:
+            node.alter_quota(entity, values, dry=dry)
+        except NodeError as error:  # whose words name no other key, which the node alone judges
+            if _WRONG_KEY not in str(error):
+                raise
+            raise NodeError(f"{error}. The keys are {_KEYS}", error.error_code) from error
     rows = [
         {"quota": key, "before": _number(before.get(key)), "after": _number(value)}
         for key, value in values.items()

@@ -36,6 +36,7 @@ from region_broker.cli.output import (
     print_object,
     print_rows,
 )
+from region_broker.security.login import MECHANISMS, PROTOCOLS
 from region_broker.workbench.node_http import BadUrl, urls_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -108,6 +109,9 @@ def context_set(
         host, _, port = address.strip().rpartition(":")
         if not host or not port.isdecimal():
             fail(f"--bootstrap: {address!r} is not host:port", EXIT_USAGE)
+    for what, words in (("protocol", PROTOCOLS), ("mechanism", MECHANISMS)):
+        if (word := credentials.get(what)) and word not in words:
+            fail(f"--{what}: {word!r} is none of {', '.join(words)}", EXIT_USAGE)
     before = contexts.named.get(name, Context())
     try:
         addresses = ",".join(urls_of(url)) if url else before.url

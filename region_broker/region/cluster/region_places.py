@@ -36,7 +36,7 @@ class PlacedNode(NamedTuple):
     def added(cls, node: AddedNode) -> "PlacedNode":
         """Return a node that was added while its region ran."""
         host, _, port = node.peer.rpartition(":")
-        return cls(node.node_id, node.kafka, (host.strip("[]"), int(port)), node.http)
+        return cls(node.node_id, node.kafka, (host.strip("[]"), int(port)), node.http, node.rack)
 
 
 class RegionPlaces:

@@ -169,7 +169,8 @@ class Verifier:
                 self._find(
                     file,
                     line,
-                    f"record {seq} begins a file of another node's chain: {_whose(details)}",
+                    f"record {seq} begins a file of another node's chain ({', '.join(map(str, _whose(details)))}):"
+                    " each node has its own, so verify one at a time",
                 )
             elif details.get("folder") != report.owner.get("folder"):
                 report.notes.append(f"from record {seq} on the node has another data folder")

@@ -143,6 +143,17 @@ def _toml(value: str | tuple[str, ...] | list[str]) -> str:
 # --- what is done with keys --------------------------------------------------------------------------
 
 
+def check_name(ring: Ring, name: str, *, is_new: bool) -> None:
+    """Raise `RingError` where the ring has not the key of that name, or has it though it is to be new."""
+    problem = name_problem(name)
+    if problem is not None:
+        raise RingError(f"{name!r}: {problem}")
+    if name not in ring and not is_new:
+        raise RingError(f"there is no key {name!r}; `tidemark key make` makes one")
+    if name in ring and is_new:
+        raise RingError(f"there is a key {name!r}; `tidemark key rotate` gives it a new version")
+
+
 def with_version(
     sources: KeySources, ring: Ring, name: str, source: KeySource | None, now: str
 ) -> Ring:
@@ -150,14 +161,8 @@ def with_version(
 
     Raises `RingError`, `SourceFailed`.
     """
-    problem = name_problem(name)
-    if problem is not None:
-        raise RingError(f"{name!r}: {problem}")
+    check_name(ring, name, is_new=source is not None)
     there = ring.get(name)
-    if there is None and source is None:
-        raise RingError(f"there is no key {name!r}; `tidemark key make` makes one")
-    if there is not None and source is not None:
-        raise RingError(f"there is a key {name!r}; `tidemark key rotate` gives it a new version")
     used = source if there is None else there.source
     versions = () if there is None else there.versions
     assert used is not None

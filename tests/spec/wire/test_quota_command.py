@@ -61,6 +61,8 @@ async def test_what_is_wrong_is_said_and_has_its_exit_code(tmp_path: Path) -> No
         for words, code, text in (
             (("set", "producer_byte_rate=-5", "--for-user", "a"), 2, "Quota producer_byte_rate must be greater than 0"),
             (("set", "bytes=5", "--for-user", "a"), 2, "Invalid configuration key bytes"),
+            (("set", "bytes=5", "--for-user", "a"), 2, "The keys are producer_byte_rate"),
+            (("set", "producer_byte_rate=5", "--for-ip", "10.0.0.7"), 2, "of addresses connection_creation_rate"),
             (("set", "producer_byte_rate=nan", "--for-user", "a"), 2, "is no number"),
             (("set", "producer_byte_rate", "--for-user", "a"), 2, "is not KEY=VALUE"),
             (("set", "producer_byte_rate=1"), 2, "say whose quota"),

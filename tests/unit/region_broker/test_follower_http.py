@@ -6,9 +6,11 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from geo_replicator.failover import Phase
+from region_broker.controller.cluster_image import AddedNode
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.ports import RegionApi
 from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
@@ -138,3 +140,11 @@ async def test_INV_RGP1_INV_RGP2_a_region_lists_all_nodes_of_each_and_which_one_
     assert (us["http"], us["kafka"]) == ("http://us5:9093", "us5:9092")
     assert places.http_of("us") == "http://us5:9093"
     assert places.http_of("mars") is None
+
+
+async def test_INV_RGP1_a_node_that_was_added_is_told_with_its_rack(pair: Pair) -> None:
+    """Else a check of its own file remarks another rack (INV-CFC2), though the addition named that one."""
+    added = AddedNode(node_id=9, kafka="eu9:9092", peer="eu9:9094", http="eu9:9093", rack="b")
+    image = structs.replace(pair.eu.metadata.image, added_nodes={9: added})
+    eu, _ = RegionPlaces("eu", lambda: image).rows("eu")
+    assert [(node["node_id"], node["rack"]) for node in eu["nodes"]][-1] == (9, "b")

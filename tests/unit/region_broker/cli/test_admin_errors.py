@@ -7,9 +7,12 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
 from region_broker.cli import kafka
+from region_broker.cli.admin.acl import acl
 from region_broker.cli.admin.group import group
+from region_broker.cli.admin.quota import quota
 from region_broker.cli.kafka import kafka_errors, wait_for
-from region_broker.cli.output import EXIT_UNKNOWN_OUTCOME
+from region_broker.cli.output import EXIT_AUTH, EXIT_UNKNOWN_OUTCOME
+from region_broker.cli.user import user
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,41 @@ def test_an_order_that_is_answered_returns_what_came() -> None:
     answered = Future[int]()
     answered.set_result(3)
     assert wait_for(answered, "topic orders is not created") == 3
+
+
+def test_a_topic_that_may_not_be_read_may_be_one_whose_key_is_gone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "Fetch failed"))
+    with pytest.raises(SystemExit) as ended, kafka_errors("topic payments cannot be read"):
+        raise error
+    told = capsys.readouterr().err
+    assert (ended.value.code, "tidemark acl explain" in told) == (EXIT_AUTH, True)
+    assert "tidemark.encryption" in told
+
+
+@pytest.mark.parametrize("host", ["eu1.example.org", "10.0.0.0/8", "10.0.0"])
+def test_a_host_that_no_client_comes_from_is_no_host_of_a_rule(host: str) -> None:
+    """ADR 59: nodes compare the address that a client comes from, letter by letter; such a rule would never count."""
+    nobody = ("--bootstrap", "127.0.0.1:9", "--host", host)
+    for words in (
+        ("add", "bob", "all", "topic:*", "--deny"),
+        ("explain", "bob", "read", "topic:x"),
+    ):
+        result = CliRunner().invoke(acl, [*words, *nobody])
+        assert (result.exit_code, "is no IP address" in result.output) == (2, True)
+
+
+def test_an_address_has_its_quota_by_itself() -> None:
+    """KIP-612: an entity of an address has no other component."""
+    words = ("remove", "--for-default-ip", "--for-user", "a", "--bootstrap", "127.0.0.1:9")
+    result = CliRunner().invoke(quota, words)
+    assert (result.exit_code, "has its quota by itself" in result.output) == (2, True)
+
+
+def test_a_new_password_that_nobody_types_is_asked_for_by_its_options() -> None:
+    result = CliRunner().invoke(
+        user, ["keys", "admin"], input="", env={"TIDEMARK_NEW_PASSWORD": None}
+    )
+    assert result.exit_code == 2
+    assert "--new-password-file" in result.output

@@ -97,8 +97,13 @@ def test_filters(folder: Path, words: tuple[str, ...], seqs: list[int]) -> None:
     assert all(line in whole for line in lines), "as they lie in the file"
 
 
-def test_since_that_is_none_is_a_usage_error(folder: Path) -> None:
-    assert run("list", folder, "--since", "yesterday").exit_code == 2
+@pytest.mark.parametrize(
+    "words", [("--since", "yesterday"), ("--kind", "logins"), ("--outcome", "ok")]
+)
+def test_a_filter_that_nothing_can_meet_is_a_usage_error(
+    folder: Path, words: tuple[str, ...]
+) -> None:
+    assert run("list", folder, *words).exit_code == 2
 
 
 def test_a_terminal_gets_no_control_characters(folder: Path) -> None:

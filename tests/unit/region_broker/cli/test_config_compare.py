@@ -10,6 +10,7 @@ from region_broker.cli import config_compare
 from region_broker.cli.broker import broker
 from region_broker.cli.config_compare import differences
 from region_broker.config.node_config import NodeConfig
+from region_broker.workbench.node_http import ApiError
 from tests.fixtures.failover_regions import free_ports
 
 US = (4, 5, 6)
@@ -79,6 +80,28 @@ def test_who_says_nothing_of_it_is_not_compared(running: dict[str, Any]) -> None
     running["http://h4:9093"] = {"region": "us"}
     running["http://h5:9093"] = ["no view"]
     assert differences(config(*US)) == []
+
+
+def test_INV_CFC3_who_answers_and_does_not_say_is_remarked_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: dict[str, Exception | dict[str, Any]] = {
+        "http://h4:9093": ApiError(401, "unknown-caller", "say who you are"),
+        "http://h5:9093": ConnectionError("shows a certificate that does not count"),
+        "http://h6:9093": {"in_brief": True, "region": "us", "peers": []},
+        "http://h7:9093": ConnectionRefusedError(111, "Connection refused"),
+        "http://h8:9093": ApiError(503, "node-waits", "this node waits for the quorum"),
+    }
+
+    def request(url: str, *_: Any, **_more: Any) -> Any:
+        if isinstance(answer := answers[url], Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(config_compare, "request", request)
+    (told,) = differences(config(4, 5, 6, 7, 8))
+    assert told.startswith("nodes that run, and do not say")
+    assert ": 4, 5, 6 (say who you are)" in told
 
 
 def test_a_check_remarks_it(running: dict[str, Any], tmp_path: Path) -> None:

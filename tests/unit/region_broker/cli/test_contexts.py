@@ -81,6 +81,8 @@ def test_INV_CTX2_a_file_that_cannot_be_read_is_left_alone(file: Path, text: str
         (("set", "live", "--url", "nothing"), 2, "is not http://host:port"),
         (("set", "live", "--bootstrap", "nothing"), 2, "'nothing' is not host:port"),
         (("set", "x", "--bootstrap", "k:1"), 2, "give both --bootstrap and --url"),
+        (("set", "live", "--protocol", "TLS"), 2, "'TLS' is none of PLAINTEXT, SSL"),
+        (("set", "live", "--mechanism", "GSSAPI"), 2, "'GSSAPI' is none of SCRAM-SHA-512"),
     ],
 )
 def test_mistakes_change_nothing(file: Path, words: tuple[str, ...], code: int, says: str) -> None:

@@ -202,6 +202,9 @@ def test_INV_CTK1_a_token_is_printed_once(tmp_path: Path) -> None:
 def test_INV_CTK2_the_file_is_its_owner_s_and_changes_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "tokens.json"
     assert tokens("list", file=path).exit_code == 3
+    gone = tokens("create", "a", "--role", "reader", file=path)
+    assert (gone.exit_code, path.parent.exists()) == (3, False), "a slip of the pen makes no folder"
+    path.parent.mkdir()
     for name in ("b", "a"):
         assert tokens("create", name, "--role", "reader", "--days", "2", file=path).exit_code == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -15,6 +15,8 @@ from region_broker.cli import config_compare
 from region_broker.cli.doctor import doctor
 from region_broker.security.certificates import key_pem, new_key
 from region_broker.security.tls_contents import TlsFiles
+from region_broker.workbench.credentials import present_as, presented
+from region_broker.workbench.node_http import ApiError
 from tests.fixtures.certificates import LONG_AGO, NOW, crl_of, node_certificate, put
 
 
@@ -171,6 +173,28 @@ advertised = { OUTSIDE = "h2:9095" }
 """
 
 
+def test_doctor_asks_nodes_as_the_context_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a port that is shut tells it nothing."""
+    path = tmp_path / "node.toml"
+    path.write_text(LISTENING)
+    token = tmp_path / "token"
+    token.write_text("tmt_x\n")
+    monkeypatch.setenv("TIDEMARK_HTTP_TOKEN_FILE", str(token))
+    asked_as: list[str] = []
+
+    def request(*_: Any, **_more: Any) -> Any:
+        asked_as.append(presented().http_token)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(config_compare, "request", request)
+    before = presented()
+    examine(tmp_path, "--config", str(path))
+    present_as(before)
+    assert set(asked_as) == {"tmt_x"}
+
+
 def test_a_node_that_no_listener_leads_to_is_named_as_far_as_nodes_can_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,9 +209,16 @@ def test_a_node_that_no_listener_leads_to_is_named_as_far_as_nodes_can_be_asked(
             raise ConnectionRefusedError(111, "Connection refused")
         return running[url]
 
+    def refusing(*_: Any, **_more: Any) -> Any:
+        raise ApiError(401, "unknown-caller", "say who you are")
+
     monkeypatch.setattr(config_compare, "request", request)
     row = examine(tmp_path, "--config", str(path))[1]["listeners"]
     assert (row["state"], row["found"].partition(";")[0]) == ("ok", "no node answers")
+    monkeypatch.setattr(config_compare, "request", refusing)
+    row = examine(tmp_path, "--config", str(path))[1]["listeners"]
+    assert row["found"].startswith("node 1 runs, and does not say: say who you are;")
+    monkeypatch.setattr(config_compare, "request", request)
     running["http://h2:3"] = view
     row = examine(tmp_path, "--config", str(path))[1]["listeners"]
     assert (row["state"], row["found"]) == ("ok", "each node of the region is met")

@@ -283,12 +283,15 @@ def test_the_command_makes_rotates_rewraps_lists_and_destroys(tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     run("make", str(file), "orders", *secret_words, code=1)
+    for words in (("make", str(file), "orders"), ("rewrap", str(file), "gone")):
+        run(*words, "--file", str(tmp_path / "needless.key"), code=1)
+    assert not (tmp_path / "needless.key").exists()
     run("rotate", str(file), "orders")
     run("rewrap", str(file), "orders", "--file", str(tmp_path / "other.key"))
     told = run("list", str(file), "--check")
     assert told.count("orders") == 2
     assert "newest" in told
-    assert run("destroy", str(file), "orders", code=1) != ""  # nobody said yes
+    assert "--yes" in run("destroy", str(file), "orders", code=1), "nobody was there to say yes"
     assert "destroyed" not in run("list", str(file))
     run("destroy", str(file), "orders", "--yes")
     assert run("list", str(file)).count("destroyed") == 2
