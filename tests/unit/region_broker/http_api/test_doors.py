@@ -199,6 +199,40 @@ async def test_INV_HND1_every_route_has_a_row_and_every_row_a_route(tmp_path: Pa
     assert need_of("HEAD", "/metrics") == need_of("GET", "/metrics")
 
 
+def test_INV_HND1_what_is_not_in_the_table_is_for_administrators() -> None:
+    for method, path in (("GET", "/v1/forgotten"), ("DELETE", "/v1/region"), ("POST", "/metrics")):
+        assert need_of(method, path).role is Role.ADMIN
+
+
+@pytest.mark.parametrize(
+    ("role", "operation", "paths"),
+    [
+        (Role.OPERATOR, Operation.ALTER, (
+            "region/switch", "region/failover", "cluster/drain", "cluster/elect", "cluster/spread", "cluster/gather",
+            "transactions/abort",
+        )),
+        (Role.ADMIN, Operation.ALTER, (
+            "region/accept-loss", "cluster/unclean-election", "cluster/remove", "cluster/nodes", "features",
+        )),
+    ],
+)  # fmt: skip
+def test_INV_HND2_orders_need_what_the_reference_says(
+    role: Role, operation: Operation, paths: tuple[str, ...]
+) -> None:
+    """docs/reference/security.md, the table of routes."""
+    for path in paths:
+        need = need_of("POST", f"/v1/{path}")
+        assert (need.role, need.operation, need.of, need.in_brief) == (role, operation, ResourceType.CLUSTER, False), path  # fmt: skip
+
+
+def test_INV_HND2_of_a_transaction_who_may_describe_its_id_may_ask() -> None:
+    need = need_of("GET", "/v1/transactions")
+    assert (need.role, need.operation) == (Role.READER, Operation.DESCRIBE)
+    asked = need.resource({"transactional_id": "t-1"})
+    assert asked == (ResourceType.TRANSACTIONAL_ID, "t-1")
+    assert need.resource({}) == (ResourceType.CLUSTER, "kafka-cluster"), "of all of them"
+
+
 async def test_INV_HDO1_who_is_unknown_learns_that_it_lives_and_whether_it_is_ready() -> None:
     async with behind(doors_with()) as node:
         assert (await node.ask("/livez"))[:2] == (200, {"status": "alive"})
@@ -363,6 +397,7 @@ async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
             {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},  # another host of the same domain
         ):
             status, said, answered = await node.ask(
                 "/v1/region/switch", "POST", admin, None, **headers
