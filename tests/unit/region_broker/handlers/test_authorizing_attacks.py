@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from region_broker.handlers.dispatch.authorizing import check_rows
 from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.security.access import (
     CLUSTER_NAME,
@@ -63,6 +64,12 @@ def fetch_of(topic: UUID | str, *, session_id: int = 0, session_epoch: int = -1,
     return {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1000, "isolation_level": 0,
             "session_id": session_id, "session_epoch": session_epoch, "forgotten_topics_data": [], "rack_id": "",
             "topics": [{"topic_id": topic, "topic": topic, "partitions": [partition]}]}  # fmt: skip
+
+
+def test_INV_HAZ1_an_api_that_nobody_has_said_who_may_use_is_served_to_nobody() -> None:
+    check_rows([0, 1])
+    with pytest.raises(AssertionError, match=r"INV-HAZ1.*\[999\]"):
+        check_rows([0, 999])
 
 
 # --- by forwarding --------------------------------------------------------------------------------
