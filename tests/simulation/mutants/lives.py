@@ -1,4 +1,4 @@
-"""Short lives of two regions by seed, for rules that only an exact account of one pair shows.
+"""Short lives of two regions by seed, for rules that only an exact account of one pair shows, or of who may do what.
 
 What a life says is wrong is what one of its assertions says; anything else that ends it is raised.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.simulation import region_pair as pairs
+from tests.simulation.mutants import access_life
 from tests.simulation.simulated_loop import run_simulated
 from tests.simulation.test_pipelined import Life as PipelinedLife
 from tests.simulation.test_transfers import Life as TransfersLife
@@ -29,15 +30,22 @@ async def _pipelined(folder: Path, seed: int) -> None:
         await PipelinedLife(pair, random.Random(seed)).run()
 
 
+async def _access(_folder: Path, seed: int) -> None:
+    await access_life.live(seed)
+
+
 LIVES: Final[dict[str, Callable[[Path, int], Coroutine[Any, Any, None]]]] = {
     "transfers": _transfers,
     "pipelined": _pipelined,
+    "access": _access,
 }
+_SEEDS: Final = {"access": 1}
+"""Of lives of which one takes long."""
 
 
 def play_lives(name: str) -> tuple[str, ...]:
     """Play the first seeds of a life until one says that something is wrong, and return that."""
-    for seed in range(SEEDS):
+    for seed in range(_SEEDS.get(name, SEEDS)):
         try:
             run_simulated(LIVES[name](FOLDER / str(seed), seed), f"{name} {seed}")
         except (AssertionError, ExceptionGroup) as error:

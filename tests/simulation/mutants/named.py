@@ -532,4 +532,53 @@ MUTANTS: Final = (
             "pass",
         ),
     ),
+    _mutant(
+        "access-comes-behind-what-is-under-it",
+        "INV-SAC1",
+        "access",
+        "was answered, is behind .* and is not there at us",
+        (
+            "region_broker.region.mirror.mirror_access:MirrorAccess.take",
+            "await to_its_end(self._take(access))",
+            "async def later():\n        await __import__('asyncio').sleep(1.0)\n        await self._take(access)\n    self._late = __import__('asyncio').get_running_loop().create_task(later())",
+        ),
+    ),
+    _mutant(
+        "a-mirror-keeps-what-was-removed",
+        "INV-SAC1, INV-ACC2",
+        "access",
+        "has removed .* and that is there at us",
+        (
+            "region_broker.controller.access_commands:_followed",
+            "return msgspec.structs.replace(theirs, **same)",
+            "return msgspec.structs.replace(theirs, acls=tuple(sorted({*ours.acls, *theirs.acls})))",
+        ),
+    ),
+    _mutant(
+        "a-mirror-takes-access-as-its-session-begins-alone",
+        "INV-SAC1",
+        "access",
+        "was answered, is behind .* and is not there at us",
+        (
+            "region_broker.region.mirror.region_link:_FetchUnderWay._decoded",
+            "if fetched.access is not None:",
+            "if False:",
+        ),
+        (
+            "region_broker.region.mirror.region_link:PeerPrimarySession.registry",
+            "if answer.access is not None:",
+            "if answer.access is not None and not self.__dict__.get('took') and not self.__dict__.update(took=True):",
+        ),
+    ),
+    _mutant(
+        "a-mirror-takes-no-quotas",
+        "INV-SAC1",
+        "access",
+        "and is not there at us",
+        (
+            "region_broker.controller.access_commands:_followed",
+            "return msgspec.structs.replace(theirs, **same)",
+            "return msgspec.structs.replace(theirs, **(same | {'quotas': ours.quotas}))",
+        ),
+    ),
 )

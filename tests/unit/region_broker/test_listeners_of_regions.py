@@ -13,6 +13,7 @@ from region_broker.config.listener_places import gaps_of, met_by
 from region_broker.config.node_config import ConfigError, NodeConfig, RegionNode
 from region_broker.config.region_growth import new_node_file, with_added
 from region_broker.controller.cluster_image import AddedNode
+from region_broker.node.known_nodes import KnownNodes
 from region_broker.node.listener_gaps import ListenerGaps
 from region_broker.node.node_tls import NodeTls
 from region_broker.ports.system.clock import SystemClock
@@ -50,6 +51,10 @@ def test_INV_CFT3_each_node_of_the_region_is_met_by_each_listener() -> None:
     (problem,) = problems(node(11), met(12), node(13))
     assert problem.startswith("regions[0].nodes[2].advertised.OUTSIDE is missing: ")
     assert 'advertised = { OUTSIDE = "host:port" }' in problem
+    lacks = problems(node(11), node(12), node(13))
+    assert [each.partition(" ")[0] for each in lacks] == [
+        f"regions[0].nodes[{at}].advertised.OUTSIDE" for at in (1, 2)
+    ], "all is told at once"
     both = [LISTENER, INSIDE]
     lacks = problems(node(11), met(12), met(13, INSIDE="10.0.0.13:9096"), listeners=both)
     assert [each.partition(" ")[0] for each in lacks] == ["regions[0].nodes[1].advertised.INSIDE"]
@@ -60,8 +65,12 @@ def test_INV_CFT3_each_node_of_the_region_is_met_by_each_listener() -> None:
 def test_INV_CFT3_two_nodes_at_one_address_are_a_load_balancer_which_no_client_could_use() -> None:
     (problem,) = problems(node(11), met(12), met(13, OUTSIDE="N12.example.org:9095"))
     assert "is that of regions[0].nodes[1].advertised.OUTSIDE, too" in problem
-    (own,) = problems(node(11), met(12, OUTSIDE="n11.example.org:9095"))
-    assert "is that of listeners[0].advertised, too" in own
+    for same, listener in (
+        ("n11.example.org:9095", LISTENER), ("N11.example.org:9095", LISTENER),
+        ("n11.example.org:9095", {**LISTENER, "advertised": "N11.Example.org:9095"}),
+    ):  # fmt: skip
+        (own,) = problems(node(11), met(12, OUTSIDE=same), listeners=[listener])
+        assert "is that of listeners[0].advertised, too" in own
     split = met(12, INSIDE="n12.example.org:9095")
     other = {**INSIDE, "advertised": LISTENER["advertised"]}
     assert problems(node(11), split, listeners=[LISTENER, other]) == [], "names differ by who asks"
@@ -89,6 +98,8 @@ def test_INV_CFT3_a_node_is_told_by_others_as_it_tells_itself() -> None:
     (problem,) = problems(met(11, OUTSIDF="n11:1"), met(12))
     assert "by a listener that it has not" in problem
     assert "did you mean OUTSIDE?" in problem
+    both = problems(node(11, advertised={"OUTSIDF": "n11:1", "OUTSIDE": "old:9095"}), met(12))
+    assert ["that it has not" in both[0], "is not listeners[0].advertised" in both[1]] == [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -136,6 +147,13 @@ def test_INV_GRW1_where_a_node_that_was_added_is_met_by_listeners_the_file_says(
     assert gaps_of(config, (11, 12, 14)) == {"OUTSIDE": (14,)}
 
 
+def test_gaps_are_told_of_each_listener_that_has_some() -> None:
+    inside = {"INSIDE": "10.0.0.12:9096"}
+    config = file_of(node(11), met(12, **inside), listeners=[LISTENER, INSIDE])
+    assert gaps_of(config, (11, 12, 14, 13)) == {"OUTSIDE": (13, 14), "INSIDE": (13, 14)}
+    assert gaps_of(config, (11, 12)) == {}
+
+
 def test_INV_GRW2_a_new_node_has_no_listener_of_the_one_that_was_asked_and_knows_where_others_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -173,6 +191,17 @@ def test_INV_LGP1_a_node_that_is_not_met_by_a_listener_is_named_in_the_log_once(
         gaps.take_image(image)
         gaps.take_image(structs.replace(image, added_nodes={14: added(14)}))
         assert len(caplog.messages) == 2, "it was away, and is back"
+
+
+def test_INV_LGP1_a_node_that_has_only_registered_is_named_too_by_whoever_hears_of_images(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that another file names, and that nobody has added while the region ran."""
+    known = KnownNodes(file_of(node(11), met(12)))
+    with caplog.at_level(logging.WARNING, "tidemark.node"):
+        known.take_image(in_sync())
+    (said,) = caplog.messages
+    assert "OUTSIDE are not told of node 1 and node 2 and node 3: " in said
 
 
 def test_a_region_of_one_node_may_say_its_own_address_by_listener(tmp_path: Path) -> None:

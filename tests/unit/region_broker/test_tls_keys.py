@@ -8,6 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from region_broker.config.exposure import warning_of
 from region_broker.config.node_config import ConfigError, NodeConfig
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.node_tls import NodeTls, tls_problems
@@ -91,8 +92,14 @@ def test_INV_CFT1_who_looks_at_certificates_has_a_ca(wanted: str) -> None:
     ("changed", "says"),
     [
         ([LISTENER, {**LISTENER, "bind": "0.0.0.0:9096"}], "is that of listeners[0], too"),
+        (
+            [LISTENER, {**LISTENER, "name": "outside", "bind": "0.0.0.0:9096"}],
+            "is that of listeners[0], too",
+        ),
         ([LISTENER, {**LISTENER, "name": "B"}], "is taken by listeners[0].bind"),
         ([{**LISTENER, "bind": "0.0.0.0:9092"}], "is taken by kafka"),
+        ([{**LISTENER, "bind": "0.0.0.0:9094"}], "is taken by peer"),
+        ([{**LISTENER, "bind": "0.0.0.0:9093"}], "is taken by http"),
         ([{**LISTENER, "advertised": "0.0.0.0:9095"}], "is an address that nobody can reach"),
         ([{**LISTENER, "bind": "9095"}], "is not host:port"),
         ([{**LISTENER, "bynd": "x"}], "is unknown"),
@@ -103,6 +110,14 @@ def test_INV_CFT1_who_looks_at_certificates_has_a_ca(wanted: str) -> None:
 def test_INV_CFT2_listeners_are_told_apart(changed: Any, says: str) -> None:
     (problem,) = problems(listeners=changed)
     assert says in problem
+
+
+def test_INV_CFT2_a_node_binds_where_listen_host_says_and_not_where_others_reach_it() -> None:
+    beside = {**LISTENER, "bind": "127.0.0.2:9092"}
+    assert problems(listen_host="127.0.0.1", listeners=[beside]) == []
+    for taken in ("127.0.0.1", "0.0.0.0"):
+        (problem,) = problems(listen_host=taken, listeners=[{**beside, "bind": "127.0.0.1:9092"}])
+        assert "is taken by kafka" in problem
 
 
 def built(folder: Path, files: Any, **changed: Any) -> NodeConfig:
@@ -153,6 +168,13 @@ def test_INV_NTL2_a_node_starts_with_its_own_certificate_only(tmp_path: Path, ot
     assert looked(built(tmp_path, put(tmp_path / "other", other), security_protocol="SSL")) == []
 
 
+def test_INV_NTL2_the_first_certificate_of_a_chain_is_the_nodes_own(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    with Path(files.certificate).open("ab") as chain:
+        chain.write(authority().certificate.public_bytes(Encoding.PEM))
+    assert looked(built(tmp_path, files, peer_security_protocol="SSL")) == []
+
+
 def test_INV_NTL2_a_running_node_goes_on_with_its_own_where_anothers_is_put_in_place(
     tmp_path: Path,
 ) -> None:
@@ -188,6 +210,13 @@ def test_INV_CTE1_readyz_warns_of_what_ends_soon(tmp_path: Path) -> None:
     assert "own.pem ends in 1 day: renew it" in late.warning()
     early = NodeTls(config, AsyncioNetwork(), StoppedClock(own.begins_wall_ms - 3_600_000))
     assert "counts only in 1 h by the clock of this machine" in early.warning()
+
+
+def test_readyz_warns_of_ports_that_are_open() -> None:
+    config = NodeConfig.build(whole(insecure=True, listen_host="0.0.0.0"), "node.toml")
+    warned = NodeTls(config, AsyncioNetwork(), SystemClock()).warning()
+    assert warned.startswith("insecure = true: ")
+    assert warned == warning_of(config)
 
 
 class StoppedClock(SystemClock):

@@ -226,6 +226,13 @@ def test_a_node_that_no_listener_leads_to_is_named_as_far_as_nodes_can_be_asked(
     row = examine(tmp_path, "--config", str(path))[1]["listeners"]
     assert (row["state"], row["found"]) == ("optional", "OUTSIDE does not reach node 4")
     assert 'advertised = { OUTSIDE = "host:port" }' in row["mend"]
+    secured = (
+        'http_security_protocol = "SSL"\ntls_certificate = "own.pem"\ntls_key = "own-key.pem"\n'
+    )
+    path.write_text(secured + LISTENING)
+    running["https://h1:3"] = view
+    row = examine(tmp_path, "--config", str(path))[1]["listeners"]
+    assert (row["state"], row["found"]) == ("ok", "each node of the region is met")
 
 
 # --- files of TLS --------------------------------------------------------------------------------

@@ -68,3 +68,21 @@ async def test_INV_GTM1_what_is_armed_and_taken_back_takes_no_room_until_it_is_d
         assert len(timers._heap) <= SPARE + 4
         await clock.advance(20_000)
         assert woken == ["stays"]
+
+
+async def test_who_stops_and_starts_again_wakes_what_is_armed() -> None:
+    """As a coordinator does whose node leads again."""
+    clock, woken = ManualClock(), list[str]()
+    timers = DeadlineTimers(clock, woken.append)
+    async with asyncio.TaskGroup() as tasks:
+        timers.start(tasks)
+        timers.arm("first", clock.now_ms + 10)
+        await settle()
+        timers.stop()
+        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+            each.cancel()
+    async with asyncio.TaskGroup() as tasks:
+        timers.start(tasks)
+        timers.arm("second", clock.now_ms + 20)
+        await clock.advance(100)
+    assert woken == ["first", "second"]

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from region_broker.handlers.dispatch.authorizing import check_rows
 from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.security.access import (
     CLUSTER_NAME,
@@ -23,6 +24,7 @@ from region_broker.security.access import (
 )
 from region_broker.security.authorizer import AclAuthorizer, AllowAll
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from tests.fixtures.cluster_images import in_sync
 from tests.fixtures.judged_apis import (
     DENIED,
     ROOT,
@@ -32,8 +34,11 @@ from tests.fixtures.judged_apis import (
     judged_apis,
 )
 from tests.fixtures.kafka_port import RawClient
+from tests.fixtures.nodes_seen import SeenRegion
+from tests.fixtures.played_spread import spread_over
 from tests.fixtures.transaction_port import mirror_of
 from tests.unit.region_broker.handlers.kafka_acl_table import batch, described, produce
+from tests.unit.region_broker.handlers.test_led_apart import SeenMetadata
 
 TOPIC, GROUP, CLUSTER, ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID  # fmt: skip
 READ, WRITE, DESCRIBE, DELETE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DELETE  # fmt: skip
@@ -59,6 +64,12 @@ def fetch_of(topic: UUID | str, *, session_id: int = 0, session_epoch: int = -1,
     return {"replica_id": -1, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1000, "isolation_level": 0,
             "session_id": session_id, "session_epoch": session_epoch, "forgotten_topics_data": [], "rack_id": "",
             "topics": [{"topic_id": topic, "topic": topic, "partitions": [partition]}]}  # fmt: skip
+
+
+def test_INV_HAZ1_an_api_that_nobody_has_said_who_may_use_is_served_to_nobody() -> None:
+    check_rows([0, 1])
+    with pytest.raises(AssertionError, match=r"INV-HAZ1.*\[999\]"):
+        check_rows([0, 999])
 
 
 # --- by forwarding --------------------------------------------------------------------------------
@@ -233,6 +244,33 @@ async def test_INV_HAZ4_who_may_not_see_a_topic_cannot_tell_whether_it_is_there(
         one, other = str(await judged.ask(*there)), str(await judged.ask(*not_there))
         assert one.replace("orders", "NAME") == other.replace("absent", "NAME"), there[0]
     assert "absent" not in judged.services.metadata.image.topics
+
+
+async def test_INV_HAZ4_whom_a_node_names_instead_of_itself_tells_nobody_what_is_there(
+    judged: Judged,
+) -> None:
+    """Leaders are spread: of a topic that is there each group's leader is named, of any other the one of the main group."""
+    seen = SeenRegion(2, spread_over(in_sync(), orders_of(judged)))
+    services = judged.services
+    services.region_nodes, services.leader_wait_s = seen.view, 0.0
+    services.metadata = SeenMetadata(judged.wire, seen)
+    judged.wire.region.node_id = 2
+
+    async def named(topic: str, **who: Any) -> list[str]:
+        written = {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": [
+            {"name": topic, "partition_data": [{"index": at, "records": batch()} for at in range(3)]}]}  # fmt: skip
+        key = orders_of(judged) if topic == "orders" else UUID(int=99)
+        fetch = fetch_of(key)
+        [part] = fetch["topics"][0]["partitions"]
+        fetch["topics"][0]["partitions"] = [{**part, "partition": at} for at in range(3)]
+        told = [await judged.ask(0, 10, written, **who), await judged.ask(1, 16, fetch, **who)]
+        return [str(each).replace(topic, "NAME").replace(str(key), "ID") for each in told]
+
+    assert await named("orders") == await named("absent")
+    for one, other in zip(
+        await named("orders", who=ROOT), await named("absent", who=ROOT), strict=True
+    ):
+        assert one != other, "who may see it is told"
 
 
 async def test_lists_leave_out_what_may_not_be_seen(judged: Judged) -> None:

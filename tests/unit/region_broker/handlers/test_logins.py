@@ -779,6 +779,8 @@ async def test_INV_CDT1_nobody_takes_all_the_room_for_tokens(
         await log_in(alice)
         long = await make(mallory, renewers=users("x" * 1_025))
         assert long.error_code is ErrorCode.invalid_principal_type, "nor by one of any length"
+        many = users(*map(str, range(create_delegation_token.RENEWERS_MAX + 1)))
+        assert (await make(mallory, renewers=many)).error_code is ErrorCode.invalid_principal_type
         for _ in range(2):
             assert (await make(mallory, max_lifetime=1_000)).error_code is ErrorCode.none
         assert (await make(mallory)).error_code is ErrorCode.policy_violation

@@ -127,6 +127,7 @@ async def test_INV_HMN2_nothing_else_names_that_node(tmp_path: Path) -> None:
         client = await by_listener(fixture, WITHOUT_LEADER)
         found = await coordinators(client)
         assert (found.error_code, found.node_id, found.host) == (NO_COORDINATOR, -1, "")
+        assert "met by the listener of this connection is not known" in found.error_message
         cluster = await described(client)
         assert (places(cluster.brokers, "broker_id"), cluster.controller_id) == (WITHOUT_LEADER, -1)
         asked = {"topics": [{"name": "t"}], "response_partition_limit": 9, "cursor": None}
@@ -177,6 +178,15 @@ class Nearer:
     def serves(self, _rack: str) -> bool:
         return False
 
+    def have(self, _key: object, _offset: int) -> bool:
+        return True
+
+    @property
+    def counts(self) -> "Nearer":
+        return self
+
+    sent_away = 0
+
 
 async def test_INV_HMN1_a_reader_is_not_sent_to_a_nearer_node_that_it_does_not_meet(
     tmp_path: Path,
@@ -186,6 +196,43 @@ async def test_INV_HMN1_a_reader_is_not_sent_to_a_nearer_node_that_it_does_not_m
         fixture.services.readers = Nearer((3, 2))  # type: ignore[assignment]
         assert fixture.services.nearer_nodes("b") == (3, 2)
         assert fixture.services.nearer_nodes("b", {1: ("eu1", 1), 2: ("eu2", 1)}) == [2]
+
+
+def fetch(*, wait_ms: int = 0) -> dict[str, Any]:
+    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+    return {"max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 20, "rack_id": "b", "forgotten_topics_data": [],
+            "topics": [{"topic": "t", "partitions": parts}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(("met", "sent_to"), [((1, 2, 3), 3), ((1, 2), 2), ((1,), -1)])
+async def test_INV_HMN1_a_fetch_by_a_listener_names_the_nearer_nodes_that_its_reader_meets(
+    tmp_path: Path, met: tuple[int, ...], sent_to: int
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        await fixture.topic("t")
+        fixture.services.readers = Nearer((3, 2))  # type: ignore[assignment]
+        client = await by_listener(fixture, {each: ALL[each] for each in met})
+        told = await client.call(1, 12, fetch())
+        assert told.responses[0].partitions[0].preferred_read_replica == sent_to
+
+
+async def test_INV_HMN1_who_meets_no_nearer_node_waits_here_for_records(tmp_path: Path) -> None:
+    """Not one empty answer after another, as for somebody who is sent away."""
+    async with wire_fixture(tmp_path) as fixture:
+        follows(fixture, 1)
+        await fixture.topic("t")
+        fixture.services.readers = Nearer((3, 2))  # type: ignore[assignment]
+        client = await by_listener(fixture, {1: ALL[1]})
+        client.send(1, 12, fetch(wait_ms=600_000))
+        other = await fixture.connect()
+        for _ in range(5):
+            await metadata(other)
+        written = {"transactional_id": None, "acks": -1, "timeout": 1_000,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch()}]}]}  # fmt: skip
+        await other.call(0, 9, written)
+        _, told = await client.receive(1, 12)
+        assert told.responses[0].partitions[0].records
 
 
 async def test_INV_HMN3_a_client_of_a_mirror_is_sent_to_no_node_of_the_primary_region(
@@ -231,6 +278,18 @@ async def test_INV_HMN1_voters_are_told_by_the_listener_whoever_leads_their_quor
             "nodes": [{"node_id": each, "listeners": by_kafka} for each in (1, 2, 3)],
         }))  # fmt: skip
         _, answer = await client.receive(QUORUM, 2)
+        for version in (0, 1):  # these name no nodes
+            asked = {
+                "topics": [
+                    {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+                ]
+            }
+            sent = client.send(QUORUM, version, asked)
+            fixture.forwarder.answer = bytes(encode_response(QUORUM, version, sent, {
+                "error_code": 0, "topics": [{"topic_name": "__cluster_metadata", "partitions": [partition]}],
+            }))  # fmt: skip
+            _, before = await client.receive(QUORUM, version)
+            assert before.topics[0].partitions[0].leader_epoch == 7
         told = {node.node_id: [(each.name, each.host, each.port) for each in node.listeners] for node in answer.nodes}  # fmt: skip
         assert told == {1: [], 2: [("OUTSIDE", *ALL[2])], 3: [("OUTSIDE", *ALL[3])]}
         assert answer.topics[0].partitions[0].leader_epoch == 7
@@ -242,6 +301,8 @@ def test_what_is_told_by_a_listener_is_made_once_for_the_facts_of_one_moment() -
     assert kept.of(facts, "", None) is facts
     once = kept.of(facts, "OUTSIDE", ALL)
     assert once is kept.of(facts, "OUTSIDE", ALL)
+    assert kept.of(facts, "OUTSIDE", WITHOUT_LEADER) == as_met(facts, WITHOUT_LEADER) != once
+    assert kept.of(facts, "OUTSIDE", ALL) == once
     assert once == as_met(facts, ALL)
     assert once.leader_epoch == leader_epoch(1)
     seen.led_by_nobody()

@@ -18,7 +18,7 @@ from region_broker.http_api import doors as doors_module
 from region_broker.http_api import password_checks
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
 from region_broker.http_api.doors import SHOWN_MAX, TOLD_MAX, TOLD_WITHIN_MS, Doors, Passed, shown
-from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, need_of
+from region_broker.http_api.needs import NEEDS, NO_ROUTE, UNKNOWN_ROUTE, brief_region, need_of
 from region_broker.http_api.password_checks import (
     ADDRESSES_MAX,
     DELAY_MS_MAX,
@@ -199,6 +199,46 @@ async def test_INV_HND1_every_route_has_a_row_and_every_row_a_route(tmp_path: Pa
     assert need_of("HEAD", "/metrics") == need_of("GET", "/metrics")
 
 
+def test_INV_HND1_what_is_not_in_the_table_is_for_administrators() -> None:
+    for method, path in (("GET", "/v1/forgotten"), ("DELETE", "/v1/region"), ("POST", "/metrics")):
+        assert need_of(method, path).role is Role.ADMIN
+
+
+@pytest.mark.parametrize(
+    ("role", "operation", "paths"),
+    [
+        (Role.OPERATOR, Operation.ALTER, (
+            "region/switch", "region/failover", "cluster/drain", "cluster/elect", "cluster/spread", "cluster/gather",
+            "transactions/abort",
+        )),
+        (Role.ADMIN, Operation.ALTER, (
+            "region/accept-loss", "cluster/unclean-election", "cluster/remove", "cluster/nodes", "features",
+        )),
+    ],
+)  # fmt: skip
+def test_INV_HND2_orders_need_what_the_reference_says(
+    role: Role, operation: Operation, paths: tuple[str, ...]
+) -> None:
+    """docs/reference/security.md, the table of routes."""
+    for path in paths:
+        need = need_of("POST", f"/v1/{path}")
+        assert (need.role, need.operation, need.of, need.in_brief) == (role, operation, ResourceType.CLUSTER, False), path  # fmt: skip
+
+
+def test_INV_HND2_of_a_transaction_who_may_describe_its_id_may_ask() -> None:
+    need = need_of("GET", "/v1/transactions")
+    assert (need.role, need.operation) == (Role.READER, Operation.DESCRIBE)
+    asked = need.resource({"transactional_id": "t-1"})
+    assert asked == (ResourceType.TRANSACTIONAL_ID, "t-1")
+    assert need.resource({}) == (ResourceType.CLUSTER, "kafka-cluster"), "of all of them"
+
+
+def test_INV_HND3_of_peers_a_client_learns_where_it_meets_them_and_whether_they_act() -> None:
+    peer = {"region": "us", "kafka": "us:9092", "http": "http://us:9093", "acting": False}
+    told = brief_region({"region": "eu", "peers": [{**peer, "peer": "us:9094", "reachable": True, "error": "why"}]})  # fmt: skip
+    assert told == {"in_brief": True, "region": "eu", "peers": [peer]}
+
+
 async def test_INV_HDO1_who_is_unknown_learns_that_it_lives_and_whether_it_is_ready() -> None:
     async with behind(doors_with()) as node:
         assert (await node.ask("/livez"))[:2] == (200, {"status": "alive"})
@@ -363,6 +403,7 @@ async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
             {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},  # another host of the same domain
         ):
             status, said, answered = await node.ask(
                 "/v1/region/switch", "POST", admin, None, **headers
@@ -549,6 +590,17 @@ async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
     assert not await checks.proves("user", "pencil")
     assert await checks.proves("user", "crayon")
     assert not any(b"crayon" in mark or b"pencil" in mark for mark in checks._proved)
+
+
+async def test_INV_HPC3_so_many_proofs_are_remembered_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(password_checks, "PROVED_MAX", 1)
+    keys = [scram_keys(name, "pencil", salt=b"s" * 16) for name in ("a", "b")]
+    checks = PasswordChecks(desk_of(lambda: access_of(*keys)).keys_for_password, CHANCE)
+    for name in ("a", "b"):
+        assert await checks.proves(name, "pencil")
+    assert [checks.knows(name, "pencil") for name in ("a", "b")] == [False, True]
 
 
 async def test_INV_NHD1_a_file_of_tokens_closes_the_door_and_counts(tmp_path: Path) -> None:

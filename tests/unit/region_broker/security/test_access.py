@@ -16,6 +16,7 @@ from region_broker.controller.access_commands import (
     ChangeAccess,
     FollowAccess,
 )
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import Command, CommandRefused, CreateTopic, apply
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.region.mirror.mirror_access import MirrorAccess
@@ -222,6 +223,21 @@ async def test_a_mirror_that_cannot_keep_it_shows_nothing_that_is_under_it() -> 
     metadata = Counted(first_image())
     metadata.refuses = True
     with pytest.raises(LinkFailed, match=r"nothing is shown that is under them: .*level 4"):
+        await MirrorAccess(metadata).take(changed(NO_ACCESS, EVERYTHING))
+
+
+async def test_a_mirror_whose_only_nodes_metadata_cannot_be_written_does_not_go_on_as_if_it_had_it() -> (
+    None
+):
+    """Nobody knows what is on its disk then: it ends, and a start shows."""
+
+    class Unwritable(Counted):
+        async def apply(self, command: Command) -> MetadataImage:
+            raise MetadataUnwritable("no room")
+
+    metadata = Unwritable(first_image())
+    assert metadata.image.leadership is None
+    with pytest.raises(MetadataUnwritable):
         await MirrorAccess(metadata).take(changed(NO_ACCESS, EVERYTHING))
 
 

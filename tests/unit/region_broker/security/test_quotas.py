@@ -65,6 +65,8 @@ def test_INV_SQE1_addresses_have_a_limit_of_connections() -> None:
     )
     assert found.of_address("10.0.0.1") == found.of_address("::ffff:10.0.0.1") == 3.0
     assert found.of_address("[::1]") == 9.0
+    mapped = limits(((("ip", "::ffff:10.0.0.2"),), rate))
+    assert mapped.of_address("10.0.0.2") == 3.0, "however it was written"
     assert found.has_addresses
     assert not found.has_clients
 
@@ -198,6 +200,9 @@ def test_KIP_599_permissive_changes_are_all_made_and_the_client_waits() -> None:
     meter = throttles.meter("u", "c", is_forwarded=False)
     assert all(meter.mutate(10, strict=False) for _ in range(5))
     assert meter.settle(0.0) == 14_000, "22 were saved up, 50 taken"
+    forwarded = throttles.meter("u", "c", is_forwarded=True)
+    assert forwarded.mutate(2, strict=False)
+    assert forwarded.settle(0.0) == 15_000, "INV-SQT3: charged where the metadata change"
 
 
 def test_fetch_room_is_what_can_be_saved_up_and_nothing_while_something_is_owed() -> None:
@@ -232,6 +237,14 @@ def test_a_lower_rate_cuts_what_was_saved_up_at_once() -> None:
     bucket = Bucket(1_000.0, 1.0, 0.0)
     bucket.follow(10.0, 0.0)
     assert bucket.left(0.0) == 10.0
+
+
+def test_INV_SQB1_what_is_owed_was_paid_back_at_the_former_rate_until_it_changed() -> None:
+    bucket = Bucket(1.0, 1.0, 0.0)
+    bucket.take(11.0, 0.0)
+    bucket.follow(100.0, 5.0)
+    assert bucket.left(5.0) == -5.0
+    assert bucket.wait_ms(5.0) == 50
 
 
 def test_INV_SQB3_who_was_seen_lately_is_kept() -> None:

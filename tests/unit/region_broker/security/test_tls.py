@@ -387,6 +387,19 @@ def test_what_was_gone_between_two_looks_is_not_taken(tmp_path: Path) -> None:
     assert [server.look(), server.look()] == [False, True]
 
 
+def test_what_came_once_before_the_former_files_were_back_has_to_come_twice_again(
+    tmp_path: Path,
+) -> None:
+    """INV-TLS2: two looks in a row."""
+    server = server_of(tmp_path)
+    ca = tmp_path / "server" / "ca.pem"
+    former, other = ca.read_bytes(), pem_of(authority("another CA").certificate)
+    for content in (other, former, other):
+        ca.write_bytes(content)
+        assert not server.look()
+    assert server.look()
+
+
 def test_what_changes_between_judging_and_loading_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,6 +556,30 @@ def test_INV_CTE3_a_ca_that_has_ended_hides_no_end_of_another_in_its_file(
         TlsState([server]).tell(ends_ms - 7 * DAY_MS)
     told = {record.levelname for record in caplog.records if "CA of tests" in record.message}
     assert told == {"WARNING"}, caplog.messages
+
+
+def test_INV_CTE2_what_does_not_count_yet_is_logged_as_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = server_of(tmp_path)
+    own = next(end for end in server.ends if end.kind == "certificate")
+    TlsState([server]).tell(own.begins_wall_ms - 1)
+    told = [each.levelname for each in caplog.records if "counts only in" in each.message]
+    assert told == ["ERROR"]
+
+
+def test_a_refusal_that_comes_back_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = server_of(tmp_path)
+    key, state = tmp_path / "server" / "own-key.pem", TlsState([server])
+    right = key.read_text()
+    for content in ("nothing", right, "nothing"):
+        key.write_text(content)
+        for _ in range(2):
+            state.look(set())
+            state.tell(0)
+    assert sum("are not taken" in each.message for each in caplog.records) == 2
 
 
 def test_metrics_say_what_is_left_and_what_is_refused(tmp_path: Path) -> None:

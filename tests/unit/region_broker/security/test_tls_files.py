@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -43,6 +44,15 @@ def test_ends_of_all_that_is_in_the_files(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert ends[0].ends_wall_ms == node.not_valid_after_utc.timestamp() * 1000
     assert ends[3].ends_wall_ms == authority().ends.timestamp() * 1000
+    assert ends[0].begins_wall_ms == node.not_valid_before_utc.timestamp() * 1000
+    crl = x509.load_pem_x509_crl(Path(files.crl).read_bytes())
+    assert ends[3].begins_wall_ms == crl.last_update_utc.timestamp() * 1000
+
+
+def test_INV_TLF1_half_of_a_pair_is_no_set(tmp_path: Path) -> None:
+    files = put(tmp_path / "s", node_certificate())
+    for half in (TlsFiles(certificate=files.certificate), TlsFiles(key=files.key)):
+        assert "only one of certificate and key is given" in refusal(half)
 
 
 def test_what_openssl_and_others_write_is_read(tmp_path: Path) -> None:

@@ -177,6 +177,29 @@ def test_INV_RGR2_in_the_step_in_which_the_spread_ends_nobody_leads_what_was_apa
     live(life)
 
 
+def test_INV_PT9_who_leads_a_data_group_no_more_tells_no_reader_that_its_logs_end_where_they_begin() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        _, two, _ = await three(region)
+        number = number_in(region, 1)
+        await written(region, 2, number)
+        log, told = two.partition(number), list[tuple[bool, int]]()
+
+        def read() -> None:
+            told.append((log.sight.is_known, log.sight.last_stable_offset))
+
+        log.watchers.add(read)
+        read()
+        region.gather(1)
+        read()
+        assert not log.is_leader
+        assert told[0] == (True, 3)
+        assert (True, 0) not in told
+
+    live(life)
+
+
 def test_INV_RGR2_a_former_main_leader_that_is_alone_in_sync_commits_nothing_of_what_comes_back() -> (
     None
 ):

@@ -397,6 +397,16 @@ async def test_INV_HMN3_a_client_of_another_region_meets_no_node_of_this_one() -
         assert peer.state.met_at == {}
 
 
+async def test_INV_SID1_each_request_is_from_whom_it_says_and_nobody_stays_somebody() -> None:
+    asked, answers = session(), Answers()
+    target = ForwardTarget(answers, Acting())
+    principals = []
+    for said in ("User:alice", "", "User:bob"):
+        await target._forward(asked, structs.replace(message(7), principal=said), request(1))
+        principals.append(answers.peers[-1].state.identity.principal)
+    assert principals == ["User:alice", ANONYMOUS.principal, "User:bob"]
+
+
 async def test_INV_FW5_a_rule_that_is_broken_ends_the_acting_node() -> None:
     target = ForwardTarget(Answers(), Acting())
     with pytest.raises(AssertionError, match="a rule is broken"):

@@ -45,9 +45,11 @@ class Carries:
 
     forwarder: PeerForwarder
     hops: list[Hop] = field(default_factory=list)
+    met_at: list[object] = field(default_factory=list)
 
     async def answer(self, incoming: Incoming) -> bytes | None:
         self.hops.append(incoming.peer.state.hop)
+        self.met_at.append(incoming.peer.state.met_at)
         ctx = RequestContext(
             services=None,  # type: ignore[arg-type]
             connection_id=incoming.peer.connection_id,
@@ -168,6 +170,9 @@ async def test_what_a_node_of_a_mirror_is_asked_reaches_who_leads_the_primary_re
     assert len({number for number, _, _ in made.primary[1].seen}) == 2, "a connection for each"
     assert {peer for _, peer, _ in made.primary[1].seen} == {"client-1", "client-2"}
     assert set(made.leader.hops) == {Hop.NODE}
+    assert set(made.leader.met_at) == {None}, (
+        "clients of this region meet nodes where everybody does (INV-HMN3)"
+    )
     assert {peer.state.hop for peer in made.primary[1].peers} == {Hop.REGION}
     ended: list[int] = []
     made.primary[1].peers[0].state.on_end(lambda: ended.append(1))

@@ -197,6 +197,22 @@ async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_cou
         assert lost["details"] == {"refusal": 7}
 
 
+async def test_what_was_put_back_is_written_in_its_order() -> None:
+    async with running() as trail:
+        recorded = [await trail.recorder.intended(change(name)) for name in ("a", "b", "c")]
+        trail.disk.room_bytes = 0
+        for number in range(3):
+            recorded[number].ended(Outcome.DONE)
+            trail.recorder.record(change(f"step {number}", Outcome.DONE))
+        await trail.turns()
+        assert trail.recorder.problem() is not None, "it was tried once"
+        trail.disk.room_bytes = None
+        await trail.pass_ms(recorder_module.RETRY_MS)
+        rows = trail.records()[3:]
+        assert [row["answers"] for row in rows[:3]] == [2, 3, 4]
+        assert [row["operation"] for row in rows[3:]] == ["step 0", "step 1", "step 2"]
+
+
 async def test_what_a_node_does_by_itself_is_in_its_name() -> None:
     async with running() as trail:
         await trail.recorder.intent(
@@ -256,6 +272,30 @@ async def test_equal_refusals_of_a_second_are_one_record_with_a_count() -> None:
         trail.recorder.refused(ALICE, "WRITE", "TOPIC", "orders")
         await trail.pass_ms(FLOOD_MS)
         assert "count" not in trail.records()[-1], "one is one"
+        several = AuditEvent(kind=Kind.REFUSAL, operation="READ", outcome=Outcome.REFUSED, actor=Actor.of(ALICE), count=3)  # fmt: skip
+        trail.recorder.record(several)
+        trail.recorder.record(several)
+        await trail.pass_ms(FLOOD_MS)
+        assert trail.records()[-1]["count"] == 6
+
+
+async def test_refusals_are_written_each_second_also_while_changes_keep_the_trail_busy() -> None:
+    """INV-ARC2."""
+    steps = ["last", "third", "second"]
+    async with running() as trail:
+
+        async def while_more_comes(work: Callable[[], None]) -> None:
+            work()
+            trail.clock.pass_ms(FLOOD_MS)
+            if steps:
+                trail.recorder.record(change(steps.pop(), Outcome.DONE))
+
+        trail.recorder._offload = while_more_comes
+        trail.recorder.refused(ALICE, "WRITE", "TOPIC", "orders")
+        trail.recorder.record(change("first", Outcome.DONE))
+        await trail.turns()
+        written = operations(lines_on(trail.disk))
+        assert written.index("WRITE") < written.index("last")
 
 
 async def test_a_flood_of_different_ones_is_counted_not_kept() -> None:
@@ -311,6 +351,25 @@ async def test_a_stop_while_the_disk_fails_loses_nothing_that_can_still_be_writt
         raise OSError(errno.ENOSPC, "No space left on device")
 
     trail.recorder._offload = fails
+    running_task = asyncio.get_running_loop().create_task(trail.recorder.run())
+    trail.recorder.record(change("third", Outcome.DONE))
+    await trail.turns()
+    running_task.cancel()
+    await trail.turns()
+    gate.set()
+    await asyncio.wait([running_task])
+    trail.recorder.close()
+    assert operations(lines_on(trail.disk)) == ["chain-begun", "third"]
+
+
+async def test_a_stop_while_a_thread_writes_writes_nothing_twice() -> None:
+    trail, gate = Trail(), asyncio.Event()
+
+    async def slowly(work: Callable[[], None]) -> None:
+        await gate.wait()
+        work()
+
+    trail.recorder._offload = slowly
     running_task = asyncio.get_running_loop().create_task(trail.recorder.run())
     trail.recorder.record(change("third", Outcome.DONE))
     await trail.turns()
