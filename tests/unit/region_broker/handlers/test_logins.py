@@ -549,6 +549,7 @@ async def test_a_session_holds_nothing_of_the_request_that_began_it(tmp_path: Pa
     """Its timer held the context of that request, and with it the frame: 16 kB of token for as long as the token is good."""
     clock = ManualClock()
     async with port(tmp_path, bearing(clock), clock=clock) as fixture:
+        fixture.services.audit = ToldTrail()  # a request that is recorded says so in its context
         client = await fixture.connect()
         await shake(client, "OAUTHBEARER")
         assert (await say(client, bearer(clock))).error_code is ErrorCode.none
