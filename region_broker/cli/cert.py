@@ -6,7 +6,7 @@ Not here: what is signed and why not (`security.certificates`), what files of TL
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -34,6 +34,9 @@ from region_broker.cli.output import (
     print_object,
     print_rows,
 )
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 REASONS: Final = (
@@ -167,6 +170,17 @@ def issue(
             authority_folder.write(Path(files["certificate"]), certificates.pem_of(made))
     files |= {"ca": str(folder.certificate_path), "crl": str(folder.crl_path)}
     print_made(made, files, dry_run=dry_run, output=output)
+    if user_name is not None:
+        click.echo(f"ACLs and quotas name who shows it {_principal_of(made)}, where tls_principal_mapping_rules of a node say nothing else", err=True)  # fmt: skip
+
+
+def _principal_of(made: "x509.Certificate") -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from region_broker.security.principal_rules import PrincipalRules
+    from region_broker.security.tls_identity import principal_of
+
+    return principal_of(made.public_bytes(Encoding.DER), PrincipalRules())
 
 
 @cert.command(

@@ -275,7 +275,8 @@ class _Sender:
             if self._transactional:
                 with kafka_errors(f"{self.told()} The transaction may not be committed"):
                     self._producer.commit_transaction(_ANSWER_TIMEOUT_S)
-            click.echo(f"{self.written} records written to {self._topic}", err=True)
+            records = "1 record" if self.written == 1 else f"{self.written} records"
+            click.echo(f"{records} written to {self._topic}", err=True)
             return
         why, outcome = self._why()
         text = (

@@ -74,6 +74,7 @@ def test_a_ca_a_node_and_a_user_from_nothing() -> None:
     ]  # fmt: skip
     user = told("issue", "--user", "alice", "--out", "for/alice", "--days", "90")
     assert user["certificate"] == "for/alice/alice.pem"
+    assert "User:CN=bob, where" in run("issue", "--user", "bob").stderr
     for path in ("tidemark-ca/ca-key.pem", "eu-2-key.pem", "for/alice/alice-key.pem"):
         assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
     for certificate, purpose in (
