@@ -25,10 +25,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures(
 
 
 async def write_both(region: Region, value: bytes) -> None:
-    """Append one record to each of two partitions."""
-    for number in range(2):
-        partition = region.partition(TOPIC, number)
-        outcome = partition.writer.append(build_batch([Record(None, value)]))
+    """Append one record to each of two partitions, in one step: each tidemark has both of them, or none."""
+    partitions = [region.partition(TOPIC, number) for number in range(2)]
+    batch = build_batch([Record(None, value)])
+    outcomes = [partition.writer.append(batch) for partition in partitions]
+    for partition, outcome in zip(partitions, outcomes, strict=True):
         await partition.wait_committed(outcome.next_offset)
 
 
