@@ -167,7 +167,7 @@ def user_list(bootstrap: str, output: str) -> None:
         for mechanism, iterations in sorted(kinds.items())
     ]
     print_rows(rows, output, title="users")
-    if not rows:
+    if not rows and output != "json":
         click.echo("nobody is in the metadata: who logs in stands in a node's own file (sasl_users_file), which no node tells", err=True)  # fmt: skip
 
 
