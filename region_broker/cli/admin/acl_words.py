@@ -6,7 +6,7 @@ Not here: asking a broker (`acl`), what ACLs mean (`security.authorizer`).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from region_broker.controller.near_words import nearest
@@ -120,11 +120,13 @@ def host_of(word: str) -> str:
     if word == ANY_HOST:
         return word
     try:
-        return str(ip_address(word))
+        address = ip_address(word)
     except ValueError as error:
         raise WordError(
             f"{word!r} is no IP address: nodes know clients by their addresses alone, no names and no networks"
         ) from error
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)  # INV-SID2
 
 
 def shown_resource(resource_type: ResourceType, name: str) -> str:

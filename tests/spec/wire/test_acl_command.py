@@ -127,6 +127,16 @@ async def test_explain_says_which_rule_decides_or_that_none_does(wire: WireFixtu
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("written", ["::ffff:10.0.0.7", "::FFFF:a00:7"])
+async def test_INV_SID2_an_address_of_ipv6_that_holds_one_of_ipv4_is_that_one(wire: WireFixture, written: str) -> None:  # fmt: skip
+    """RFC 4291, 2.5.5.2. As it is written it would deny nobody."""
+    denies = ("User:*", "write", "topic:orders", "--deny", "--host", written)
+    assert (await run(wire, "add", *denies))[0] == 0
+    for host in ("10.0.0.7", written):
+        explained_there = await explained(wire, "alice", "write", "topic:orders", "--host", host)
+        assert explained_there == (False, "an ACL denies it", row("User:*", "write", "topic:orders", permission="deny", host="10.0.0.7"))  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
