@@ -79,20 +79,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # --- who asks is who asked before ------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _who_asks_in_the_module() -> Iterator[None]:
-    """Ask after a module as whom was asked before: commands and drills that log in do so for their whole process."""
+def _who_asks() -> Iterator[None]:
+    """Ask afterwards as whom was asked before: commands and drills that log in do so for their whole process."""
     before = presented()
     yield
     present_as(before)
 
 
-@pytest.fixture(autouse=True)
-def _who_asks_in_a_test() -> Iterator[None]:
-    """The same after a test."""
-    before = presented()
-    yield
-    present_as(before)
+_who_asks_in_the_module = pytest.fixture(scope="module", autouse=True)(_who_asks)
+_who_asks_in_a_test = pytest.fixture(autouse=True)(_who_asks)
 
 
 # --- nothing that a test leaves holds a secret ------------------------------------------------------

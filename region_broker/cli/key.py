@@ -17,7 +17,7 @@ import click
 from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_USAGE,
-    confirmed,
+    agreed,
     fail,
     output_option,
     print_rows,
@@ -204,7 +204,7 @@ def destroy(file: Path, name: str, version: str | None, yes: bool) -> None:
     """
     ring = destroyed(read_ring(_DISK, file), name, version, _now())
     what = f"version {version} of {name}" if version else f"all versions of {name}"
-    if not yes and not confirmed(f"Destroy {what} for good? Records sealed under it are lost"):
-        raise click.Abort
+    if not yes:
+        agreed(f"Destroy {what} for good? Records sealed under it are lost")
     write_ring(_DISK, file, ring)
     click.echo(f"{what} destroyed here. Replace or destroy the other copies of this file, too")

@@ -118,6 +118,12 @@ def confirmed(question: str) -> bool:
         fail("nothing was changed: nobody is here to answer. --yes goes on without asking")
 
 
+def agreed(question: str) -> None:
+    """Ask so, and end the command where the answer is no."""
+    if not confirmed(question):
+        raise click.Abort
+
+
 def printable(text: object) -> str:
     """Return `text` without characters that a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in str(text))

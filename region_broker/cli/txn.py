@@ -16,7 +16,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
-    confirmed,
+    agreed,
     fail,
     output_option,
     print_object,
@@ -181,8 +181,7 @@ def txn_abort(
     if not yes:
         if output == "table":
             print_object(found, output, title="to be aborted")
-        if not confirmed("abort it, and fence its producer?"):
-            raise click.Abort
+        agreed("abort it, and fence its producer?")
     request(node, "POST", "/v1/transactions/abort", order)
     print_object({"aborted": True, **order}, output, title="aborted")
 

@@ -192,9 +192,8 @@ def _own_ports(values: Values, own: RegionTable) -> Iterator[Problem]:
             continue
         host, port = split(node.values[key])
         other_key, other_host = first.setdefault(port, (key, host))
-        if other_key != key and same_host(other_host) != same_host(
-            host
-        ):  # else `_addresses` has told it
+        # Where the hosts are the same `_addresses` has told it.
+        if other_key != key and same_host(other_host) != same_host(host):
             yield Problem(
                 f"{key} of region {own.values['name']}",
                 f"has port {port}, as {other_key} has",

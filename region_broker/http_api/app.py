@@ -114,9 +114,8 @@ async def _errors_as_problems(request: web.Request, handler: Handler) -> web.Str
         error.__traceback__ = None
         return response
     except Exception as error:  # noqa: BLE001 - it is logged, and harms no other request
-        if not (
-            isinstance(error, ConnectionError) and request.transport is None
-        ):  # nobody left in the middle
+        has_left = isinstance(error, ConnectionError) and request.transport is None
+        if not has_left:
             _log.exception("%s %s failed", shown(request.method), shown(request.path))
         error.__traceback__ = None  # the body keeps the error of who left within it, and the frames keep the body (INV-PN7)
         detail = "an error in this node, which its log tells; what was ordered may have begun: ask GET /v1/region"

@@ -241,9 +241,8 @@ class KafkaServer:
         self._is_held = False
         now_ms = self._clock.monotonic_ms()
         for link in self._links:
-            link.frame_since_ms = (
-                -1
-            )  # its time begins anew, as that of a login does, which may wait unread
+            # Its time begins anew, as that of a login does, which may wait unread.
+            link.frame_since_ms = -1
             link.core.peer.state.must_log_in_since_ms = now_ms
             link.wake.set()
 

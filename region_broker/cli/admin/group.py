@@ -36,7 +36,7 @@ from region_broker.cli.output import (
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_USAGE,
-    confirmed,
+    agreed,
     fail,
     output_option,
     print_answered,
@@ -327,8 +327,8 @@ def group_delete(group_id: str, yes: bool, dry_run: bool, bootstrap: str) -> Non
     if dry_run:
         click.echo(f"would delete group {group_id} with {count} offsets")
         return
-    if not yes and not confirmed(f"delete group {group_id} with {count} offsets?"):
-        raise click.Abort
+    if not yes:
+        agreed(f"delete group {group_id} with {count} offsets?")
     answers = client.delete_consumer_groups([group_id])
     wait_for(answers[group_id], f"group {group_id} was not deleted")
     click.echo(f"group {group_id} was deleted")

@@ -32,7 +32,7 @@ from region_broker.cli.kafka import (
 from region_broker.cli.output import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
-    confirmed,
+    agreed,
     fail,
     output_option,
     print_answered,
@@ -202,8 +202,8 @@ def topic_delete(name: str, yes: bool, dry_run: bool, bootstrap: str) -> None:
     if dry_run:
         click.echo(f"would delete topic {name} with {_counted(len(found.partitions))}")
         return
-    if not yes and not confirmed(f"delete topic {name} and all its records in every region?"):
-        raise click.Abort
+    if not yes:
+        agreed(f"delete topic {name} and all its records in every region?")
     wait_for(client.delete_topics([name])[name], f"topic {name} was not deleted")
     click.echo(f"topic {name} was deleted")
 
