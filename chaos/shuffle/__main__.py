@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +20,6 @@ import click
 
 from chaos.shuffle.plan import draw
 from chaos.shuffle.play import play
-from chaos.starting.starter import Starter, start_by
 from region_broker.workbench.cluster_plan import REGION_NAMES
 
 SEQUENCE_S: Final = 300.0
@@ -36,9 +34,7 @@ _MEMORY_ERRORS: Final = (-signal.SIGABRT, -signal.SIGSEGV)
     "--folder", type=click.Path(path_type=Path), help="Where regions live; default: temporary."
 )
 @click.option("--keep", is_flag=True, help="Leave the folders of sound sequences, too.")
-@click.option(
-    "--in-this-process", type=click.Path(path_type=Path), hidden=True, help="The starter."
-)
+@click.option("--in-this-process", is_flag=True, hidden=True)
 def main(
     seed: int,
     sequences: int,
@@ -46,17 +42,13 @@ def main(
     folder: Path | None,
     *,
     keep: bool,
-    in_this_process: Path | None,
+    in_this_process: bool,
 ) -> None:
     """Play random sequences of faults and orders, and judge them from what clients saw."""
     root = folder or Path(tempfile.mkdtemp(prefix="tidemark-shuffle-"))
-    if in_this_process is not None:
-        sys.exit(min(1, len(play(seed, regions, root, partial(start_by, in_this_process)))))
-    with (
-        tempfile.TemporaryDirectory(prefix="tidemark-starter-") as own,
-        Starter(Path(own) / "starter") as starter,
-    ):
-        failed = _run_all(range(seed, seed + sequences), regions, root, starter, keep=keep)
+    if in_this_process:
+        sys.exit(min(1, len(play(seed, regions, root))))
+    failed = _run_all(range(seed, seed + sequences), regions, root, keep=keep)
     if not failed and not keep:
         with contextlib.suppress(OSError):
             root.rmdir()
@@ -66,15 +58,13 @@ def main(
     sys.exit(1 if failed else 0)
 
 
-def _run_all(
-    seeds: Iterable[int], regions: int, root: Path, starter: Starter, *, keep: bool
-) -> list[int]:
+def _run_all(seeds: Iterable[int], regions: int, root: Path, *, keep: bool) -> list[int]:
     """Return the seeds that failed."""
     failed = []
     for number in seeds:
         place = root / f"{number}"
         began_s = time.monotonic()
-        sound = _run(number, regions, place, starter)
+        sound = _run(number, regions, place)
         click.echo(
             f"seed {number}: {'sound' if sound else 'FAILED'}, {time.monotonic() - began_s:.0f} s"
         )
@@ -89,14 +79,14 @@ def _run_all(
     return failed
 
 
-def _run(seed: int, regions: int, folder: Path, starter: Starter) -> bool:
+def _run(seed: int, regions: int, folder: Path) -> bool:
     """Return whether the sequence is sound; its words go to standard output."""
     click.echo(
         f"seed {seed}, {regions} regions: "
         + "; ".join(map(str, draw(seed, REGION_NAMES[:regions])))
     )
     command = [sys.executable, "-m", "chaos.shuffle", "--seed", str(seed), "--regions", str(regions),
-               "--folder", str(folder), "--in-this-process", str(starter.path)]  # fmt: skip
+               "--folder", str(folder), "--in-this-process"]  # fmt: skip
     code = 1
     for _ in range(2):
         shutil.rmtree(folder, ignore_errors=True)

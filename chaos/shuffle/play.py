@@ -26,7 +26,6 @@ from chaos.soak_judge import few
 from chaos.story import Place
 from chaos.transfers import TOPIC as ACCOUNTS_TOPIC
 from region_broker.workbench import stage as demo_stage
-from region_broker.workbench.local_cluster import StartsProcess
 
 PROGRESS_S: Final = 40.0
 ENDING_S: Final = 30.0
@@ -39,10 +38,9 @@ _IN_EVERY_HISTORY: Final = frozenset(
 )  # fmt: skip
 
 
-def play(seed: int, regions: int, folder: Path, starts: StartsProcess) -> list[str]:
+def play(seed: int, regions: int, folder: Path) -> list[str]:
     """Play the sequence of `seed`; return its anomalies."""
     stage = Stage(folder, regions, seed)
-    stage.cluster.start_by(starts)
     actions = draw(seed, stage.names)
     bootstraps = {name: stage.cluster.place(name).bootstrap for name in stage.names}
     clients = Clients(bootstraps, folder, seed)

@@ -8,14 +8,13 @@ The folder holds one sub-folder per region, in which each node has its own where
 `cluster.json` with the cluster id and the ports, so that the same folder gives the same cluster again. What is ordered
 by name is ordered of the node of that name, or of all nodes of that region.
 
-Not here: names and ports (`cluster_plan`).
+Not here: names and ports (`cluster_plan`), how a process is started (`starter`).
 """
 
 import contextlib
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,8 +33,8 @@ from region_broker.workbench.cluster_plan import (
     planned,
     write_plan,
 )
+from region_broker.workbench.starter import start_node
 
-_TIDEMARK: Final = (sys.executable, "-m", "region_broker")
 _INIT: Final = ("init", "--no-history-elsewhere")
 _BROKER: Final = ("broker", "--stop-with-stdin")
 START_TIMEOUT_S: Final = 60.0
@@ -108,7 +107,7 @@ class LocalCluster:
         self._settings_of_node: Mapping[str, Mapping[str, Any]] = {}
         self._started: dict[str, _Started] = {}
         self._peer_routes: Mapping[tuple[str, str], int] = {}
-        self._starts: StartsProcess = _start
+        self._starts: StartsProcess = start_node
 
     @classmethod
     def open(
@@ -370,16 +369,6 @@ def _close_pipes(process: NodeProcess) -> None:
     for pipe in (process.stdout, process.stdin):
         if pipe is not None:
             pipe.close()
-
-
-def _start(command: Sequence[str], errors: IO[bytes]) -> NodeProcess:
-    return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-        [*_TIDEMARK, *command],
-        stdin=subprocess.PIPE,  # closes with this process: no orphan is left behind
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        start_new_session=True,
-    )
 
 
 def _reason(log: Path, line_count: int = 15) -> str:

@@ -14,26 +14,16 @@ from uuid import UUID
 
 import pytest
 
-from chaos.starting.starter import forked_starts
-from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
+from region_broker.workbench.local_cluster import LocalCluster
 from tests.compat.places import PLACES, TESTED_PLACES, start
 from tests.fixtures.sealing_keys import keys_in_files
 
 _NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="package")
-def starts() -> Iterator[StartsProcess]:
-    """Return what starts nodes as forks of one process: they share its imports."""
-    with forked_starts() as found:
-        yield found
-
-
 @pytest.fixture(scope="package", params=TESTED_PLACES)
 def bootstrap(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    starts: StartsProcess,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Return the bootstrap address of a running broker."""
     place = PLACES[request.param]
@@ -43,7 +33,6 @@ def bootstrap(
         new_cluster_id=UUID(int=1),
         settings={"encryption_keys_file": str(keys_in_files(folder / "keys", "secret"))},
     ) as cluster:  # fmt: skip
-        cluster.start_by(starts)
         start(cluster, place)
         yield cluster.plan.nodes[-1].bootstrap
         assert cluster.dead() == {}

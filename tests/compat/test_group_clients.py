@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
+from region_broker.workbench.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.process
 PARTITIONS = [TopicPartition("orders", number) for number in range(4)]
@@ -18,9 +18,8 @@ POLLS_MAX = 400
 
 
 @pytest.fixture
-def bootstrap(tmp_path: Path, starts: StartsProcess) -> Iterator[str]:
+def bootstrap(tmp_path: Path) -> Iterator[str]:
     with LocalCluster.open(tmp_path, region_count=1, port=0, new_cluster_id=UUID(int=1)) as cluster:
-        cluster.start_by(starts)
         cluster.start()
         address = cluster.plan.regions[0].bootstrap
         admin = AdminClient({"bootstrap.servers": address})

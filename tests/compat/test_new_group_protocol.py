@@ -26,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from region_broker.workbench.local_cluster import LocalCluster, StartsProcess
+from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_mirrored
 from tests.compat.places import PLACES, TESTED_PLACES, start
 from tests.process.client_fixture import fail_over
@@ -50,15 +50,12 @@ SETTINGS = {
 @pytest.fixture(
     params=[place for place in TESTED_PLACES if place != "one" or len(TESTED_PLACES) == 1]
 )
-def bootstrap(
-    request: pytest.FixtureRequest, tmp_path: Path, starts: StartsProcess
-) -> Iterator[str]:
+def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     place = PLACES[request.param]
     with LocalCluster.open(
         tmp_path, region_count=place.region_count, node_count=place.node_count, port=0,
         new_cluster_id=UUID(int=1), settings=SETTINGS,
     ) as cluster:  # fmt: skip
-        cluster.start_by(starts)
         start(cluster, place)
         address = cluster.plan.nodes[-1].bootstrap
         create(address, "orders", "out")
@@ -326,13 +323,10 @@ def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
     pace.close()
 
 
-def test_T26_members_go_on_in_the_region_that_takes_over(
-    tmp_path: Path, starts: StartsProcess
-) -> None:
+def test_T26_members_go_on_in_the_region_that_takes_over(tmp_path: Path) -> None:
     with LocalCluster.open(
         tmp_path, region_count=2, port=0, new_cluster_id=UUID(int=3), settings=SETTINGS
     ) as cluster:
-        cluster.start_by(starts)
         cluster.start()
         primary, mirror = (place.name for place in cluster.plan.regions)
         address = cluster.place(mirror).bootstrap

@@ -19,7 +19,6 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from chaos.starting.starter import forked_starts
 from region_broker.workbench.local_cluster import LocalCluster
 
 CALL_S = 20.0
@@ -33,13 +32,9 @@ def open_cluster(
     folder: Path, region_count: int, settings: Mapping[str, Any] | None = None
 ) -> Iterator[LocalCluster]:
     """Yield a cluster on free ports, not started yet."""
-    with (
-        forked_starts() as starts,
-        LocalCluster.open(
-            folder, region_count=region_count, port=0, new_cluster_id=UUID(int=7), settings=settings
-        ) as cluster,
-    ):
-        cluster.start_by(starts)
+    with LocalCluster.open(
+        folder, region_count=region_count, port=0, new_cluster_id=UUID(int=7), settings=settings
+    ) as cluster:
         yield cluster
 
 

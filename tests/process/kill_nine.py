@@ -25,7 +25,6 @@ from confluent_kafka.cimpl import NewTopic
 from chaos import transfers
 from chaos.checker import check
 from chaos.history import History
-from chaos.starting.starter import forked_starts
 from chaos.transfers import ACCOUNTS, Journal, Reader, end_all, tellers, write_ends
 from idempotency.record_batch import BatchHeader, iter_headers
 from region_broker.workbench.local_cluster import LocalCluster
@@ -40,11 +39,7 @@ WRITTEN_WITHIN_S = 120.0
 @contextmanager
 def one_region(folder: Path) -> Iterator[LocalCluster]:
     """A region on free ports, with the topics that are written to."""
-    with (
-        forked_starts() as starts,
-        LocalCluster.open(folder, region_count=1, port=0, new_cluster_id=UUID(int=9)) as made,
-    ):
-        made.start_by(starts)
+    with LocalCluster.open(folder, region_count=1, port=0, new_cluster_id=UUID(int=9)) as made:
         made.start()
         admin = AdminClient({"bootstrap.servers": made.bootstrap})
         wanted = [

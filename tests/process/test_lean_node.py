@@ -11,17 +11,21 @@ from region_broker.workbench.cluster_plan import free_ports
 TIDEMARK = (sys.executable, "-m", "region_broker")
 NOT_NEEDED = {"cryptography", "joserfc", "re2", "_re2"}
 A_LIFE = """
-import sys
+import os, sys
+before = dict(os.environ)
 from region_broker.cli.main import main
 try:
     main(["broker", "--config", sys.argv[1], "--stop-with-stdin"])
 except SystemExit as end:
     print("ended", end.code)
 print("imported", *sorted({name.partition(".")[0] for name, module in sys.modules.items() if module is not None}))
+print("certificates", sys.modules["aiohttp.connector"]._SSL_CONTEXT_VERIFIED.cert_store_stats()["x509_ca"], os.environ == before)
 """
 
 
-def test_INV_LEAN3_a_node_without_security_imports_nothing_for_it(tmp_path: Path) -> None:
+def test_INV_LEAN3_INV_LEAN4_a_node_without_security_imports_and_reads_nothing_for_it(
+    tmp_path: Path,
+) -> None:
     """From its start, over its readiness, to its end: what it imports late counts as well."""
     with ExitStack() as held:
         kafka, http, peer = free_ports(3, held)
@@ -43,3 +47,4 @@ def test_INV_LEAN3_a_node_without_security_imports_nothing_for_it(tmp_path: Path
     imported = set(said[1].split()[1:])
     assert "aiohttp" in imported, "what a node does need is seen"
     assert not imported & NOT_NEEDED
+    assert said[2] == "certificates 0 True"

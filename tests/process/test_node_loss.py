@@ -10,7 +10,6 @@ from chaos.nodes.judge import judged
 from chaos.nodes.plan import Fault, Victim
 from chaos.nodes.stage import NodesStage
 from chaos.readers import read_all
-from chaos.starting.starter import forked_starts
 from region_broker.workbench.stage import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -27,8 +26,7 @@ def test_nothing_is_lost_with_the_node_that_leads_and_every_client_gets_on(tmp_p
         since_s = time.monotonic()
         wait_until("progress of every client", GETS_ON_S, lambda: not clients.behind(since_s))
 
-    with forked_starts() as starts, stage.cluster as cluster:
-        cluster.start_by(starts)
+    with stage.cluster as cluster:
         stage.start()
         assert stage.wait_whole()
         clients.prepare()

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from chaos.nodes.stage import NodesStage
-from chaos.starting.starter import forked_starts
 from region_broker.workbench.cluster_plan import NodePlace
 from region_broker.workbench.node_http import request
 from region_broker.workbench.stage import wait_until
@@ -66,8 +65,7 @@ def until_readers_go_to(near: NodePlace, leader: NodePlace) -> None:
 @contextmanager
 def a_region(folder: Path) -> Iterator[NodesStage]:
     stage = NodesStage(9, folder)
-    with forked_starts() as starts, stage.cluster as cluster:
-        cluster.start_by(starts)
+    with stage.cluster:
         stage.start()
         assert stage.wait_whole()
         yield stage

@@ -23,7 +23,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from chaos.checker import check
 from chaos.history import History, Seen, seen
-from chaos.starting.starter import forked_starts
 from chaos.transfers import (
     ACCOUNTS,
     END,
@@ -50,11 +49,7 @@ TIDEMARK = (sys.executable, "-m", "region_broker")
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[LocalCluster]:
-    with (
-        forked_starts() as starts,
-        LocalCluster.open(folder, region_count=2, port=0, new_cluster_id=UUID(int=5)) as made,
-    ):
-        made.start_by(starts)
+    with LocalCluster.open(folder, region_count=2, port=0, new_cluster_id=UUID(int=5)) as made:
         made.start()
         admin = AdminClient({"bootstrap.servers": made.plan.regions[0].bootstrap})
         admin.create_topics([NewTopic(TOPIC, ACCOUNTS, 1)])[TOPIC].result(20)

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from typing_extensions import override
 
-from chaos.starting.starter import forked_starts
 from region_broker.security.certificates import issue_node
 from region_broker.security.node_names import NodeName
 from region_broker.security.tls_contents import TlsFiles
@@ -79,7 +78,6 @@ def open_tls_cluster(
     """Yield a cluster, not started yet; `further`: each node has the `LISTENERS`, too."""
     with (
         contextlib.ExitStack() as held,
-        forked_starts() as starts,
         TlsCluster.open(
             folder, region_count=region_count, node_count=node_count, port=0, new_cluster_id=UUID(int=7),
             settings=settings,
@@ -91,5 +89,4 @@ def open_tls_cluster(
                 node.name: dict(zip(LISTENERS, free_ports(len(LISTENERS), held), strict=True))
                 for node in cluster.plan.nodes
             }
-        cluster.start_by(starts)
         yield cluster

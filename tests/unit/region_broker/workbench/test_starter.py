@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from chaos.starting.starter import ForkedProcess
+from region_broker.workbench.starter import ForkedProcess
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
-"""The process that forks nodes: ``python -m chaos.starting.forks PATH`` listens at PATH, see `chaos.starting.starter`.
+"""The process that forks nodes: ``python -m region_broker.cli.node_forks TITLE``, see `workbench.starter`.
 
-One connection per node, with its command line and its three standard files; the answers are its process id, and its exit
-code once there is one.
+Orders come over its standard input, each with five files: what is to be started, a connection for the answers, and the node's
+three standard files. The answers are its process id, and its exit code once there is one.
 
 A fork has no thread, no signal handler and no open file of another node: nothing but what its own start would import.
 It ends with its standard input, nodes end with theirs.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -18,62 +19,60 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import click
 import msgspec
 
-from chaos.starting.starter import REQUEST_BYTES
 from region_broker.cli.lean import import_leanly
 from region_broker.cli.main import run
+from region_broker.workbench.starter import StartOrder
 
-_STANDARD_FILES: Final = 3
+_STDIN: Final = 0
+_FILES: Final = 5
 _OF_A_NODE: Final = (
     "region_broker.cli.broker",
     "region_broker.cli.init",
-    "region_broker.node",
     "region_broker.node.birth",
+    "region_broker.node.growing_node",
     "region_broker.node.start_checks",
+    "region_broker.ports.system.chance",
+    "region_broker.ports.system.clock",
+    "region_broker.ports.system.disk",
+    "region_broker.ports.system.network",
+    "region_broker.ports.system.threads",
+    "uvloop",
 )
 
 
 class _Forks:
     """The starter's own side."""
 
-    def __init__(self, path: Path) -> None:
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(str(path))
-        self._listener.listen()
+    def __init__(self) -> None:
+        self._orders = socket.socket(fileno=os.dup(_STDIN))
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(sys.stdin, selectors.EVENT_READ)
+        self._selector.register(self._orders, selectors.EVENT_READ)
         self._open: dict[int, tuple[int, socket.socket]] = {}
 
     def serve(self) -> Sequence[str] | None:
         """Return None at the end; in each child its command line."""
-        click.echo("listens")
         while True:
             for key, _ in self._selector.select():
-                if key.fileobj is sys.stdin:
-                    return None
-                if key.fileobj is not self._listener:
+                if key.fileobj is not self._orders:
                     self._report(key.fd)
                     continue
-                command = self._fork()
+                said, files, _, _ = socket.recv_fds(self._orders, 16, _FILES)
+                if not said:
+                    return None
+                command = self._fork(files)
                 if command is not None:
                     return command
 
-    def _fork(self) -> Sequence[str] | None:
-        connection, _ = self._listener.accept()
-        request, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, _STANDARD_FILES)
-        if not request:  # who has called has ended
-            connection.close()
-            return None
+    def _fork(self, files: Sequence[int]) -> Sequence[str] | None:
+        written, tells, *standard = files
+        connection = socket.socket(fileno=tells)
         pid = os.fork()
         if pid == 0:
-            self._become(files)
             connection.close()
-            command: list[str] = msgspec.json.decode(request)
-            return command
-        for each in files:
+            return self._become(written, standard)
+        for each in (written, *standard):
             os.close(each)
         watched = os.pidfd_open(pid)
         self._open[watched] = (pid, connection)
@@ -81,17 +80,25 @@ class _Forks:
         self._tell(connection, pid)
         return None
 
-    def _become(self, files: Sequence[int]) -> None:
-        """Close all that is not the child's."""
+    def _become(self, written: int, standard: Sequence[int]) -> Sequence[str]:
+        """Close all that is not the child's, and be what was ordered."""
         os.setsid()
         self._selector.close()
-        self._listener.close()
+        self._orders.close()
         for watched, (_, connection) in self._open.items():
             os.close(watched)
             connection.close()
-        for number, each in enumerate(files):
+        for number, each in enumerate(standard):
             os.dup2(each, number)
             os.close(each)
+        os.lseek(written, 0, os.SEEK_SET)
+        with os.fdopen(written, "rb") as file:
+            order = msgspec.json.decode(file.read(), type=StartOrder)
+        os.environ.clear()
+        os.environ.update(order.environment)
+        os.chdir(order.folder)
+        _entitle(" ".join(("tidemark", *order.command)))
+        return order.command
 
     def _report(self, watched: int) -> None:
         pid, connection = self._open.pop(watched)
@@ -106,6 +113,15 @@ class _Forks:
             connection.send(msgspec.json.encode(number))
 
 
+def _entitle(title: str) -> None:
+    """Let the list of processes say what this one is: its arguments are memory of its own (proc(5): `arg_start`, `arg_end`)."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    said = title.encode(errors="replace")[: end - start - 1]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, said, len(said))
+
+
 def main() -> None:
     """Fork until standard input ends; in a fork, be `tidemark`."""
     import_leanly()
@@ -113,7 +129,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    command = _Forks(Path(sys.argv[1])).serve()
+    command = _Forks().serve()
     if command is not None:
         gc.unfreeze()
         sys.argv = ["tidemark", *command]
