@@ -68,7 +68,7 @@ def book_in_pieces(
     Raises `TidemarkError` where the log is not readable.
     """
     read, left = ReadBook(TidemarkBook(ledgers)), LOGS_AT_ONCE
-    start = _start_of(records, floor)
+    start = full_at_or_below(records, floor)
     for at, key, value in records.tidemark_records(0 if start is None else start):
         tidemark = read.book.apply(at, decode(key, value))
         read.next_offset = at + 1
@@ -132,15 +132,23 @@ def held_point(
 def point_without_lack(
     records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, lacks: Lacks
 ) -> Pieces[TidemarkPoint]:
-    """Return the greatest tidemark at or below `floor` of which no log lacks anything, `BEFORE_ALL` for none (INV-TR3).
+    """Return which one `tidemark_without_lack` is, `BEFORE_ALL` for none."""
+    found = yield from tidemark_without_lack(records, ledgers, floor, lacks)
+    return BEFORE_ALL if found is None else found.point
 
-    Raises `TidemarkError` where the log is not readable.
+
+def tidemark_without_lack(
+    records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint, lacks: Lacks
+) -> Pieces[Tidemark | None]:
+    """Return the greatest tidemark at or below `floor` of which no log lacks anything, None for none (INV-TR3).
+
+    Nothing above `floor` is read: a mirror may have that much more. Raises `TidemarkError` where the log is not readable.
     """
-    start = _start_of(records, floor)
+    start = full_at_or_below(records, floor)
     while start is not None:
         held = yield from _held_from(records, ledgers, start, floor, lacks)
         if held is not None:
-            assert held <= floor, f"INV-TR2: {held} above {floor}"
+            assert held.point <= floor, f"INV-TR2: {held.point} above {floor}"
             return held
         full = _record_at(records, start)
         if not isinstance(full, Tidemark) or full.previous_at == NOWHERE:
@@ -151,7 +159,7 @@ def point_without_lack(
         before, start = start, full.previous_at if is_full else previous.full_at
         assert start < before, f"INV-TR2: back from {before} to {start}"
         start = None if start == NOWHERE else start
-    return BEFORE_ALL
+    return None
 
 
 def _held_from(
@@ -160,8 +168,9 @@ def _held_from(
     start: int,
     floor: TidemarkPoint,
     lacks: Lacks,
-) -> Pieces[TidemarkPoint | None]:
-    book, held, left = TidemarkBook(ledgers), None, LOGS_AT_ONCE
+) -> Pieces[Tidemark | None]:
+    book, left = TidemarkBook(ledgers), LOGS_AT_ONCE
+    held: Tidemark | None = None
     short: set[LogKey] = set()
     for at, key, value in records.tidemark_records(start):
         tidemark = book.apply(at, decode(key, value))
@@ -180,7 +189,7 @@ def _held_from(
         short.difference_update((*tidemark.removed, *moved))
         short.update(key for key, position in moved.items() if lacks(key, position))
         if not short:
-            held = tidemark.point
+            held = tidemark
     return held
 
 
@@ -188,7 +197,8 @@ def _cost_of(tidemark: Tidemark | None) -> int:
     return RECORD_COST + (0 if tidemark is None else len(tidemark.moved))
 
 
-def _start_of(records: TidemarkRecords, floor: TidemarkPoint | None) -> int | None:
+def full_at_or_below(records: TidemarkRecords, floor: TidemarkPoint | None) -> int | None:
+    """Return where the newest full record at or below `floor` is (None: the newest one), the oldest where all are above; None for none."""
     last = records.last_tidemark_record()
     if last is None:
         return None
