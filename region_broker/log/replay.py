@@ -10,15 +10,18 @@ Not here: what is cut, what is durable (`recovery`).
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import AbortedTxn, PartitionState
+from idempotency.pieces import Pieces, drained
 from idempotency.record_batch import (
     HEADER_BYTES,
     BatchError,
     BatchHeader,
+    Buffer,
     MarkerFacts,
     crc_ok,
     read_header,
@@ -34,6 +37,8 @@ from region_broker.log.segment import Segment
 logger: Final = logging.getLogger(__name__)
 
 SCAN_WINDOW_BYTES: Final = 8 << 20
+BATCHES_AT_ONCE: Final = 500
+"""How many batches are replayed in one piece: 2 to 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +124,19 @@ def _read_window(
     return None
 
 
-def rebuild_state(folder: Path, segments: list[Segment], end_offset: int) -> PartitionState:
+def rebuild_state(folder: Path, segments: Sequence[Segment], end_offset: int) -> PartitionState:
+    """Return what `state_in_pieces` does, at once."""
+    return drained(state_in_pieces(folder, segments, end_offset))
+
+
+def state_in_pieces(
+    folder: Path, segments: Sequence[Segment], end_offset: int
+) -> Pieces[PartitionState]:
     """Return the state after exactly the batches below `end_offset`: newest sound snapshot, then replay."""
     start_offset = segments[0].base_offset
     found = load_newest(segments[0].cache.disk, folder, start_offset, end_offset)
     offset, state = found if found is not None else (start_offset, PartitionState())
-    replay(segments, state, offset, end_offset)
+    yield from _replay_in_pieces(segments, state, offset, end_offset)
     return state
 
 
@@ -136,23 +148,34 @@ def keep_state_at(folder: Path, segments: list[Segment], offset: int) -> None:
         write_snapshot(disk, folder, offset, state.encode())
 
 
-def replay(segments: list[Segment], state: PartitionState, start: int, end: int) -> None:
+def replay(segments: Sequence[Segment], state: PartitionState, start: int, end: int) -> None:
     """Apply the batches of [start, end), both batch boundaries, to `state`; raises LogDamaged if one cannot be."""
+    drained(_replay_in_pieces(segments, state, start, end))
+
+
+def _replay_in_pieces(
+    segments: Sequence[Segment], state: PartitionState, start: int, end: int
+) -> Pieces[None]:
+    left = BATCHES_AT_ONCE
     for segment in segments:
         if segment.next_offset <= start or segment.base_offset >= end:
             continue
         first, last = segment.position_of(start), segment.position_of(end)
-        for position, header in segment.walk_whole(first, last):
-            state.apply(
-                header, _marker_at(segment, position, header) if header.is_control else None
-            )
+        for header, control in segment.walk_markers(first, last):
+            state.apply(header, None if control is None else _marker_of(segment, header, control))
+            left -= 1
+            if not left:
+                left = BATCHES_AT_ONCE
+                yield
 
 
-def _marker_at(segment: Segment, position: int, header: BatchHeader) -> MarkerFacts:
+def _marker_of(segment: Segment, header: BatchHeader, batch: Buffer) -> MarkerFacts:
     try:
-        return read_marker(segment.reader().pread(header.size_bytes, position))
+        return read_marker(batch)
     except BatchError as error:
-        raise LogDamaged(f"{segment.path}: no marker at byte {position}: {error}") from error
+        raise LogDamaged(
+            f"{segment.path}: no marker at offset {header.base_offset}: {error}"
+        ) from error
 
 
 def write_aborted_file(

@@ -225,6 +225,27 @@ class Segment:
 
         Raises LogDamaged if there is no batch where one must be, or one whose offsets cannot be.
         """
+        for at, header, _, _ in self._windows(position, end, wait=wait):
+            yield at, header
+
+    def walk_markers(
+        self, position: int, end: int
+    ) -> Iterator[tuple[BatchHeader, bytes | bytearray | None]]:
+        """Yield (header, its bytes if it is a control batch) of each batch, as `walk_whole` does."""
+        for at, header, window, start in self._windows(position, end, wait=True):
+            self._check_end(at, header)
+            if not header.is_control:
+                yield header, None
+                continue
+            batch = window[start : start + header.size_bytes]
+            if len(batch) < header.size_bytes:  # the window ends within it
+                batch = self.reader().pread(header.size_bytes, at)
+            yield header, batch
+
+    def _windows(
+        self, position: int, end: int | None, *, wait: bool
+    ) -> Iterator[tuple[int, BatchHeader, bytes | bytearray, int]]:
+        """Yield (position, header, window, where in it) of each batch."""
         stop = self.size_bytes if end is None else end
         least_offset = self.base_offset
         window: bytes | bytearray = b""
@@ -243,7 +264,7 @@ class Segment:
                     f"{self.path}: a batch of offset {header.base_offset} at byte {position}, behind {least_offset}"
                 )
             least_offset = header.next_offset
-            yield position, header
+            yield position, header, window, at
             position += header.size_bytes
 
     def walk_whole(
@@ -251,12 +272,15 @@ class Segment:
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Yield as `walk` does, of a segment whose end is known: also raises LogDamaged for offsets beyond it."""
         for at, header in self.walk(position, end):
-            if header.next_offset > self.next_offset:
-                raise LogDamaged(
-                    f"{self.path}: the batch at byte {at} ends at offset {header.next_offset}, behind its segment's end "
-                    f"{self.next_offset}"
-                )
+            self._check_end(at, header)
             yield at, header
+
+    def _check_end(self, at: int, header: BatchHeader) -> None:
+        if header.next_offset > self.next_offset:
+            raise LogDamaged(
+                f"{self.path}: the batch at byte {at} ends at offset {header.next_offset}, behind its segment's end "
+                f"{self.next_offset}"
+            )
 
     def position_of(self, offset: int, *, wait: bool = True) -> int:
         """Return where the batch starts that holds `offset` or is the first one behind it."""

@@ -248,6 +248,10 @@ class Partition:
 
     # -- cutting ---------------------------------------------------------------------------------
 
+    async def prepare_cut(self, offset: int) -> None:
+        """Do beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it (INV-TRM1)."""
+        await self._trimming.prepare_cut(offset)
+
     def truncate_to(self, offset: int) -> None:
         """Cut the log off at `offset`, a batch boundary, durably; the state is rebuilt (C9, T20).
 

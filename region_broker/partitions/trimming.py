@@ -15,6 +15,7 @@ from idempotency.identity import TopicPartition
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
+from region_broker.wire.cooperative_yield import run_yielding
 
 
 class Hold(NamedTuple):
@@ -62,6 +63,11 @@ class Trimming:
     def _cut_start(self, offset: int) -> None:
         with self.stops_on_disk_errors("moving the log start"):
             self._start.cut(offset)
+
+    async def prepare_cut(self, offset: int) -> None:
+        """Read what a `cut` at `offset` needs, giving way to others (INV-TRM1)."""
+        if self._log.failed is None and offset < self._log.log_end_offset:
+            await run_yielding(self._log.trimmer.prepare_cut(offset))
 
     def cut(self, offset: int) -> None:
         """Cut the log off at `offset`; raises NotABatchBoundary, CutIntoCleaned, LogDamaged."""

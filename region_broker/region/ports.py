@@ -161,6 +161,10 @@ class RegionLog(Protocol):
         """Take and serve nothing any more, loudly, until the process starts again."""
         ...
 
+    async def prepare_cut(self, offset: int) -> None:
+        """Do beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it."""
+        ...
+
     def truncate_to(self, offset: int) -> None:
         """Cut the log at a batch boundary, durably; the state is rebuilt."""
         ...

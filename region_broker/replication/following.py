@@ -61,7 +61,7 @@ from region_broker.replication.events import (
     Slice,
     Ticked,
 )
-from region_broker.replication.facts import AskAgain, LogHistory, compare
+from region_broker.replication.facts import AskAgain, LogHistory, MeetAt, compare
 
 FETCHES_IN_FLIGHT: Final = 2
 URGENT_FETCHES_MAX: Final = 8
@@ -256,6 +256,18 @@ class FollowingCore:
         if logs:
             asked = {key: log.asked for key, log in logs.items()}
             self._effects.append(CheckEpochs(self._session, asked))
+
+    def cuts_by(self, answers: Mapping[LogKey, LeaderLog | None]) -> dict[LogKey, int]:
+        """Return which logs these answers will have cut, and where, for who may prepare it; nothing is decided by it."""
+        cuts = {}
+        for key, answer in answers.items():
+            log = self._logs.get(key)
+            if log is None or log.history is None or answer is None or answer.asked != log.asked:
+                continue
+            found = compare(log.history, log.asked, answer.epoch_end)
+            if isinstance(found, MeetAt) and log.high_watermark <= found.offset < log.position:
+                cuts[key] = found.offset
+        return cuts
 
     def _checked(self, answers: Mapping[LogKey, LeaderLog | None], now_ms: int) -> None:
         again: dict[LogKey, _Log] = {}

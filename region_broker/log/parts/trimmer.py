@@ -4,16 +4,22 @@ Nothing is taken off before what follows from it is durable: the checkpoint lowe
 the first offset that stays, the log start noted before segments go. Whatever changes the files holds the lock of
 `FileSync`, voids or outlives the jobs begun before, and interrupts a cleaning under way.
 
+INV-TRM1  what a cut has to read of the log, its open segment from the newest snapshot on, can be read before it, in pieces: a log of
+          small batches takes seconds, in which a node that is cut at a takeover would answer nobody, and be fenced
+
 Not here: how far anything may go (`partitions.trimming`), holes (`cleaning`).
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 from idempotency.partition_state import PartitionState
+from idempotency.pieces import Pieces
 from region_broker.log.cleaning.state import CleaningState
-from region_broker.log.failures import PartitionFailed
+from region_broker.log.failures import LogError, PartitionFailed
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
@@ -21,9 +27,20 @@ from region_broker.log.indexes.producer_snapshots import remove_outside
 from region_broker.log.journal.sync_job import remove_recovery_checkpoint
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
-from region_broker.log.replay import keep_state_at, rebuild_state
+from region_broker.log.replay import keep_state_at, rebuild_state, state_in_pieces
 from region_broker.log.segment import Segment, expired_count, remove_segment_files
 from region_broker.log.segment_list import SegmentList
+
+logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _StateBelow:
+    """What all below `offset` comes to, read while the log was in this generation: it was not cut since."""
+
+    offset: int
+    generation: int
+    state: PartitionState
 
 
 class LogTrimmer:
@@ -42,6 +59,7 @@ class LogTrimmer:
         self._files = durability.files
         self._cleaning = cleaning
         self._journal_mark = journal_mark
+        self._prepared: _StateBelow | None = None
 
     @contextmanager
     def _changing(self, work: str, *, voids: bool) -> Iterator[None]:
@@ -59,6 +77,28 @@ class LogTrimmer:
 
     # -- the end ---------------------------------------------------------------------------------
 
+    def prepare_cut(self, offset: int) -> Pieces[None]:
+        """Read in pieces what a `truncate_to` this offset needs, so that it takes no longer than its syncs (INV-TRM1).
+
+        The log may grow, be trimmed and serve meanwhile. What cannot be read now is read by the cut, which says what is wrong.
+        """
+        content, generation = self._content, self._files.generation
+        segments = tuple(content.segments.segments)
+        try:
+            state = yield from state_in_pieces(content.folder, segments, offset)
+        except (OSError, LogError) as error:
+            logger.info("%s: what a cut at %d needs is read once more: %s", content.folder, offset, error)  # fmt: skip
+            return
+        if generation == self._files.generation:
+            self._prepared = _StateBelow(offset, generation, state)
+
+    def _state_below(self, offset: int, generation: int) -> PartitionState:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and (prepared.offset, prepared.generation) == (offset, generation):
+            return prepared.state
+        content = self._content
+        return rebuild_state(content.folder, content.segments.segments, offset)
+
     def truncate_to(self, offset: int) -> None:
         """Cut off everything from `offset`, a batch boundary, durably; rebuild the state (C9, T20).
 
@@ -71,10 +111,11 @@ class LogTrimmer:
         self._durability.sync_now()
         if offset == content.end_offset:
             return
+        generation = self._files.generation
         with self._changing(f"cutting {content.folder} at {offset}", voids=True):
             self._cut(segment, position, offset)
         content.epochs.truncate_end(offset)
-        content.state = rebuild_state(content.folder, content.segments.segments, offset)
+        content.state = self._state_below(offset, generation)
         content.state.forget_aborted_below(segment.base_offset)
         content.listener.on_grown(self._durability, self._durability.unread_bytes)
         content.listener.on_stable()

@@ -418,6 +418,12 @@ class ReplicaFollowing:
             logs = {key: local_log(partition) for key, partition in self._logs.items()}
             self._tell(Connected(line.session, logs))
 
+    async def prepare(self, found: Mapping[LogKey, LeaderLog | None]) -> None:
+        """See `Driver`."""
+        for key, offset in self._core.cuts_by(found).items():
+            if key in self._logs:
+                await self._logs[key].prepare_cut(offset)
+
     def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""
         if line is self._line:

@@ -54,6 +54,10 @@ class Driver(Protocol):
         """The leader lets this member follow."""
         ...
 
+    async def prepare(self, found: Mapping[LogKey, LeaderLog | None]) -> None:
+        """Read what logs need that will be cut by these answers (INV-TRM1)."""
+        ...
+
     def checked(self, line: "ReplicaLine", found: Mapping[LogKey, LeaderLog | None]) -> None:
         """A part of what was asked with `check` was answered."""
         ...
@@ -158,7 +162,9 @@ class ReplicaLine:
             asked, answer = await self._checks.get()
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 checked, _ = await answer
-            self._driver.checked(self, _found(asked, checked))
+            found = _found(asked, checked)
+            await self._driver.prepare(found)
+            self._driver.checked(self, found)
 
     async def _take_fetches(self) -> NoReturn:
         while True:

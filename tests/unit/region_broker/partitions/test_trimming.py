@@ -2,16 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import iter_headers
-from region_broker.log.failures import MirrorGap, NotLeader
+from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader
 from region_broker.log.indexes.log_start import read_log_start
+from region_broker.log.parts import trimmer
+from region_broker.log.replay import BATCHES_AT_ONCE, rebuild_state
 from region_broker.partitions.parts.sight import Isolation
+from region_broker.records.batches import Origin
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
 
@@ -66,6 +71,95 @@ async def test_INV_LOS3_a_cut_takes_an_order_to_delete_back_that_is_being_writte
     slow.fixture.leads = False
     slow.fixture.kill_and_reopen()
     assert slow.fixture.partition.log_start_offset == (8 if cut_at == 9 else 0)
+
+
+@contextmanager
+def nothing_is_replayed() -> Iterator[None]:
+    """Let a cut fail that reads the log itself."""
+
+    def refused(*_: object) -> NoReturn:
+        raise AssertionError("the log is read on the event loop, at once")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trimmer, "rebuild_state", refused)
+        yield
+
+
+def in_order(some: Fixture, count: int) -> None:
+    for number in range(count):
+        some.partition.writer.append(
+            batch(origin=Origin(ProducerId(7), ProducerEpoch(0), SequenceNumber(number)))
+        )
+    some.sync()
+
+
+async def test_INV_TRM1_what_was_prepared_is_what_the_cut_takes_and_is_read_in_pieces() -> None:
+    some = fixture()
+    in_order(some, 3 * BATCHES_AT_ONCE)
+    cut_at = 3 * BATCHES_AT_ONCE - 2
+    pieces = some.partition.log.trimmer.prepare_cut(cut_at)
+    assert sum(1 for _ in pieces) == 2
+    in_order(some, 0)
+    with nothing_is_replayed():
+        some.partition.truncate_to(cut_at)
+    taken = some.partition.state.encode()
+    assert (
+        taken == rebuild_state(some.folder, some.partition.log.segments.segments, cut_at).encode()
+    )
+
+
+async def test_INV_TRM1_a_log_that_grows_meanwhile_is_cut_as_it_was_prepared() -> None:
+    some = fixture()
+    in_order(some, 4)
+    await some.partition.prepare_cut(2)
+    some.partition.writer.append(batch())
+    some.sync()
+    with nothing_is_replayed():
+        some.partition.truncate_to(2)
+    assert some.partition.log_end_offset == 2
+
+
+@pytest.mark.parametrize("prepared", [3, 5, 9])
+async def test_INV_TRM1_what_was_prepared_before_another_cut_is_not_taken(
+    prepared: int,
+) -> None:
+    some = fixture()
+    in_order(some, 8)
+    await some.partition.prepare_cut(prepared)
+    some.partition.truncate_to(3)
+    for _ in range(4):  # other bytes in the place of those
+        some.partition.writer.append(batch())
+    some.sync()
+    some.partition.truncate_to(5)
+    taken = some.partition.state.encode()
+    assert taken == rebuild_state(some.folder, some.partition.log.segments.segments, 5).encode()
+
+
+async def test_INV_TRM1_what_was_prepared_for_another_place_is_not_taken() -> None:
+    some = fixture()
+    in_order(some, 8)
+    await some.partition.prepare_cut(3)
+    some.partition.truncate_to(6)
+    taken = some.partition.state.encode()
+    assert taken == rebuild_state(some.folder, some.partition.log.segments.segments, 6).encode()
+
+
+async def test_INV_TRM1_what_cannot_be_read_beforehand_is_said_by_the_cut() -> None:
+    some = fixture()
+    in_order(some, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trimmer, "state_in_pieces", raising(LogDamaged("no batch at byte 7")))
+        await some.partition.prepare_cut(2)
+        patch.setattr(trimmer, "rebuild_state", raising(LogDamaged("no batch at byte 7")))
+        with pytest.raises(LogDamaged, match="byte 7"):
+            some.partition.truncate_to(2)
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 async def test_INV_LOS3_an_order_that_was_begun_before_a_cut_is_void_behind_it() -> None:
