@@ -3,6 +3,8 @@
 INV-BKD1  what lies behind the recovery checkpoints of all logs is at most `UNREAD_BYTES_MAX` and one step, or
           `LOG_UNREAD_BYTES_MIN` for each log, whichever is more; or what keeps recovery checkpoints to 1/`WORTH` of
           what is appended
+INV-BKD3  with each one the state is written as a snapshot, too, and the last few of the open segment stay: what is cut off behind one of
+          them costs the replay of what came since, not of the whole segment, and a batch counts for what it costs to replay
 INV-BKD2  nobody who waits for an append waits for a recovery checkpoint: it is written in a thread, one at a time, and
           no clock runs
 

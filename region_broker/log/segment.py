@@ -112,6 +112,8 @@ class Segment:
     file: DiskFile | None = None
     live_index: SparseIndex | None = None
     first_appended_wall_ms: int | None = None
+    batch_count: int = 0
+    """How many batches were counted at its end since it was made or opened."""
     _taken_bytes: int = 0
     _is_roll_put_off: bool = False
     _max_timestamp_ms: int | None = None
@@ -211,6 +213,7 @@ class Segment:
         self._max_timestamp_ms = highest
         self.size_bytes += header.size_bytes
         self.next_offset = header.next_offset
+        self.batch_count += 1
 
     def summary(self) -> SegmentSummary:
         """Return what the index file says about the segment."""

@@ -20,6 +20,9 @@ from region_broker.ports.disk import Disk
 
 logger: Final = logging.getLogger(__name__)
 
+RECENT_KEPT: Final = 4
+"""How many snapshots within the open segment are kept, each written with a recovery checkpoint: a cut replays from one of them (INV-BKD3)."""
+
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
     """Return the offsets of the snapshots among the names of a partition's folder, newest first."""
@@ -71,6 +74,27 @@ def remove_below(disk: Disk, folder: Path, offset: int) -> None:
     for older in snapshot_offsets(disk.list_dir(folder)):
         if older < offset:
             disk.remove(folder / file_name(older, SNAPSHOT_SUFFIX))
+
+
+def recent_inside(disk: Disk, folder: Path, base: int) -> list[int]:
+    """Return the snapshots within the open segment, which begins at `base`, that are kept: the newest `RECENT_KEPT`."""
+    found = snapshot_offsets(disk.list_dir(folder))
+    return [offset for offset in found if offset > base][:RECENT_KEPT]
+
+
+def remove_older_inside(disk: Disk, folder: Path, base: int) -> None:
+    """Remove the snapshots within the open segment but those that are kept; durable after `fsync_dir`."""
+    kept = recent_inside(disk, folder, base)
+    for offset in snapshot_offsets(disk.list_dir(folder)):
+        if offset > base and offset not in kept:
+            disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
+
+
+def remove_inside(disk: Disk, folder: Path, base: int, end: int) -> None:
+    """Remove the snapshots within a sealed segment of [`base`, `end`); durable after `fsync_dir`."""
+    for offset in snapshot_offsets(disk.list_dir(folder)):
+        if base < offset < end:
+            disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
 
 
 def remove_between(disk: Disk, folder: Path, keep: Iterable[int]) -> None:

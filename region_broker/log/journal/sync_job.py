@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
-from region_broker.log.file_names import ABORTED_SUFFIX
+from region_broker.log.file_names import ABORTED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CheckpointFile
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
-from region_broker.log.indexes.producer_snapshots import write_snapshot
+from region_broker.log.indexes.producer_snapshots import (
+    remove_inside,
+    remove_older_inside,
+    write_snapshot,
+)
 from region_broker.log.indexes.recovery_checkpoint import (
     RECOVERY_CHECKPOINT_SUFFIX,
     RecoveryCheckpointDraft,
@@ -154,11 +158,17 @@ class RecoveryCheckpointJob:
     path: Path
     draft: RecoveryCheckpointDraft
     checkpoint: Checkpoint
+    batch_count: int
 
     @property
     def size_bytes(self) -> int:
-        """About how large its file is."""
-        return self.draft.size_bytes
+        """About how large its file is, and the snapshot beside it (INV-BKD3)."""
+        return self.draft.size_bytes + len(self.draft.state)
+
+    @property
+    def snapshot_path(self) -> Path:
+        """Where the state is put once more, for cuts: this very offset names it."""
+        return self.path.with_name(file_name(self.draft.summary.next_offset, SNAPSHOT_SUFFIX))
 
     def run(self) -> RecoveryCheckpointOutcome:
         """Do it. Never called twice."""
@@ -204,6 +214,10 @@ def remove_recovery_checkpoint(disk: Disk, segment: Segment) -> None:
     path = segment.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX)
     if disk.exists(path):
         disk.remove(path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY_SUFFIX)
 
 
 class FileSync:
@@ -253,6 +267,8 @@ class FileSync:
             for seal in job.seals:
                 write_seal(self._disk, self._folder, seal)
                 remove_recovery_checkpoint(self._disk, seal.segment)
+                sealed = seal.segment.base_offset, seal.segment.next_offset
+                remove_inside(self._disk, self._folder, *sealed)
                 self.sealed_below = seal.segment.next_offset
             self.checkpoint.write(job.checkpoint)
             if job.seals:
@@ -289,6 +305,7 @@ class FileSync:
             path=active.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX),
             draft=draft,
             checkpoint=checkpoint,
+            batch_count=active.batch_count,
         )
 
     def recovery_checkpoint(self, job: RecoveryCheckpointJob) -> RecoveryCheckpointOutcome:
@@ -299,15 +316,15 @@ class FileSync:
         proof = self._synced_and_proved(job)
         if not isinstance(proof, int):
             return RecoveryCheckpointOutcome(proof)
-        temporary = job.path.with_name(job.path.name + TEMPORARY_SUFFIX)
         try:
-            self._write(temporary, job.draft.encode(proof))
+            self._write(_temporary(job.path), job.draft.encode(proof))
+            self._write(_temporary(job.snapshot_path), job.draft.state)
         except OSError as error:
             logger.warning(
                 "%s: no recovery checkpoint is written, a start reads more: %s", job.path, error
             )
             return RecoveryCheckpointOutcome(None)
-        return self._put(job, temporary)
+        return self._put(job)
 
     def _synced_and_proved(self, job: RecoveryCheckpointJob) -> int | OSError | None:
         with self.lock:
@@ -333,15 +350,18 @@ class FileSync:
         finally:
             file.close()
 
-    def _put(self, job: RecoveryCheckpointJob, temporary: Path) -> RecoveryCheckpointOutcome:
+    def _put(self, job: RecoveryCheckpointJob) -> RecoveryCheckpointOutcome:
         with self.lock:
             is_void = self._is_void(job)
             try:
+                for path in (job.snapshot_path, job.path):
+                    if not is_void:
+                        self._disk.rename(_temporary(path), path)
+                    elif self._disk.exists(_temporary(path)):
+                        self._disk.remove(_temporary(path))
                 if not is_void:
-                    self._disk.rename(temporary, job.path)
+                    remove_older_inside(self._disk, self._folder, job.draft.segment_base)
                     self._disk.fsync_dir(self._folder)
-                elif self._disk.exists(temporary):
-                    self._disk.remove(temporary)
             except OSError as error:
                 self._error = error
             return RecoveryCheckpointOutcome(self._error, not is_void and self._error is None)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
-from region_broker.log.indexes.producer_snapshots import remove_between
+from region_broker.log.indexes.producer_snapshots import recent_inside, remove_between
 from region_broker.log.journal.blocks import LogId
 from region_broker.log.journal.sync_job import (
     FileSync,
@@ -32,6 +32,9 @@ from region_broker.log.journal.sync_job import (
 from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
+
+BATCH_COST_BYTES: Final = 512
+"""How many bytes more than its own a batch counts as what a start or a cut has to read again (INV-BKD3)."""
 
 
 class LogDurability:
@@ -55,6 +58,8 @@ class LogDurability:
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
         self._checkpointed_bytes = checkpointed_bytes
+        self._checkpointed_batches = self._told_batches = 0
+        """Of those that the open segment has counted: what lies before its recovery checkpoint, and what the listener was told of."""
         self._waits_for_sync: Final = content.policy is FlushPolicy.COMMIT
 
     def open_checkpoint(self, fence: JournalMark, *, clean: bool) -> None:
@@ -81,11 +86,13 @@ class LogDurability:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of the open segment behind its recovery checkpoint: what a start after a crash reads."""
+        """What a start after a crash reads: bytes of the open segment behind its recovery checkpoint, `BATCH_COST_BYTES` more for each batch."""
         content = self._content
-        if content.failed is not None or content.closed or content.active is None:
+        active = content.active
+        if content.failed is not None or content.closed or active is None:
             return 0
-        return content.active.size_bytes - self._checkpointed_bytes
+        batches = active.batch_count - self._checkpointed_batches
+        return active.size_bytes - self._checkpointed_bytes + BATCH_COST_BYTES * batches
 
     @property
     def has_pending_seals(self) -> bool:
@@ -187,7 +194,10 @@ class LogDurability:
         self._synced(job)
 
     def _synced(self, job: SyncJob) -> None:
-        self._content.listener.on_grown(self, job.size_bytes)
+        active = self._content.active
+        told, self._told_batches = self._told_batches, 0 if active is None else active.batch_count
+        cost = BATCH_COST_BYTES * max(self._told_batches - told, 0)
+        self._content.listener.on_grown(self, job.size_bytes + cost)
         self._stable_at(job.checkpoint.synced_offset)
 
     def _stable_at(self, offset: int) -> None:
@@ -237,6 +247,7 @@ class LogDurability:
         active = content.active
         if outcome.is_put and active is not None and active.base_offset == job.draft.segment_base:
             self._checkpointed_bytes = job.checkpoint.segment_bytes
+            self._checkpointed_batches = job.batch_count
 
     # -- what the other parts do to the log ------------------------------------------------------
 
@@ -244,11 +255,11 @@ class LogDurability:
         """Note that a segment is full and a fresh one, without a recovery checkpoint, stands behind it."""
         self._pending_seals.append(seal)
         self._folder_version += 1
-        self._checkpointed_bytes = 0
+        self._checkpointed_bytes = self._checkpointed_batches = self._told_batches = 0
 
     def cut_at(self, offset: int) -> None:
         """Note that the log ends at `offset` now, and that all of it is in its own files."""
-        self._checkpointed_bytes = 0
+        self._checkpointed_bytes = self._checkpointed_batches = self._told_batches = 0
         self.tail.clear()
         self.synced_offset = self._file_offset = offset
         if self.committed_offset is not None:
@@ -267,7 +278,8 @@ class LogDurability:
         if checkpoint.clean:  # nothing came since the last time
             return
         write_recovery_checkpoint(content.disk, content.open_segment, content.state, content.epochs)
-        kept = [*content.segments.bases, content.end_offset, holes_below]
+        recent = recent_inside(content.disk, content.folder, content.open_segment.base_offset)
+        kept = [*content.segments.bases, content.end_offset, holes_below, *recent]
         remove_between(content.disk, content.folder, kept)
         checkpoint.force(self.checkpoint_now(clean=True))
 

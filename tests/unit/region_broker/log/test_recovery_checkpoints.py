@@ -6,16 +6,20 @@ import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
+from idempotency.record_batch import iter_headers
 from region_broker.log import recovery_checkpoints, replay
 from region_broker.log.failures import CorruptRange
 from region_broker.log.file_names import file_name
+from region_broker.log.indexes.producer_snapshots import snapshot_offsets
 from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.log.journal.blocks import ALIGN_BYTES
+from region_broker.log.parts.durability import BATCH_COST_BYTES
 from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
@@ -320,8 +324,8 @@ def test_INV_BKD1_a_recovery_checkpoint_that_found_no_room_does_not_count() -> N
 
 
 def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 30_000)
-    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 2_000)
+    monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 72_000)
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 5_000)
     some = fixture(partition_count=3)
     due = some.table.recovery_checkpoints
     for number, count in enumerate((60, 100, 3)):
@@ -339,6 +343,81 @@ def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.Mo
         some.partitions[0].writer.append(batch(size_bytes=300))
     some.sync()
     assert some.table.recovery_checkpoints.due() == [some.partitions[0].log.durability]
+
+
+def test_INV_BKD3_a_batch_counts_for_what_it_costs_to_replay() -> None:
+    some = fixture(partition_count=2)
+    for _ in range(40):
+        some.partitions[0].writer.append(batch(size_bytes=10))
+    some.partitions[1].writer.append(batch(size_bytes=40 * 60))
+    some.sync()
+    many, large = (some.partitions[number].log.durability.unread_bytes for number in (0, 1))
+    assert many > 40 * BATCH_COST_BYTES
+    assert large < 5_000
+
+
+def snapshots_of(some: Fixture) -> list[int]:
+    return snapshot_offsets(some.disk.list_dir(some.folder))
+
+
+def counted_replay(some: Fixture, cut_at: int) -> int:
+    """Cut the log, and return how many batches were applied anew."""
+    count = 0
+    apply = PartitionState.apply
+
+    def counting(state: PartitionState, *facts: Any) -> Any:
+        nonlocal count
+        count += 1
+        return apply(state, *facts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionState, "apply", counting)
+        some.partition.truncate_to(cut_at)
+    return count
+
+
+@pytest.mark.parametrize(("cut_at", "replayed"), [(115, 15), (100, 0), (99, 19), (15, 15)])
+def test_INV_BKD3_a_cut_replays_what_came_since_the_snapshot_before_it(
+    cut_at: int, replayed: int
+) -> None:
+    some = fixture()
+    for _ in range(6):  # of which the first two snapshots go again: at 20 and 40
+        fill(some, 20)
+        some.sync()
+        put(some)
+    assert snapshots_of(some) == [120, 100, 80, 60]
+    before = all_bytes(some.partition)
+    assert counted_replay(some, cut_at) == replayed
+    kept = b"".join(before[at : at + header.size_bytes] for at, header in iter_headers(before)
+                    if header.base_offset < cut_at)  # fmt: skip
+    expect_replayed(some, kept)
+    assert all(offset <= cut_at for offset in snapshots_of(some)), "INV-NP3"
+
+
+def test_INV_BKD3_snapshots_of_the_open_segment_outlive_a_clean_stop_and_not_its_seal() -> None:
+    some = fixture({"segment.bytes": "16384"})
+    for _ in range(2):
+        fill(some, 8)
+        some.sync()
+        put(some)
+    fill(some, 5)
+    some.close_and_reopen()
+    assert snapshots_of(some) == [16, 8]
+    assert counted_replay(some, 18) == 2
+    for _ in range(40):
+        fill(some, 1)
+    some.sync()
+    _, sealed = some.partition.log.segments.bases
+    assert snapshots_of(some) == [sealed]
+
+
+def test_INV_NP3_a_snapshot_that_was_begun_before_a_cut_is_not_put() -> None:
+    some = fixture()
+    fill(some, 20)
+    some.sync()
+    put(some, between=lambda: some.partition.truncate_to(10))
+    assert snapshots_of(some) == []
+    assert not [name for name in some.disk.list_dir(some.folder) if name.endswith(".tmp")]
 
 
 async def test_a_node_puts_recovery_checkpoints_as_its_logs_grow(
