@@ -153,6 +153,8 @@ class MetadataMachine:
         """Called with the wishes of each step, in order."""
         self.on_coming: Callable[[MetadataImage], Awaitable[None]] = _nothing_to_do
         """Waited for before `on_applied`, once what it is given is durable (INV-M20)."""
+        self.on_going: Callable[[MetadataImage], Awaitable[None]] = _nothing_to_do
+        """Waited for before the database has what it is given, which is committed (INV-M21)."""
         self.on_loaded: Callable[[], None] = lambda: None
         """Called when a snapshot of the leader's has taken the place of entries."""
 
@@ -174,6 +176,7 @@ class MetadataMachine:
         last, stored = entries[-1], self._database.stored.position
         # After a start, entries come again that the database has; how far they are committed is not known at once.
         if stored is None or stored.index < last.index:
+            await self.on_going(self.current)
             await self._store(LogPosition(self._member, last.index, last.term))
             await self.on_coming(self.current)
         self.on_applied(applied)

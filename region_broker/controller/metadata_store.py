@@ -12,6 +12,8 @@ INV-M15  what others of the region changed is told to `on_foreign` before it is 
          whoever asks here has gone on with what came before it; all that a snapshot brings is told so
 INV-M20  whoever makes something ready for topics that come is waited for before they are in `image`, behind the commit: what is durable
          comes, now or at the next start. Entries that a start reads again, and snapshots, wait for nobody
+INV-M21  whoever marks what is about to go is waited for behind the commit, and before the database has forgotten it: a start that finds it
+         there still reads the entry again, one that does not finds the mark. Entries that a start reads again, and snapshots, wait for nobody
 Commands of one node are applied one after the other. The quorum of a region with one node is that node: its log lies in `quorum`
 beside the database, and begins with what an older version had stored. In a region with several nodes whoever does not lead the
 quorum passes its command on to whoever does, and sees in its own log what became of it; it wishes again, under the same id, until it
@@ -159,6 +161,18 @@ class Coming:
     grows: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A topic of which only the first `keeps` partitions are to stay, none where it is deleted."""
+
+    topic: TopicImage
+    keeps: int
+
+
+async def _nothing_to_mark(_topics: Sequence[Going]) -> None:
+    return
+
+
 async def _nothing_to_make(_topics: Sequence[Coming]) -> None:
     return
 
@@ -191,9 +205,12 @@ class MetadataStore:
         """Called in the step in which `image` changes by what this node did not ask for (INV-M15)."""
         self.on_coming: Callable[[Sequence[Coming]], Awaitable[None]] = _nothing_to_make
         """Waited for before what it is told of is in `image` (INV-M20); it raises nothing."""
+        self.on_going: Callable[[Sequence[Going]], Awaitable[None]] = _nothing_to_mark
+        """Waited for before the database has forgotten what it is told of (INV-M21); it raises nothing."""
         self.audit: AuditTrail = NO_AUDIT
         """Told of each command that is asked for here; set where there is a trail."""
         machine.on_coming = self._make_ready
+        machine.on_going = self._mark
         machine.on_applied = self._take_applied
         machine.on_loaded = self._take_loaded
 
@@ -424,6 +441,11 @@ class MetadataStore:
         if coming:
             await self.on_coming(coming)
 
+    async def _mark(self, image: MetadataImage) -> None:
+        going = going_in(self._image, image)
+        if going:
+            await self.on_going(going)
+
     def _take_loaded(self) -> None:
         """Go on from a leader's snapshot: what it brought was changed by others, or is what somebody here waits for."""
         self._unseen.clear()
@@ -492,6 +514,21 @@ def coming_in(old: MetadataImage, new: MetadataImage) -> list[Coming]:
         if first < kept.partition_count:
             coming.append(Coming(kept, range(first, kept.partition_count), grows=True))
     return coming
+
+
+def going_in(old: MetadataImage, new: MetadataImage) -> list[Going]:
+    """Return what is in `old`, and not in `new`."""
+    if old.topics is new.topics:
+        return []
+    going = []
+    for name, topic in old.topics.items():
+        if new.topics.get(name) is topic:
+            continue
+        left = new.topic_by_id(topic.topic_id)
+        keeps = 0 if left is None else left.as_kept.partition_count
+        if keeps < topic.as_kept.partition_count:
+            going.append(Going(topic, keeps))
+    return going
 
 
 def _setup(

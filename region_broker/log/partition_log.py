@@ -18,6 +18,7 @@ from idempotency.partition_state import AbortedTxn, PartitionState
 from region_broker.log.cleaning.state import CleaningState
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
+from region_broker.log.journal.sync_job import SyncJob
 from region_broker.log.log_config import LogConfig
 from region_broker.log.log_setup import LogSetup
 from region_broker.log.parts.appender import LogAppender
@@ -127,6 +128,12 @@ class PartitionLog:
         """Why the log has stopped; None while it runs (INV-PL4)."""
         return self.content.failed
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has files, and takes what is written."""
+        content = self.content
+        return content.failed is None and not content.closed and content.active is not None
+
     def check_running(self) -> None:
         """Raise PartitionFailed if the log has stopped."""
         self.content.check_running()
@@ -164,4 +171,22 @@ class PartitionLog:
         with files.lock:
             content.closed = True
             files.void()
+            self.durability.close_files()
+
+    # -- a log that is deleted (`log.leaving`) -------------------------------------------------
+
+    def settle_left(self, last: SyncJob | None) -> None:
+        """Make durable all that a log holds that was left, in a thread. Raises OSError."""
+        durability = self.durability
+        error = None if last is None else durability.files.run_last(last)
+        if error is not None:
+            raise error
+        with durability.files.lock:
+            self.cleaning.interrupt()
+            durability.write_clean_state(self.cleaning.holes_below)
+        durability.owes_sync = False
+
+    def close_left(self) -> None:
+        """Close the files of a log that was left."""
+        with self.durability.files.lock:
             self.durability.close_files()

@@ -719,6 +719,7 @@ class Node:
                             "recovery_checkpoints",
                             self.storage.partitions.recovery_checkpoints.run(),
                         ),
+                        ("deletions", self.storage.partitions.removal.run()),
                         ("role", self.role.run()),
                         ("forwarder", self._forwarder.run()),
                         ("quorum-forwarder", self._quorum_forwarder.run()),
@@ -758,6 +759,7 @@ class Node:
                     task.cancel()
                 await asyncio.wait(running)
                 # Others of the region are answered meanwhile (INV-CLG1).
+                await self.storage.partitions.removal.finish()
                 await close_aside(self.storage.partitions)
                 self.storage.metadata.stop()  # after all who change it
         finally:

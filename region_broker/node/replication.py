@@ -190,6 +190,7 @@ class Replication:
         for partition in partitions:
             partition.commit_up_to(partition.log_start_offset)  # INV-NRP1
         metadata.on_foreign = self._changed_by_others
+        metadata.on_going = self._registry.mark_going
         metadata.follow(self.groups.take_image)
         metadata.follow(lambda _image: self.following.image_changed())
         metadata.follow(self.leadership.take_image)

@@ -10,7 +10,8 @@ INV-LAY5  what is said of them for people (`topic.json`) and for the next start 
           open and before their topic is in the image: `open_topic` syncs nothing then. What the manifest names has all that a log has from
           its making on, so a start finds it (INV-T6), or its topic is in no image
 INV-LAY6  they are made ready for one lot of topics at a time, and for none in whose folder something is left of one that was deleted: that
-          has to go first, with all that is in the folder, and opening the topic sees to it
+          has to go first, with all that is in the folder: a deletion that is under way is waited for, and opening the topic sees to what a disk
+          refused
 INV-LAY3  its fence is the journal's mark of a time at which no log of that name was open (INV-K4): what the journal has of one that was
           dropped before is void
 
@@ -86,13 +87,14 @@ class ComingTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LayingOut:
-    """Of one node. `is_free`: whether nothing is left in a topic's folder of one that was deleted; `is_open`: whether a partition is open;
+    """Of one node. `clear`: waits for a deletion that is under way, of the topic or of partitions of it; `is_free`: whether nothing is left in a topic's folder of one that was deleted; `is_open`: whether a partition is open;
     `mark`: the last block of the journal; `open_ahead`: opens one, for who opens its topic to find; `write_down`: returns what writes down
     that those of a topic are there, in a thread.
     """
 
     disk: Disk
     folder_of: Callable[[UUID, int], Path]
+    clear: Callable[[UUID], Coroutine[Any, Any, None]]
     is_free: Callable[[UUID], bool]
     is_open: Callable[[Key], bool]
     mark: Callable[[], JournalMark]
@@ -107,6 +109,8 @@ class LayingOut:
         `carry` lets a piece of that end, whoever is cancelled.
         """
         async with self.turn:
+            for each in topics:
+                await carry(self.clear(each.topic.topic_id))
             await self._run([each for each in topics if self.is_free(each.topic.topic_id)], carry)
 
     async def _run(self, topics: Sequence[ComingTopic], carry: Carry) -> None:

@@ -22,7 +22,7 @@ are (`controller.metadata_store`), roles (the node tells each partition).
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -49,6 +49,7 @@ from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
 from region_broker.partitions.disk_room import DiskRoom
 from region_broker.partitions.laying_out import LayingOut, TopicSpec
+from region_broker.partitions.letting_go import LettingGo
 from region_broker.partitions.logs_aside import LogsAside
 from region_broker.partitions.made_partitions import MadePartitions
 from region_broker.partitions.opening_sealed import OpenedAside
@@ -61,6 +62,8 @@ from region_broker.security.sealing.sealing import Sealing, without_keys
 logger: Final = logging.getLogger(__name__)
 
 TOPIC_NAME_CHARS: Final = 32
+DELETED: Final = "its topic was deleted"
+FEWER: Final = "its topic has fewer partitions"
 _SYNCED_BY_NODE: Final = ("flush.messages", "flush.ms")
 
 
@@ -107,20 +110,23 @@ class PartitionTable:
         self._topic_files = TopicFiles(disk)
         check_format(disk, data_dir)
         self.kept = KeptDeletions(disk, data_dir, clock, config.deleted_topic_retention_ms)
-        self._removal = Removal(disk, self.kept)
-        self._removal.sweep(data_dir)
+        self.removal = Removal(disk, self.kept)
+        """What is on its way out: `run` it for as long as the node runs."""
+        self.removal.sweep(data_dir)
         # Before the journal puts anything into a folder that was emptied.
         self._made = MadePartitions(disk, data_dir, self.folder_of)
         opened = open_journal(disk, data_dir, config.journal_bytes, clock.wall_ms())
         self._journal = opened.journal
         self._refused = opened.refused
+        self.letting_go = LettingGo(data_dir, self.removal, self._made, self._refused)
         self.aside = LogsAside(
-            self._made, self._removal, self.folder_of, self._begin_again, data_dir
+            self._made, self.removal, self.folder_of, self._begin_again, data_dir
         )
         self.laying_out = LayingOut(
             disk,
             self.folder_of,
-            lambda topic_id: self._removal.is_free(data_dir / topic_id.hex),
+            self.letting_go.finish_of,
+            lambda topic_id: self.removal.is_free(data_dir / topic_id.hex),
             lambda key: key in self._ahead or self.by_id(*key) is not None,
             lambda: self._journal.mark,
             self._open_ahead,
@@ -208,13 +214,6 @@ class PartitionTable:
 
         return work
 
-    def _close_ahead(self, why: str, topic_id: UUID | None = None) -> list[int]:
-        """Close what was opened ahead and is not to come any more, of one topic or of all; return which numbers."""
-        keys = [key for key in self._ahead if topic_id is None or key[0] == topic_id]
-        for key in keys:
-            self._ahead.pop(key).close(why)
-        return [number for _, number in keys]
-
     def _taken(self, topic: TopicSpec, number: int, config: LogConfig) -> Partition:
         """Return a partition that was opened ahead, or open it now."""
         tp, ahead = _tp_of(topic, number), self._ahead.pop((topic.topic_id, number), None)
@@ -235,7 +234,7 @@ class PartitionTable:
 
     def lost(self) -> list[str]:
         """Return the names of partitions that were made, and were gone at a start (INV-T6)."""
-        keys = self._made.lost()
+        keys = [key for key in self._made.lost() if not self.removal.is_going(self.folder_of(*key))]
         found = [(self.by_id(topic_id, number), topic_id, number) for topic_id, number in keys]
         return [f"{p.tp}" if p is not None else f"{t.hex}-{n}" for p, t, n in found]
 
@@ -245,11 +244,11 @@ class PartitionTable:
 
     def _make_folder(self, folder: Path) -> None:
         """Make a topic's folder; what is left there of earlier deletions goes."""
-        if not self._removal.is_away(folder):
+        if not self.removal.is_away(folder):
             raise OSError(f"what is left of a deleted topic cannot be put away: {folder}")
         self._disk.make_dirs(folder)
-        self._removal.unmark(folder)
-        self._removal.sweep(folder)
+        self.removal.unmark(folder)
+        self.removal.sweep(folder)
 
     def rename_topic(self, topic_id: UUID, name: str) -> None:
         """Let an open topic have another name: logs are kept by id, the name is for people and clients."""
@@ -276,11 +275,13 @@ class PartitionTable:
         ]
 
     def _finish_drop(self, folder: Path) -> bool:
-        """Go on with a drop that was begun, if it was; tell so."""
-        if self._removal.is_marked(folder):
-            self._removal.put_away(folder)
+        """Go on with a drop that was begun, if it was; tell so. One of this life is on its way."""
+        if self.removal.is_going(folder):
             return True
-        return not self._removal.is_away(folder)
+        if self.removal.is_marked(folder):
+            self.removal.put_away(folder)
+            return True
+        return not self.removal.is_away(folder)
 
     def finish_drops(self) -> None:
         """Once a start has opened all topics: drop those whose deletion was interrupted behind the registry (INV-T5)."""
@@ -293,6 +294,7 @@ class PartitionTable:
                 and not self._finish_drop(folder)
             ):
                 logger.warning("%s belongs to no topic that the registry has: it is left", folder)
+        self.removal.remove_now()
         self._made.started(lambda key: key[1] in self._by_id.get(key[0], {}))
 
     def beyond(self, topic_id: UUID, partition_count: int) -> list[Partition]:
@@ -300,12 +302,15 @@ class PartitionTable:
         partitions = self._by_id.get(topic_id, {})
         return [held for number, held in partitions.items() if number >= partition_count]
 
-    def mark_beyond(self, topic_id: UUID, partition_count: int) -> None:
-        """Note that those partitions are about to be dropped: a start finishes that (INV-T5)."""
-        for partition in self.beyond(topic_id, partition_count):
-            number = partition.tp.partition
-            note = self._note_of(topic_id, "its topic has fewer partitions", number)
-            self._removal.mark(self.folder_of(topic_id, number), note)
+    async def mark_beyond(self, topic_id: UUID, partition_count: int, *, asks: bool = True) -> None:
+        """Note that those partitions are about to be dropped: a start finishes that (INV-T5). See `mark_topic`."""
+        numbers = [each.tp.partition for each in self.beyond(topic_id, partition_count)]
+        notes = {
+            self.folder_of(topic_id, number): self._note_of(topic_id, FEWER, number)
+            for number in numbers
+        }
+        for folder, note in notes.items():
+            await self.removal.mark_aside(folder, note, asks=asks)
 
     def _note_of(self, topic_id: UUID, why: str, partition: int | None = None) -> DeletionNote:
         held = self._by_id[topic_id]
@@ -319,35 +324,19 @@ class PartitionTable:
             deleted_wall_ms=self._clock.wall_ms(),
         )
 
-    def unmark_beyond(self, topic_id: UUID, partition_count: int) -> None:
+    async def unmark_beyond(self, topic_id: UUID, partition_count: int) -> None:
         """Take `mark_beyond` back: they stay."""
         for partition in self.beyond(topic_id, partition_count):
-            self._removal.unmark(self.folder_of(topic_id, partition.tp.partition))
+            await self.removal.unmark_aside(self.folder_of(topic_id, partition.tp.partition))
 
     def drop_beyond(self, topic_id: UUID, partition_count: int) -> None:
-        """Stop those partitions and delete their files; waiters get PartitionFailed.
-
-        A disk that fails here leaves the files to a later try (INV-T5).
-        """
-        self.mark_beyond(topic_id, partition_count)
-        self._made.note_removed(
-            (topic_id, p.tp.partition) for p in self.beyond(topic_id, partition_count)
-        )
+        """Stop those partitions, and let their files go, beside the loop (INV-RM7); waiters get PartitionFailed."""
         for partition in self.beyond(topic_id, partition_count):
-            number, keep = partition.tp.partition, holds_records(partition)
+            number = partition.tp.partition
+            note = self._note_of(topic_id, FEWER, number)
             del self._by_id[topic_id][number]
-            partition.close(f"{partition.tp} is no partition of its topic any more")
-            self._put_away(self.folder_of(topic_id, number), [partition], keep=keep)
-
-    def _put_away(self, folder: Path, partitions: Sequence[Partition], *, keep: bool) -> None:
-        """Take the folder of closed partitions away; once it is, nobody needs what the journal has of them."""
-
-        def give_up() -> None:
-            for partition in partitions:
-                partition.log.durability.give_up()
-                self._refused.pop((partition.topic_id.bytes, partition.tp.partition), None)
-
-        self._removal.put_away(folder, give_up, keep=keep)
+            why = f"{partition.tp} is no partition of its topic any more"
+            self.letting_go.begin(self.folder_of(topic_id, number), [partition], note, why)
 
     def config_problem(self, configs: Mapping[str, str]) -> str | None:
         """Return why no topic may get these configs here, None if it may."""
@@ -383,10 +372,10 @@ class PartitionTable:
         refused = self._refused.get((topic_id.bytes, tp.partition))
         if refused is not None:
             return self._broken(tp, topic_id, config, refused)
-        if not self._removal.is_away(setup.folder):
+        if not self.removal.is_away(setup.folder):
             return self._broken(tp, topic_id, config, "an earlier one cannot be put away")
         try:
-            self._removal.unmark(setup.folder)
+            self.removal.unmark(setup.folder)
             log = PartitionLog.open(setup)
             start = LogStart(self._disk, setup.folder, log.log_end_offset)
         except (LogDamaged, OSError) as error:
@@ -416,34 +405,35 @@ class PartitionTable:
             journal_mark=lambda: self._journal.mark,
         )
 
-    def mark_topic(self, topic_id: UUID, why: str) -> None:
-        """Note that a topic is about to be deleted, before the registry forgets it (INV-T5); `why` is for people."""
-        if topic_id in self._by_id:
-            self._removal.mark(self._data_dir / topic_id.hex, self._note_of(topic_id, why))
+    async def mark_topic(self, topic_id: UUID, why: str, *, asks: bool = True) -> None:
+        """Note, in a thread, that a topic is about to be deleted, before the registry forgets it (INV-T5); `why` is for people.
 
-    def unmark_topic(self, topic_id: UUID) -> None:
+        `asks`: this node asks for that, and takes the mark back if it is refused; else it is settled already.
+        """
+        if topic_id in self._by_id:
+            note = self._note_of(topic_id, why)
+            await self.removal.mark_aside(self._data_dir / topic_id.hex, note, asks=asks)
+
+    async def unmark_topic(self, topic_id: UUID) -> None:
         """Take `mark_topic` back: it stays."""
-        if topic_id in self._by_id:
-            self._removal.unmark(self._data_dir / topic_id.hex)
+        await self.removal.unmark_aside(self._data_dir / topic_id.hex)
 
-    def drop_topic(self, topic_id: UUID) -> None:
-        """Stop a topic's partitions and delete their files; waiters get PartitionFailed.
+    def drop_topic(self, topic_id: UUID, why: str = "") -> None:
+        """Stop a topic's partitions, and let their files go, beside the loop (INV-RM7); waiters get PartitionFailed.
 
         What held records is kept for a while (`kept`). A disk that fails here leaves the files to a later try (INV-T5).
         """
         if topic_id not in self._by_id:
             return
-        self.mark_topic(topic_id, "")
+        note = self._note_of(topic_id, why)
         partitions = self._by_id.pop(topic_id)
         self._configs.pop(topic_id, None)
-        keep = any(map(holds_records, partitions.values()))
         for name in [name for name, held in self._by_name.items() if held is partitions]:
             del self._by_name[name]
-        ahead = self._close_ahead("its topic was deleted", topic_id)
-        self._made.note_removed((topic_id, number) for number in [*partitions, *ahead])
-        for partition in partitions.values():
-            partition.close(f"the topic of {partition.tp} was deleted")
-        self._put_away(self._data_dir / topic_id.hex, list(partitions.values()), keep=keep)
+        ahead = [self._ahead.pop(key) for key in list(self._ahead) if key[0] == topic_id]
+        self.letting_go.begin(
+            self._data_dir / topic_id.hex, [*partitions.values(), *ahead], note, DELETED
+        )
 
     def maintain(
         self,
@@ -456,7 +446,6 @@ class PartitionTable:
         `hold_of` says what of a partition must be kept, or None; `reached_of`, `keeps_rounds`: see `Retention.maintain`. To be called now and
         then (a minute).
         """
-        self._removal.again()
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         deleted = 0
         for partition in self:
@@ -474,8 +463,8 @@ class PartitionTable:
         return deleted
 
     async def purge(self) -> None:
-        """Remove what deletions left and was kept long enough. To be called now and then (a minute)."""
-        await self._removal.purge()
+        """Put away and remove what deletions left, and what was kept long enough. To be called now and then (a minute)."""
+        await self.removal.purge()
 
     def failures(self) -> dict[str, str]:
         """Return why partitions have stopped, by `topic-partition`: for readiness."""
@@ -486,10 +475,12 @@ class PartitionTable:
         return [path for partition in self for path in partition.log.sealed_paths()]
 
     def close(self) -> None:
-        """Close all partitions cleanly; `GroupCommit.run` must have ended."""
+        """Close all partitions cleanly; `GroupCommit.run` must have ended. What is dropped is put away, and removed by the next start."""
+        self.removal.finish_all_now()
         for partition in self:
             partition.close("the node stops")
-        self._close_ahead("the node stops")
+        while self._ahead:
+            self._ahead.popitem()[1].close("the node stops")
         self.cold_reads.close()
         self.kept.save()
         self._made.close()
@@ -499,8 +490,3 @@ class PartitionTable:
 
 def _tp_of(topic: TopicSpec, number: int) -> TopicPartition:
     return TopicPartition(TopicName(topic.name), number)
-
-
-def holds_records(partition: Partition) -> bool:
-    """Return whether a partition has, or may have, bytes of records."""
-    return partition.failed is not None or partition.log_end_offset > partition.kept_from

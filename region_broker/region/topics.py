@@ -2,7 +2,7 @@
 
 INV-TG1  a topic is in the registry, durably, before its partitions are opened; after a crash between the two,
          the next start opens them; a deletion is marked in its folder before the registry forgets the topic, so that
-         the next start finishes it
+         the next start finishes it. Who asked hears of it once its folder is out of the way, durably; nothing of that waits on the loop (INV-RM7)
 A change that begins where the region does not act is refused, before anything of it is done (INV-RR4); one that was begun is
 carried to its end, also where who asked is cancelled (INV-UB1).
 Not here: topics of a mirror, which follow the primary (`mirror_log.MirrorTopicStore`).
@@ -33,7 +33,8 @@ from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.topic_names import name_waited_for
 from region_broker.controller.unbroken import to_its_end
-from region_broker.partitions.table import PartitionTable, holds_records
+from region_broker.partitions.letting_go import holds_records
+from region_broker.partitions.table import PartitionTable
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import AccessChange
 
@@ -152,19 +153,20 @@ class TopicRegistry:
         with self._change():
             topic = self._known(name)
             topic_id = topic.topic_id
-            self._partitions.mark_topic(topic_id, BY_ORDER)
+            await self._partitions.mark_topic(topic_id, BY_ORDER)
             try:
                 await self._metadata.apply(DeleteTopic(topic_id))
             except (CommandRefused, OSError) as error:
                 if not isinstance(
                     error, MetadataInDoubt
                 ):  # the next start knows what the mark is for
-                    self._partitions.unmark_topic(topic_id)
+                    await self._partitions.unmark_topic(topic_id)
                 raise
-            self._partitions.drop_topic(topic.topic_id)
+            self._partitions.drop_topic(topic_id)
             if self.on_delete is not None:
                 await self.on_delete(name)
-        self.on_change()
+            self.on_change()
+            await self._partitions.letting_go.finish_of(topic_id)
         return topic
 
 
@@ -190,6 +192,9 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
 
 
 async def _settle(metadata: MetadataSide, partitions: PartitionTable) -> None:
+    await (
+        partitions.removal.finish()
+    )  # what is dropped here is out of the way before the region acts (INV-RM7)
     await _settle_names(metadata, partitions)
     for topic in list(metadata.image.topics.values()):
         strays = partitions.beyond(topic.topic_id, topic.partition_count)
@@ -203,6 +208,7 @@ async def _settle(metadata: MetadataSide, partitions: PartitionTable) -> None:
         if present is not None and present.copied_count:
             await metadata.apply(CopyPartitions(topic.topic_id, 0, present.copied_count))
         partitions.drop_beyond(topic.topic_id, count)
+    await partitions.removal.finish()
 
 
 async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> None:
@@ -223,7 +229,9 @@ async def _settle_names(metadata: MetadataSide, partitions: PartitionTable) -> N
                 _log.error("topics %s and %s both hold records: both stay", topic.name, wanted)
                 continue
             _log.warning("topic %s (%s) has lost its name to another", wanted, loser.topic_id)
-            partitions.mark_topic(loser.topic_id, "a takeover, which found its name with another")
+            await partitions.mark_topic(
+                loser.topic_id, "a takeover, which found its name with another"
+            )
             await metadata.apply(DeleteTopic(loser.topic_id))
             partitions.drop_topic(loser.topic_id)
         if loser is not topic:

@@ -5,11 +5,12 @@
 Starts a real region of one node, in which each sync of a file or folder takes SYNC_MS longer, as on a disk that others keep busy; makes
 topics one after the other, and asks a small request on another connection all the while. The longest that one of them waits is the longest
 stall of the event loop, and what the machine adds, which is asked as long without a topic being made. Syncs by the loop's own thread
-are counted, by who asked for them.
+are counted, by who asked for them, and renames and removals.
 """
 
 import os
 import runpy
+import shutil
 import statistics
 import subprocess
 import sys
@@ -44,22 +45,39 @@ def creation_of(name: str, partitions: int) -> bytes:
 
 
 def serve(command: Sequence[str], sync_ms: int, noted: Path) -> None:
-    """Be `tidemark`, with syncs that take longer; those on the loop's thread, which is the first, are noted."""
+    """Be `tidemark`, with syncs that take longer; those on the loop's thread, which is the first, are noted, and renames and removals there."""
 
-    def slowed(sync: Callable[[Any], None]) -> Callable[[Any], None]:
-        def longer(descriptor: Any) -> None:
-            sync(descriptor)
+    def watched(name: str, work: Callable[..., Any], ms: int) -> Callable[..., Any]:
+        def longer(*args: Any, **kwargs: Any) -> None:
+            work(*args, **kwargs)
             if threading.current_thread() is threading.main_thread():
-                with noted.open("a") as file:
-                    file.write(_who_asked() + "\n")
-            time.sleep(sync_ms / 1000)
+                with noted_by(noted, os.getpid()).open("a") as file:
+                    file.write(f"{name}: {_who_asked()}\n")
+            time.sleep(ms / 1000)
 
         return longer
 
     for name in ("fsync", "fdatasync"):
-        setattr(os, name, slowed(getattr(os, name)))
+        setattr(os, name, watched("sync", getattr(os, name), sync_ms))
+    for module, name in ((os, "replace"), (os, "unlink"), (shutil, "rmtree")):
+        setattr(module, name, watched(name, getattr(module, name), 0))
     sys.argv = ["tidemark", *command]
     runpy.run_module("region_broker", run_name="__main__")
+
+
+def noted_by(noted: Path, pid: int) -> Path:
+    """Return where a node notes what it did on its loop."""
+    return noted.with_suffix(f".{pid}")
+
+
+def told_of(noted: Path, pid: int) -> None:
+    """Print what a node did on its loop, by who asked for it."""
+    path = noted_by(noted, pid)
+    on_loop = path.read_text().splitlines() if path.exists() else []
+    kinds = Counter(each.partition(":")[0] for each in on_loop)
+    print(f"by the loop's thread: {dict(kinds) or 'nothing'}")
+    for who, count in Counter(on_loop).most_common():
+        print(f"  {count}: {who}")
 
 
 def _who_asked() -> str:
@@ -151,17 +169,15 @@ def run(folder: Path, partitions: int, topics: int, sync_ms: int) -> None:
     with LocalCluster.open(folder, region_count=1, port=0, new_cluster_id=UUID(int=7)) as cluster:
         cluster.start_by(starter(sync_ms, noted))
         cluster.start()
-        port = cluster.place(cluster.plan.regions[0].name).kafka_port
-        noted.write_text("")
-        took, waited, alone = measured(port, partitions, topics)
-        on_loop = noted.read_text().splitlines()
+        name = cluster.plan.regions[0].name
+        (pid,) = cluster.pids(name)
+        noted_by(noted, pid).write_text("")
+        took, waited, alone = measured(cluster.place(name).kafka_port, partitions, topics)
         print(f"{topics} topics of {partitions} partitions, syncs {sync_ms} ms longer  ({load()})")
         print(f"made in: {told(took)}")
         print(f"longest wait of a small request meanwhile: {told(waited)}")
         print(f"the same while nothing is made: {told(alone)}")
-        print(f"syncs by the loop's thread: {len(on_loop)}")
-        for who, count in Counter(on_loop).most_common():
-            print(f"  {count}: {who}")
+        told_of(noted, pid)
         assert cluster.dead() == {}
 
 

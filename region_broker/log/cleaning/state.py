@@ -185,6 +185,10 @@ class CleaningState:
             self.interruptions += 1
             self._settle()
 
+    def void(self) -> None:
+        """Make void what a run has prepared, and wait for no thread: the log is left, and `interrupt` settles what is kept of it."""
+        self.interruptions += 1
+
     def keep_snapshot(self, offset: int, data: bytes, interruptions: int) -> bool:
         """Durably keep the state at `offset`, unless the log was interrupted since; tell which. Raises OSError.
 

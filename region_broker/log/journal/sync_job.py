@@ -246,6 +246,17 @@ class FileSync:
                 self._error = self._run(job)
             return self._error
 
+    def leave(self) -> None:
+        """Make void what was begun, and wait for nobody: the files stay open, and are written to by `run_last` only."""
+        self.generation += 1
+
+    def run_last(self, job: SyncJob) -> OSError | None:
+        """Do the last job of a log that was left (INV-LVG1), of whatever generation; return the error."""
+        with self.lock:
+            if self._error is None:
+                self._error = self._run(job)
+            return self._error
+
     def open_checkpoint(self, fence: JournalMark, offset: int, *, clean: bool) -> None:
         """Open the checkpoint file, which says `offset`; OSError of the disk."""
         self.checkpoint = CheckpointFile(self._disk, self._folder, fence, offset, clean=clean)

@@ -54,6 +54,8 @@ class LogDurability:
         self._file_offset = content.end_offset
         """All below is synced in the log's own files."""
         self._given_up = False
+        self.owes_sync = False
+        """Whether a log that was left is still to be synced: the journal keeps what it has of it (INV-LVG2)."""
         self._folder_version = 0  # grows with each new name in the folder
         self._pending_seals: list[Seal] = []
         self._sealed: list[Path] = []
@@ -102,8 +104,8 @@ class LogDurability:
     def in_file(self, generation: int, offset: int) -> bool:
         """Whether what a generation had below `offset` is synced in the log's own files, or given up."""
         if generation != self.generation:
-            # Cut or closed, and synced before that.
-            return self._content.failed is None or self._given_up
+            # Cut or closed, and synced before that; or left, and synced since.
+            return self._given_up or (self._content.failed is None and not self.owes_sync)
         return self._file_offset >= offset
 
     def checkpoint_now(self, *, clean: bool = False) -> Checkpoint:

@@ -19,6 +19,7 @@ Not here: putting folders away (`removal`), reading their records (`cli.inspect.
 """
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -64,7 +65,7 @@ class KeptDeletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptDeletions:
-    """Of one folder of logs. All but `listed` and `measured` belongs to the event loop."""
+    """Of one folder of logs. All but `listed`, `measured`, `is_named` and `write` belongs to the event loop."""
 
     def __init__(self, disk: Disk, data_dir: Path, clock: Clock, kept_ms: int) -> None:
         """Know how long was counted; folders are told by `found`. Raises OSError."""
@@ -75,6 +76,7 @@ class KeptDeletions:
         """How long; another value counts for what is kept already, too."""
         self._began_ms: dict[Path, int] = {}
         self._sizes_bytes: dict[Path, int] = {}
+        self._writing = threading.Lock()
         self._saved = self._read()
 
     @property
@@ -102,8 +104,10 @@ class KeptDeletions:
     def take(self, folder: Path) -> None:
         """Begin to keep a folder that was just put away."""
         self._began_ms[folder] = self._clock.monotonic_ms()
-        if self._name(folder) in self._saved:  # an earlier one of that name, which is gone
-            self.save()
+
+    def is_named(self, folder: Path) -> bool:
+        """Return whether time was counted for a folder of that name, which a start would go on with (INV-KD1); for any thread."""
+        return self._name(folder) in self._saved
 
     def due(self) -> list[Path]:
         """Return what was kept long enough; forget what somebody else has removed."""
@@ -146,25 +150,35 @@ class KeptDeletions:
             folder: size for folder, size in sizes_bytes.items() if folder in self._began_ms
         }
 
-    def save_now_and_then(self) -> None:
-        """Make durable what was counted, if it is worth it, or if it still names what is gone."""
+    def worth_saving(self) -> dict[str, int] | None:
+        """Return what was counted, if it is worth being written, or if what is on disk names what is gone; else None."""
         gone = self._saved.keys() - set(map(self._name, self._began_ms))
         if gone or any(
             self._age_ms(each) - self._saved.get(self._name(each), 0) >= _SAVE_EVERY_MS
             for each in self._began_ms
         ):
-            self.save()
+            return self._ages_ms()
+        return None
+
+    def _ages_ms(self) -> dict[str, int]:
+        return {self._name(folder): self._age_ms(folder) for folder in self._began_ms}
 
     def save(self) -> None:
         """Make durable what was counted; if the disk fails, it counts from where it was."""
-        ages = {self._name(folder): self._age_ms(folder) for folder in self._began_ms}
-        if ages == self._saved:
-            return
-        try:
-            self._disk.write_file_atomic(self._data_dir / AGES_NAME, msgspec.json.encode(ages))
-            self._saved = ages
-        except OSError as error:
-            logger.warning("how long deleted topics were kept is not saved: %s", error)
+        ages_ms = self._ages_ms()
+        if ages_ms != self._saved:
+            self.write(ages_ms)
+
+    def write(self, ages_ms: dict[str, int]) -> None:
+        """Make durable that so much was counted; for any thread, one after the other."""
+        with self._writing:
+            try:
+                self._disk.write_file_atomic(
+                    self._data_dir / AGES_NAME, msgspec.json.encode(ages_ms)
+                )
+                self._saved = ages_ms
+            except OSError as error:
+                logger.warning("how long deleted topics were kept is not saved: %s", error)
 
     def _age_ms(self, folder: Path) -> int:
         return self._clock.monotonic_ms() - self._began_ms[folder]

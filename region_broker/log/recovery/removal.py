@@ -6,8 +6,12 @@ INV-RM3  a disk that fails here is nobody's error: what could not be put away no
 INV-RM4  what could not be put away is marked as deleted, if the disk lets us: a start does not take it for the next topic of
         that id
 INV-RM5  what held records is kept for a while before it is removed, if that is asked for (`kept_deletions`)
-INV-RM6  what was kept long enough is removed in a thread: of a large topic the file system takes seconds to let go, and
+INV-RM6  what was kept long enough, or is not kept, is removed in a thread: of a large topic the file system takes seconds to let go, and
          nobody waits for that
+INV-RM7  nothing of a deletion waits for the disk on the loop: from the step in which it is begun the folder is on its way out, and a thread
+         marks it, says in the manifest that its logs are gone, syncs what is kept, and renames it. Who makes something of that name, who is
+         about to let a region act, and who stops the node, has that done first
+INV-RM8  a mark is taken back only if nobody else here asks for the same deletion: two may, and one of them be refused
 A folder is put away by a rename that is durable before anything in it is removed: a crash leaves it whole under its
 name, or under one that no log has.
 
@@ -24,8 +28,10 @@ Not here: what is to be deleted (`partitions.table`).
 
 import asyncio
 import logging
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +41,13 @@ from region_broker.log.recovery.kept_deletions import (
     DeletionNote,
     KeptDeletions,
 )
+from region_broker.log.recovery.putting_away import (
+    DELETED_NAME,
+    PuttingAway,
+    free_name,
+    nothing,
+    renamed,
+)
 from region_broker.ports.disk import Disk
 from region_broker.ports.offload import Offload
 
@@ -43,7 +56,6 @@ OnGone = Callable[[], None]
 logger: Final = logging.getLogger(__name__)
 
 MARK_NAME: Final = "deleting"
-DELETED_NAME: Final = "deleted"
 DELETED_SUFFIX: Final = ".deleted"
 ASIDE_SUFFIX: Final = ".damaged"
 UNCUT_SUFFIX: Final = ".uncut" + ASIDE_SUFFIX
@@ -53,7 +65,7 @@ _LEFT: Final = "%s is left for the next start to remove: %s"
 
 
 class Removal:
-    """Of folders on one disk. Belongs to the event loop."""
+    """Of folders on one disk. Belongs to the event loop, but for `mark` and `unmark`, which may run in any thread."""
 
     def __init__(
         self, disk: Disk, kept: KeptDeletions, *, offload: Offload = asyncio.to_thread
@@ -61,15 +73,56 @@ class Removal:
         """Nothing is on its way out."""
         self._disk = disk
         self._kept = kept
-        self._offload = offload
-        self._left: dict[Path, tuple[OnGone, bool]] = {}
+        self.offload = offload
+        self._going: dict[Path, _Going] = {}
+        self._trees: set[Path] = set()
+        """What was put away, and is removed, now or later."""
+        self._removing: set[Path] = set()
+        self._begun = asyncio.Event()
+        self._asked: Counter[Path] = Counter()
+        """For what is marked, and is not on its way out yet: by how many that is asked for."""
+        self._marked: set[Path] = set()
+        self._marking = threading.Lock()
+        self._marking_turn, self._finishing_turn = asyncio.Lock(), asyncio.Lock()
+        """Who waits for its turn holds no thread."""
+
+    # -- before the registry forgets it ----------------------------------------------------------
+
+    async def mark_aside(self, folder: Path, note: DeletionNote, *, asks: bool = True) -> None:
+        """Mark a folder, in a thread. `asks`: somebody here asks for its deletion, who takes the mark back if it is refused."""
+        if asks:
+            self._asked[folder] += 1
+        if folder in self._marked:
+            return
+        async with self._marking_turn:
+            await self.offload(partial(self.mark, folder, note))
+
+    async def unmark_aside(self, folder: Path) -> None:
+        """Take that back, in a thread, unless somebody else asks for the same deletion, or has got it (INV-RM8)."""
+        if self._asked[folder] > 1:
+            self._asked[folder] -= 1
+            return
+        del self._asked[folder]
+        async with self._marking_turn:
+            await self.offload(partial(self._unmark_unasked, folder))
 
     def mark(self, folder: Path, note: DeletionNote) -> None:
         """Say durably that a folder is about to be deleted. Without the mark a crash leaves it, which is logged.
 
         The note of the first mark stays.
         """
-        self._mark(folder, MARK_NAME)
+        with self._marking:
+            if folder in self._marked:
+                return
+            try:
+                self._disk.open(folder / MARK_NAME, create=True).close()
+                self._disk.fsync_dir(folder)
+                self._marked.add(folder)
+            except OSError as error:
+                logger.warning("%s cannot be marked, a crash now would leave it: %s", folder, error)
+            self._note(folder, note)
+
+    def _note(self, folder: Path, note: DeletionNote) -> None:
         path = folder / NOTE_NAME
         if not self._kept.wanted or self._disk.exists(path):
             return
@@ -78,49 +131,159 @@ class Removal:
         except OSError as error:
             logger.warning("%s does not say what it is: %s", folder, error)
 
-    def _mark(self, folder: Path, name: str) -> None:
-        try:
-            self._disk.open(folder / name, create=True).close()
-            self._disk.fsync_dir(folder)
-        except OSError as error:
-            logger.warning("%s cannot be marked, a crash now would leave it: %s", folder, error)
-
     def unmark(self, folder: Path) -> None:
-        """Take that back: it stays."""
-        try:
-            if self._disk.exists(folder / MARK_NAME):
-                if self._disk.exists(folder / NOTE_NAME):
-                    self._disk.remove(folder / NOTE_NAME)
-                self._disk.remove(folder / MARK_NAME)
-                self._disk.fsync_dir(folder)
-        except OSError as error:
-            logger.warning("%s stays, but its mark cannot be removed: %s", folder, error)
+        """Take that back: it stays, unless somebody asks for its deletion now (INV-RM8)."""
+        if folder not in self._asked and self.is_marked(folder):
+            self._unmark_unasked(folder)
+
+    def _unmark_unasked(self, folder: Path) -> None:
+        with self._marking:
+            if folder in self._asked or folder in self._going:
+                return
+            self._marked.discard(folder)
+            try:
+                if self._disk.exists(folder / MARK_NAME):
+                    if self._disk.exists(folder / NOTE_NAME):
+                        self._disk.remove(folder / NOTE_NAME)
+                    self._disk.remove(folder / MARK_NAME)
+                    self._disk.fsync_dir(folder)
+            except OSError as error:
+                logger.warning("%s stays, but its mark cannot be removed: %s", folder, error)
 
     def is_marked(self, folder: Path) -> bool:
         """Return whether its deletion was begun."""
         return self._disk.exists(folder / MARK_NAME)
 
-    def put_away(self, folder: Path, on_gone: OnGone = lambda: None, *, keep: bool = True) -> bool:
-        """Take a folder out of the way durably, remove it or keep it for a while, then call `on_gone`.
+    # -- putting away ----------------------------------------------------------------------------
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what held records is kept for a while."""
+        return self._kept.wanted
+
+    def begin(
+        self, folder: Path, *, keep: bool = True, first: Callable[[], None] = nothing,
+        on_left: OnGone = nothing, on_gone: OnGone = nothing,
+    ) -> None:  # fmt: skip
+        """Let a folder be on its way out: who has to do with it finishes that first, and `run` does it anyway (INV-RM7).
+
+        `first` is done before, in the same thread; `on_left` is called on the loop once that is done, `on_gone` once the folder is durably
+        out of the way. `keep` False: it holds nothing.
+        """
+        suffix = KEPT_SUFFIX if keep and self._kept.wanted else DELETED_SUFFIX
+        inner = [
+            going.away
+            for other, going in self._going.items()
+            if other == folder or folder in other.parents
+        ]
+        away = PuttingAway(
+            self._disk, folder, suffix, is_taken=self._kept.is_named, inner=inner, first=first
+        )
+        earlier = self._going.get(folder)
+        self._going[folder] = _Going(away, on_left, on_gone, earlier)
+        self._asked.pop(folder, None)
+        self._begun.set()
+
+    def put_away(self, folder: Path, *, keep: bool = True) -> bool:
+        """Take a folder out of the way durably, at once; what is not kept is removed by `run`, or by `remove_now`.
 
         False if it is there, or may come back: it is tried again later. `keep` False: it holds nothing.
         """
-        try:
-            if not self._disk.exists(folder):
-                self._disk.fsync_dir(folder.parent)
-            elif keep and self._kept.wanted:
-                self._keep(folder)
-            else:
-                self._remove(self._renamed(folder, folder, DELETED_SUFFIX))
-        except OSError:
-            logger.exception("%s cannot be put away, it is tried again later", folder)
-            self._left[folder] = (on_gone, keep)
-            if self._disk.exists(folder):
-                self._mark(folder, DELETED_NAME)
-            return False
-        self._left.pop(folder, None)
-        on_gone()
+        if folder not in self._going:
+            self.begin(folder, keep=keep)
+        return self.finish_now(folder)
+
+    def is_going(self, folder: Path) -> bool:
+        """Return whether it is on its way out, by itself or with the folder that it lies in."""
+        return folder in self._going or folder.parent in self._going
+
+    def finish_now(self, folder: Path) -> bool:
+        """Have a folder that is on its way out put away, at once; False if it is still there.
+
+        What is not kept of it is removed later.
+        """
+        going = self._going.get(folder)
+        if going is None:
+            return True
+        going.away.work()
+        return self._settle(going)
+
+    def finish_all_now(self) -> None:
+        """Have all put away that is on its way out: the node stops."""
+        for folder in list(self._going):
+            self.finish_now(folder)
+
+    async def finish(self, under: Path | None = None) -> None:
+        """Have all put away that is on its way out, or a folder and what lies in it, in a thread."""
+        if not self._under(under):
+            return
+        async with self._finishing_turn:
+            found = self._under(under)
+
+            def work() -> None:
+                for going in found:
+                    going.away.work()
+
+            if found:
+                await self.offload(work)
+            for going in found:
+                self._settle(going)
+
+    def _under(self, under: Path | None) -> list["_Going"]:
+        return [
+            going
+            for folder, going in self._going.items()
+            if under is None or folder == under or under in folder.parents
+        ]
+
+    def _settle(self, going: "_Going") -> bool:
+        """Take in what came of one, once."""
+        if going.earlier is not None:
+            self._settle(going.earlier)
+        away = going.away
+        if not going.is_left:
+            going.is_left = True
+            going.on_left()
+        if not away.is_away or going.is_settled:
+            return away.is_away
+        going.is_settled = True
+        if self._going.get(away.folder) is going:
+            del self._going[away.folder]
+        below = [each for each in list(self._marked) if away.folder in (each, each.parent)]
+        self._marked.difference_update(below)
+        if away.became is not None and away.became.name.endswith(KEPT_SUFFIX):
+            self._kept.take(away.became)
+        elif away.became is not None:
+            self._trees.add(away.became)
+            self._begun.set()
+        going.on_gone()
         return True
+
+    async def run(self) -> None:
+        """Put away and remove what is on its way out, in threads, until cancelled (INV-RM7)."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            await self.finish()
+            await self._remove_trees()
+
+    def remove_now(self) -> None:
+        """Remove what was put away, and is not kept: at a start."""
+        self._remove_all(sorted(self._trees))
+        self._trees.clear()
+
+    async def _remove_trees(self) -> None:
+        trees = sorted(self._trees - self._removing)
+        if not trees:
+            return
+        self._removing.update(trees)
+        try:
+            await self.offload(partial(self._remove_all, trees))
+        finally:
+            self._removing.difference_update(trees)
+            self._trees.difference_update(trees)
+
+    # -- logs that are put aside -----------------------------------------------------------------
 
     def is_there(self, folder: Path) -> bool:
         """Return whether a folder has that name now, durably or not."""
@@ -128,7 +291,7 @@ class Removal:
 
     def set_aside(self, folder: Path, *, uncut: bool = False) -> Path:
         """Give a damaged log's folder another name, durably, under which nobody removes it; return that. Raises OSError."""
-        kept = self._renamed(folder, folder, UNCUT_SUFFIX if uncut else ASIDE_SUFFIX)
+        kept = renamed(self._disk, folder, folder, UNCUT_SUFFIX if uncut else ASIDE_SUFFIX)
         self._disk.fsync_dir(kept.parent)
         return kept
 
@@ -140,81 +303,76 @@ class Removal:
         return [
             topic / name
             for topic in topics
+            if not self.is_going(topic)
             for name in self._disk.list_dir(topic)
             if name.endswith(UNCUT_SUFFIX)
         ]
 
-    def _keep(self, folder: Path) -> None:
-        kept = self._renamed(folder, folder, KEPT_SUFFIX)
-        self._kept.take(kept)
-        self._disk.fsync_dir(kept.parent)
-
-    def _renamed(self, folder: Path, stem: Path, suffix: str) -> Path:
-        """Give a folder a name that begins as `stem` does; durable after `fsync_dir`."""
-        gone = stem.with_name(stem.name + suffix)
-        numbers = count(1)
-        while self._disk.exists(gone):  # an earlier one of that name is still there
-            gone = stem.with_name(f"{stem.name}.{next(numbers)}{suffix}")
-        self._disk.rename(folder, gone)
-        return gone
-
-    def _remove(self, gone: Path) -> None:
-        # The name first: a tree that is half removed must not come back under its old one.
-        self._disk.fsync_dir(gone.parent)
-        try:
-            self._disk.remove_tree(gone)
-        except OSError as error:
-            logger.warning(_LEFT, gone, error)
+    # -- what is removed -------------------------------------------------------------------------
 
     async def purge(self) -> None:
-        """Remove what was kept long enough (INV-KD1, INV-RM6), and learn how large the rest is."""
-        gone = [self._expired(folder) for folder in self._kept.due()]
+        """Try again what could not be put away, remove what was kept long enough (INV-KD1, INV-RM6), and learn how large the rest is."""
+        await self.finish()
         unmeasured = self._kept.unmeasured()
+        gone = self._last_names(self._kept.due())
         sizes_bytes: dict[Path, int] = {}
+        expired: list[Path] = []
 
         def work() -> None:
-            self._remove_all([folder for folder in gone if folder is not None])
-            sizes_bytes.update(self._kept.measured(unmeasured))
+            expired.extend(each for each, name in gone.items() if self._expired(each, name))
+            sizes_bytes.update(self._kept.measured([e for e in unmeasured if e not in gone]))
 
         if gone or unmeasured:
-            await self._offload(work)
+            await self.offload(work)
+            for folder in expired:
+                self._kept.gone(folder)
+            self._trees.update(gone[folder] for folder in expired)
             self._kept.note_sizes(sizes_bytes)
-        self._kept.save_now_and_then()
+        await self._remove_trees()
+        ages_ms = self._kept.worth_saving()
+        if ages_ms is not None:
+            await self.offload(partial(self._kept.write, ages_ms))
 
-    def _expired(self, folder: Path) -> Path | None:
-        """Give a folder that was kept long enough its last name; None if the disk fails."""
-        try:
+    def _last_names(self, folders: Sequence[Path]) -> dict[Path, Path]:
+        names: dict[Path, Path] = {}
+        for folder in folders:
+            taken = self._trees.union(names.values())
             stem = folder.with_name(folder.name.partition(".")[0])
-            gone = self._renamed(folder, stem, DELETED_SUFFIX)
+            names[folder] = free_name(self._disk, stem, DELETED_SUFFIX, taken.__contains__)
+        return names
+
+    def _expired(self, folder: Path, gone: Path) -> bool:
+        """Give a folder that was kept long enough its last name; False if the disk fails."""
+        try:
+            self._disk.rename(folder, gone)
         except OSError as error:
             logger.warning("%s was kept long enough, and cannot be removed: %s", folder, error)
-            return None
-        self._kept.gone(folder)
+            return False
         logger.info("%s was kept long enough: it is removed", folder)
-        return gone
+        return True
 
     def _remove_all(self, folders: Sequence[Path]) -> None:
         for gone in folders:
+            if not self._disk.exists(gone):  # the folder that it lay in has gone since
+                continue
             try:
-                self._remove(gone)
+                # The name first: a tree that is half removed must not come back under its old one.
+                self._disk.fsync_dir(gone.parent)
+                self._disk.remove_tree(gone)
             except OSError as error:
                 logger.warning(_LEFT, gone, error)
 
-    def again(self) -> None:
-        """Try once more to put away what is left."""
-        for folder in list(self._left):
-            self.is_away(folder)
-
     def is_free(self, folder: Path) -> bool:
         """Return whether nothing of what had that name is still to be put away; changes nothing."""
-        return folder not in self._left and not self._disk.exists(folder / DELETED_NAME)
+        return folder not in self._going and not self._disk.exists(folder / DELETED_NAME)
 
     def is_away(self, folder: Path) -> bool:
-        """Try once more to put this folder away, if it should be; False if it is still there."""
+        """Put this folder away at once, if it should be; False if it is still there. Rare: who can wait has it put away by `finish`."""
         if self.is_free(folder):
             return True
-        on_gone, keep = self._left.get(folder, (lambda: None, True))
-        return self.put_away(folder, on_gone, keep=keep)
+        if folder not in self._going:
+            self.begin(folder)
+        return self.finish_now(folder)
 
     def sweep(self, parent: Path) -> None:
         """At a start: remove what was put away in `parent`, go on with what is kept."""
@@ -222,4 +380,21 @@ class Removal:
         for name in names:
             if name.endswith(KEPT_SUFFIX):
                 self._kept.found(parent / name)
-        self._remove_all([parent / name for name in names if name.endswith(DELETED_SUFFIX)])
+        gone = [parent / name for name in names if name.endswith(DELETED_SUFFIX)]
+        self._remove_all([each for each in gone if each not in self._trees])
+
+
+class _Going:
+    """A folder on its way out, and who is told of it on the loop; `earlier`: one of that name that the disk did not let go."""
+
+    __slots__ = ("away", "earlier", "is_left", "is_settled", "on_gone", "on_left")
+
+    def __init__(
+        self, away: PuttingAway, on_left: OnGone, on_gone: OnGone, earlier: "_Going | None"
+    ) -> None:
+        self.away = away
+        self.on_left = on_left
+        self.on_gone = on_gone
+        self.earlier = earlier
+        self.is_left = False
+        self.is_settled = False

@@ -2,14 +2,17 @@
 
 INV-RGF1  a partition is open in the step in which its topic is in the image, with those that a mirror copies early (INV-MT1), and goes in the step in which it is not; what a disk
           refused is tried again
+INV-RGF2  what is about to go is marked before the database of the metadata forgets it: a crash leaves no folder that no topic has, and that no
+          start takes for a deletion's
 Not here: changes that this node asks for itself (`region.topics`), roles (whoever is handed in takes what is opened).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_store import Going
 from region_broker.controller.topic_names import waiting_name
 from region_broker.log.failures import LogError
 from region_broker.partitions.partition import Partition
@@ -91,5 +94,13 @@ class RegistryFollowing:
             self._opened(partition)
 
     def _drop(self, topic: TopicImage) -> None:
-        self._partitions.mark_topic(topic.topic_id, self._why_deleted())
-        self._partitions.drop_topic(topic.topic_id)
+        self._partitions.drop_topic(topic.topic_id, self._why_deleted())
+
+    async def mark_going(self, going: Sequence[Going]) -> None:
+        """Mark what is about to go: an entry says so that is committed (INV-RGF2); see `MetadataStore.on_going`."""
+        for each in going:
+            topic_id = each.topic.topic_id
+            if each.keeps:
+                await self._partitions.mark_beyond(topic_id, each.keeps, asks=False)
+            else:
+                await self._partitions.mark_topic(topic_id, self._why_deleted(), asks=False)

@@ -3,6 +3,7 @@
 INV-MT1  where the region has several nodes, a log is in the registry before it is opened (`TopicImage.copied_count`), so that all of
          them copy it: without them no tidemark that names it is reached, and no topic grows before one is (T15)
 INV-MT2  the replication inside the region hears of logs that are opened or dropped in the step in which they are
+A tidemark does not wait for the folders of what it drops: they are marked before, and put away beside the link (INV-RM7).
 A link may be cancelled at any moment: what changes registry and partitions is carried to its end (INV-UB1).
 
 Not here: when (`geo_replicator.link`), how the other nodes follow (`cluster.registry_following`).
@@ -174,12 +175,12 @@ class MirrorTopicStore:
             raise LinkFailed(
                 f"topic {topic.name} holds records in partitions that no deletion names"
             )
-        self._partitions.mark_beyond(topic_id, partition_count)
+        await self._partitions.mark_beyond(topic_id, partition_count)
         try:
             await self._apply(ResizeTopic(topic_id, partition_count, topic.partition_count))
         except (LinkFailed, OSError) as error:
             if not isinstance(error, MetadataInDoubt):  # the next start knows what the mark is for
-                self._partitions.unmark_beyond(topic_id, partition_count)
+                await self._partitions.unmark_beyond(topic_id, partition_count)
             raise
         self._logs.dropped(topic_id, partition_count)
         self._partitions.drop_beyond(topic_id, partition_count)
@@ -205,12 +206,12 @@ class MirrorTopicStore:
 
     async def _delete(self, topic: MirrorTopic) -> None:
         if self._metadata.image.topic_by_id(topic.topic_id) is not None:
-            self._partitions.mark_topic(topic.topic_id, BY_TIDEMARK)
+            await self._partitions.mark_topic(topic.topic_id, BY_TIDEMARK)
             try:
                 await self._apply(DeleteTopic(topic.topic_id))
             except (LinkFailed, OSError) as error:
                 if not isinstance(error, MetadataInDoubt):
-                    self._partitions.unmark_topic(topic.topic_id)
+                    await self._partitions.unmark_topic(topic.topic_id)
                 raise
         self._logs.dropped(topic.topic_id)
         self._partitions.drop_topic(topic.topic_id)

@@ -32,7 +32,13 @@ from region_broker.controller.metadata_machine import (
     encode_wish,
     fold,
 )
-from region_broker.controller.metadata_store import SETTLED_MS_MAX, Coming, coming_in
+from region_broker.controller.metadata_store import (
+    SETTLED_MS_MAX,
+    Coming,
+    Going,
+    coming_in,
+    going_in,
+)
 from region_broker.controller.raft.effects import Joining, PassedOn, SnapshotRequest
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Membership, Term
 from region_broker.controller.raft.settings import RaftSettings
@@ -99,6 +105,45 @@ async def test_INV_M20_what_is_made_ready_for_a_topic_is_waited_for_before_it_is
     await nodes[0].store.apply(SetTopicConfigs(UUID(int=1), {"retention.ms": "1"}, {}))
     await until(lambda: all(node.store.image.topics["t1"].configs for node in nodes))
     assert seen == 3 * [("t1", range(1), False)]
+
+
+@simulated
+async def test_INV_M21_what_goes_is_marked_before_the_database_has_forgotten_it() -> None:
+    nodes = await three_nodes(Bus())
+    seen = list[tuple[int, str, int, bool, bool]]()
+
+    def watch(number: int, node: Node) -> None:
+        async def mark(going: Sequence[Going]) -> None:
+            await asyncio.sleep(0.05)
+            for each in going:
+                stored = node.store._database.stored.image.topics
+                name = each.topic.name
+                seen.append(
+                    (number, name, each.keeps, name in stored, name in node.store.image.topics)
+                )
+
+        node.store.on_going = mark
+
+    for number, node in enumerate(nodes):
+        watch(number, node)
+    await nodes[0].store.apply(topic(1))
+    await nodes[0].store.apply(topic(2))
+    await nodes[0].store.apply(DeleteTopic(UUID(int=1)))  # who asked, and who did not
+    await until(lambda: all("t1" not in node.store.image.topics for node in nodes))
+    assert sorted(seen) == [(number, "t1", 0, True, True) for number in range(3)]
+
+
+@simulated
+async def test_what_goes_is_what_a_node_has_of_a_topic_and_the_registry_no_more() -> None:
+    nodes = await three_nodes(Bus())
+    store = nodes[0].store
+    empty = store.image
+    one = await store.apply(topic(1))
+    grown = await store.apply(ResizeTopic(UUID(int=1), 3, 1))
+    configured = await store.apply(SetTopicConfigs(UUID(int=1), {"retention.ms": "1"}, {}))
+    assert [(each.topic.name, each.keeps) for each in going_in(grown, one)] == [("t1", 1)]
+    assert [(each.topic.name, each.keeps) for each in going_in(grown, empty)] == [("t1", 0)]
+    assert going_in(one, grown) == going_in(grown, configured) == going_in(empty, one) == []
 
 
 @simulated

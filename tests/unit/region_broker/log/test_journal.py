@@ -270,7 +270,7 @@ def test_a_deleted_topic_stays_deleted() -> None:
     some = fixture()
     some.partition.writer.append(batch())
     some.sync()
-    some.table.drop_topic(some.topic.topic_id)
+    some.drop_topic(some.topic.topic_id)
     some.kill_and_reopen()
     assert some.partition.log_end_offset == 0
 

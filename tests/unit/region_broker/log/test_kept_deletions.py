@@ -30,8 +30,8 @@ def keeping(partition_count: int = 1, kept_ms: int = DAY_MS) -> Fixture:
 def delete_with_records(some: Fixture) -> None:
     some.partition.writer.append(batch())
     some.sync()
-    some.table.mark_topic(TOPIC_ID, WHY)
-    some.table.drop_topic(TOPIC_ID)
+    some.mark_topic(TOPIC_ID, WHY)
+    some.drop_topic(TOPIC_ID)
 
 
 def maintained_after(some: Fixture, duration_ms: int) -> list[KeptDeletion]:
@@ -81,6 +81,7 @@ def test_INV_RM6_what_was_kept_long_enough_is_removed_beside_the_event_loop() ->
             removed_in.append(threading.current_thread())
 
     some.disk.fault = note
+    some.table.removal.offload = asyncio.to_thread
     assert maintained_after(some, DAY_MS) == []
     assert len(removed_in) == 1
     assert threading.current_thread() not in removed_in
@@ -117,7 +118,7 @@ def test_how_much_is_kept_is_known_from_the_next_round_on() -> None:
 def test_T34_without_that_time_and_for_a_topic_without_records_a_deletion_leaves_nothing() -> None:
     at_once, empty = keeping(kept_ms=0), keeping()
     delete_with_records(at_once)
-    empty.table.drop_topic(TOPIC_ID)
+    empty.drop_topic(TOPIC_ID)
     for some in (at_once, empty):
         assert some.table.kept.listed() == []
         assert some.disk.list_dir(DATA_DIR) == ["format", "journal", "manifest"]
@@ -169,7 +170,7 @@ def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> 
     some = keeping()
     some.partition.writer.append(batch())
     some.sync()  # in the journal only
-    some.table.mark_topic(TOPIC_ID, WHY)
+    some.mark_topic(TOPIC_ID, WHY)
 
     def die(name: str, path: Path) -> None:
         if name == operation and path in {DATA_DIR, DATA_DIR / TOPIC_ID.hex}:
@@ -178,7 +179,7 @@ def test_T34_a_deletion_that_a_crash_interrupted_is_kept_too(operation: str) -> 
 
     some.disk.fault = die
     with pytest.raises(Crashed):
-        some.table.drop_topic(TOPIC_ID)
+        some.drop_topic(TOPIC_ID)
     restart_without_the_topic(some)
     [kept] = some.table.kept.listed()
     assert (kept.note.name, kept.note.why) == ("orders", WHY)
@@ -206,7 +207,7 @@ def test_T34_a_stopped_partition_that_its_topic_loses_is_kept() -> None:
     some.partitions[1].writer.append(batch())
     some.sync()
     some.partitions[1].log.fail("the disk failed")
-    some.table.drop_beyond(TOPIC_ID, 1)
+    some.drop_beyond(TOPIC_ID, 1)
     [kept] = some.table.kept.listed()
     assert (kept.note.name, kept.note.partition) == ("orders", 1)
     assert kept.folder == str(DATA_DIR / TOPIC_ID.hex / "1.kept")
@@ -217,6 +218,33 @@ def test_T34_a_stopped_partition_that_its_topic_loses_is_kept() -> None:
 
 def test_T34_a_deletion_that_the_registry_refused_leaves_no_note() -> None:
     some = keeping()
-    some.table.mark_topic(TOPIC_ID, WHY)
-    some.table.unmark_topic(TOPIC_ID)
+    some.mark_topic(TOPIC_ID, WHY)
+    some.unmark_topic(TOPIC_ID)
     assert some.disk.list_dir(DATA_DIR / TOPIC_ID.hex) == ["0", "topic.json"]
+
+
+def test_INV_KD1_two_of_one_id_that_were_kept_long_enough_go_in_one_round() -> None:
+    some = keeping()
+    for _ in range(2):
+        delete_with_records(some)
+        some.partitions = some.table.open_topic(some.topic)
+        some.partition.become_leader(LeaderEpoch(5))
+    assert len(some.table.kept.listed()) == 2
+    assert maintained_after(some, DAY_MS) == []
+    assert some.disk.list_dir(DATA_DIR) == [TOPIC_ID.hex, "format", "journal", "manifest"]
+
+
+def test_INV_KD1_a_start_counts_no_time_of_an_earlier_one_whose_folder_was_removed_by_hand() -> (
+    None
+):
+    """1. What is kept is removed by hand, and the file still says for how long it was kept. 2. Another one of that id is kept. 3. The node is
+    killed before it has written that file again."""
+    some = keeping()
+    delete_with_records(some)
+    maintained_after(some, DAY_MS - 1)
+    some.disk.process_killed()
+    some.disk.remove_tree(KEPT)
+    some.open()
+    delete_with_records(some)
+    restart_without_the_topic(some)
+    assert [kept.left_ms for kept in some.table.kept.listed()] == [DAY_MS]

@@ -54,7 +54,7 @@ def test_INV_DK5_what_a_log_acknowledges_survives_a_kill_at_any_step_of_its_maki
     step: int,
 ) -> None:
     some = fixture()
-    some.table.drop_topic(TOPIC_ID)
+    some.drop_topic(TOPIC_ID)
     kill_at(some, step, lambda: some.table.open_topic(some.topic))
     some.kill_and_reopen()
     some.partition.writer.append(batch(size_bytes=70_000))  # too large for the journal

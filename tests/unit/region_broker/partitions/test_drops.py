@@ -62,9 +62,9 @@ def test_INV_K4_a_log_made_again_under_its_id_gets_nothing_that_the_journal_has_
     some.partitions[1].truncate_to(0)
     write(some, some.partitions[1], *[30] * 4)
     if whole_topic:
-        some.table.drop_topic(TOPIC_ID)
+        some.drop_topic(TOPIC_ID)
     else:
-        some.table.drop_beyond(TOPIC_ID, 1)
+        some.drop_beyond(TOPIC_ID, 1)
     some.partitions = some.table.open_topic(some.topic)
     for partition in some.partitions:
         partition.become_leader(LEADER_EPOCH)
@@ -82,9 +82,9 @@ def test_INV_T6_a_log_that_was_dropped_is_not_missed_when_its_id_is_made_again(
 ) -> None:
     some = fixture(partition_count=2)
     if whole_topic:
-        some.table.drop_topic(TOPIC_ID)
+        some.drop_topic(TOPIC_ID)
     else:
-        some.table.drop_beyond(TOPIC_ID, 1)
+        some.drop_beyond(TOPIC_ID, 1)
     some.table.open_topic(some.topic)
     assert some.table.lost() == []
     some.disk.remove_tree(FOLDER / "1")
@@ -127,23 +127,23 @@ def test_INV_T5_a_drop_of_partitions_that_a_crash_interrupted_is_finished_and_ca
 ) -> None:
     some = fixture(partition_count=2)
     write(some, some.partitions[1], 20)
-    some.table.mark_beyond(TOPIC_ID, 1)
+    some.mark_beyond(TOPIC_ID, 1)
     die_at(some, operation, FOLDER)
     with pytest.raises(Crashed):
-        some.table.drop_beyond(TOPIC_ID, 1)
+        some.drop_beyond(TOPIC_ID, 1)
     some.topic = replace(some.topic, partition_count=1)
     some.kill_and_reopen()
     assert len(some.partitions) == 1
     assert some.disk.list_dir(FOLDER) == ["0", "topic.json"]
     some.table.open_topic(replace(some.topic, partition_count=2))
-    some.table.drop_beyond(TOPIC_ID, 1)
+    some.drop_beyond(TOPIC_ID, 1)
     assert some.disk.list_dir(FOLDER) == ["0", "topic.json"]
 
 
 def test_INV_T5_a_shrink_that_the_registry_did_not_make_leaves_the_partitions() -> None:
     some = fixture(partition_count=2)
     write(some, some.partitions[1], 20)
-    some.table.mark_beyond(TOPIC_ID, 1)
+    some.mark_beyond(TOPIC_ID, 1)
     some.kill_and_reopen()
     assert some.partitions[1].log_end_offset == 1
     some.topic = replace(some.topic, partition_count=1)
@@ -155,7 +155,7 @@ def test_INV_T5_only_what_was_marked_goes_with_a_topic_that_the_registry_has_no_
     some = fixture()
     other = Topic(topic_id=OTHER, name="other")
     some.table.open_topic(other)
-    some.table.mark_topic(TOPIC_ID, "an order")
+    some.mark_topic(TOPIC_ID, "an order")
     some.disk.process_killed()
     some.topic = Topic(topic_id=UUID(int=1), name="third")
     some.open()
@@ -171,8 +171,8 @@ def test_INV_T5_a_disk_that_fails_at_a_drop_fails_nobody_and_the_next_try_ends_i
     some = fixture(partition_count=2)
     write(some, some.partition, 20)
     fail_at(some, operation)
-    some.table.drop_beyond(TOPIC_ID, 1)
-    some.table.drop_topic(TOPIC_ID)
+    some.drop_beyond(TOPIC_ID, 1)
+    some.drop_topic(TOPIC_ID)
     some.disk.fault = None
     some.table.maintain(lambda _: None)
     some.kill_and_reopen()
@@ -185,10 +185,10 @@ def test_INV_T5_what_could_not_be_put_away_is_not_opened_as_the_next_topic_of_th
     some = fixture()
     write(some, some.partition, 20)
     fail_at(some, "rename")
-    some.table.drop_topic(TOPIC_ID)
+    some.drop_topic(TOPIC_ID)
     [still_blocked] = some.table.open_topic(some.topic)
     assert still_blocked.failed is not None
-    some.table.drop_topic(TOPIC_ID)
+    some.drop_topic(TOPIC_ID)
     some.disk.fault = None
     [fresh] = some.table.open_topic(some.topic)
     assert (fresh.failed, fresh.log_end_offset) == (None, 0)
@@ -202,9 +202,9 @@ def test_INV_RM4_what_could_not_be_put_away_is_not_taken_for_the_next_of_its_id_
     write(some, some.partitions[1], 20)
     fail_at(some, "rename")
     if whole_topic:
-        some.table.drop_topic(TOPIC_ID)
+        some.drop_topic(TOPIC_ID)
     else:
-        some.table.drop_beyond(TOPIC_ID, 1)
+        some.drop_beyond(TOPIC_ID, 1)
     some.kill_and_reopen()  # the topic was made again, or has grown again
     assert (some.partitions[1].failed, some.partitions[1].log_end_offset) == (None, 0)
 
@@ -230,7 +230,7 @@ def test_INV_JN2_a_stopped_partition_whose_topic_is_deleted_does_not_keep_the_jo
     assert fill_the_journal()
     assert some.partition.failed is not None
     some.disk.fault = None
-    some.table.drop_topic(TOPIC_ID)
+    some.drop_topic(TOPIC_ID)
     assert not fill_the_journal()
 
 
@@ -248,7 +248,7 @@ def test_INV_T7_a_partition_made_after_an_interrupted_drop_is_not_missed(how: st
 
     some.disk.fault = fault
     with pytest.raises(Crashed) if how == "killed" else nullcontext():
-        some.table.drop_beyond(TOPIC_ID, 1)
+        some.drop_beyond(TOPIC_ID, 1)
     some.disk.fault = None
     some.topic = replace(some.topic, partition_count=1)
     some.kill_and_reopen()
@@ -264,7 +264,7 @@ def test_INV_T7_a_partition_that_grows_again_in_the_same_life_is_not_missed() ->
     some = fixture(partition_count=2)
     some.table.finish_drops()
     fail_at(some, "pwrite")
-    some.table.drop_beyond(TOPIC_ID, 1)
+    some.drop_beyond(TOPIC_ID, 1)
     some.disk.fault = None
     some.table.open_topic(some.topic)
     assert not some.table.lost()
@@ -378,7 +378,7 @@ def test_INV_T10_what_was_put_aside_uncut_is_told_until_people_have_removed_it(
     some.partitions[1].stop("it fails again")
     put_aside(some, uncut=True)
     assert some.table.aside.uncut() == told
-    some.table.drop_topic(TOPIC_ID)
+    some.drop_topic(TOPIC_ID)
     assert some.table.aside.uncut() == []
 
 

@@ -161,9 +161,9 @@ async def test_INV_LAY6_nothing_is_made_ready_beside_what_a_deletion_left() -> N
             raise OSError(errno.EIO, "bad sector")
 
     some.disk.fault = refuse
-    some.table.drop_topic(COMING)
-    some.disk.fault = None
+    some.drop_topic(COMING)
     await laying(some).run([made], to_its_end)
+    some.disk.fault = None
     opened = some.table.open_topic(made.topic)
     assert [(log.failed, log.log_end_offset) for log in opened] == 2 * [(None, 0)]
     for log in opened:
@@ -200,7 +200,7 @@ async def test_INV_LAY4_what_was_opened_ahead_goes_with_its_topic() -> None:
     some, made = fixture(), coming(4)
     some.table.open_topic(replace(made.topic, partition_count=2))
     await laying(some).run([made], to_its_end)
-    some.table.drop_topic(COMING)
+    some.drop_topic(COMING)
     assert not some.disk.exists(FOLDER)
     opened = some.table.open_topic(made.topic)
     for log in opened:

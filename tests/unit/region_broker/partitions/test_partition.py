@@ -516,7 +516,7 @@ async def test_deleted_topic_ends_waits_and_may_come_again() -> None:
     outcome = some.partition.writer.append(batch())
     wait = asyncio.gather(some.partition.wait_committed(outcome.next_offset + 1))
     await asyncio.sleep(0)
-    some.table.drop_topic(some.topic.topic_id)
+    some.drop_topic(some.topic.topic_id)
     with pytest.raises(PartitionFailed, match="was deleted"):
         await wait
     assert some.table.get("orders", 0) is None

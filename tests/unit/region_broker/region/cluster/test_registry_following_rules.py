@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
+from region_broker.controller.metadata_store import Going
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.topic_file import TOPIC_FILE_NAME
 from region_broker.region.cluster.registry_following import RegistryFollowing
 from region_broker.region.topics import BY_ORDER
-from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, batch, fixture
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, Topic, batch, fixture, run_now
 from tests.simulation.disk import SimulatedDisk
 
 A, B = (UUID(int=number) for number in (1, 2))
@@ -186,5 +187,21 @@ def test_INV_RGF1_a_deletion_is_as_whole_as_one_of_this_node() -> None:
     here.some.sync()
     here.become()
     assert here.held == set()
+    here.some.finish_drops()
     (kept,) = here.some.table.kept.listed()
     assert "an order to delete it" in kept.note.why
+
+
+@pytest.mark.parametrize(("keeps", "marked"), [(0, ["."]), (1, ["1", "2"])])
+def test_INV_RGF2_what_is_about_to_go_is_marked_for_a_start_that_finds_it_gone(
+    keeps: int, marked: list[str]
+) -> None:
+    here = Followed()
+    here.become(topic(count=3))
+    run_now(here.registry.mark_going([Going(topic(count=3), keeps)]))
+    folder = here.some.table.folder_of(A, 0).parent
+    found = [
+        each for each in (".", "0", "1", "2") if here.some.table.removal.is_marked(folder / each)
+    ]
+    assert found == marked
+    run_now(here.registry.mark_going([Going(topic(B, "unknown here"), 0)]))
