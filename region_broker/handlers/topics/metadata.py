@@ -15,6 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_names import collision, name_problem
@@ -198,6 +199,11 @@ async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
         )
     except CommandRefused:  # another connection was first
         return services.metadata.image.topics.get(name)
+    except (
+        MetadataUnwritable
+    ) as failed:  # INV-UNW1: the others of the request are told all the same
+        _log.warning("topic %s, which a client asked for, was not created: %s", name, failed)
+        return None
 
 
 def _refused(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Fields:
