@@ -124,7 +124,12 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
         if key in seen:
             continue
         seen.add(key)
-        one = await _one(ctx, item.name, topic_id, may_create=may_create)
+        try:
+            one = await _one(ctx, item.name, topic_id, may_create=may_create)
+        except MetadataUnwritable as failed:
+            # INV-UNW1: the others of the request are told all the same, and none of them is waited for, too.
+            _log.warning("topic %s, asked for by a client, was not created: %s", item.name, failed)
+            may_create, one = False, _refused(item.name, None, ErrorCode.unknown_topic_or_partition)
         if not isinstance(one, TopicImage):
             unknown = unknown or one["error_code"] is ErrorCode.unknown_topic_or_partition
         found.append(one)
@@ -199,11 +204,6 @@ async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
         )
     except CommandRefused:  # another connection was first
         return services.metadata.image.topics.get(name)
-    except (
-        MetadataUnwritable
-    ) as failed:  # INV-UNW1: the others of the request are told all the same
-        _log.warning("topic %s, which a client asked for, was not created: %s", name, failed)
-        return None
 
 
 def _refused(name: str | None, topic_id: UUID | None, error: ErrorCode) -> Fields:

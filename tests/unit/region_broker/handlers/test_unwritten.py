@@ -117,17 +117,24 @@ async def test_INV_UNW1_who_asks_for_a_topic_that_cannot_be_made_hears_of_those_
         await fixture.topic("t")
         fixture.config.auto_create_topics = True
 
+        asked_for = 0
+
         async def fails(*_words: Any) -> None:
+            nonlocal asked_for
+            asked_for += 1
             raise error
 
         fixture.store._apply = fails  # type: ignore[method-assign,assignment]
         client = await fixture.connect()
         for version in (4, 12):
-            topics = [{"topic_id": None, "name": name} for name in ("t", "new")]
+            topics = [{"topic_id": None, "name": name} for name in ("new", "t", "newer")]
             asked = {"topics": topics, "allow_auto_topic_creation": True}
             more = {"include_topic_authorized_operations": False} if version > 4 else {}
             told = await client.call(3, version, asked | more)
             assert [(row.name, row.error_code) for row in told.topics] == [
-                ("t", 0), ("new", UNKNOWN_TOPIC_OR_PARTITION),
+                ("new", UNKNOWN_TOPIC_OR_PARTITION), ("t", 0), ("newer", UNKNOWN_TOPIC_OR_PARTITION),
             ]  # fmt: skip
+    assert asked_for == 2, (
+        "once for each request: each is waited for as long as a quorum that is away"
+    )
     assert code != UNKNOWN_TOPIC_OR_PARTITION, "which clients ask for again, too"
