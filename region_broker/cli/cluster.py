@@ -199,10 +199,13 @@ def drain(
 ) -> None:
     """Have a node lead nothing and take nothing on, until it is started anew: before it is stopped.
 
-    Nothing is lost. A stop by SIGTERM does this by itself.
+    Nothing is lost. A stop by SIGTERM does this by itself. Exit code 1 where it leads on, as nobody else can.
     """
     order = {"node_id": node_id, "dry_run": dry_run}
-    _tell(region.order("drain", order, timeout_s), output)
+    done = region.order("drain", order, timeout_s)
+    _tell(done, output)
+    if done.get("leads_on"):  # INV-CLO5; a node of an older version does not say
+        raise SystemExit(EXIT_FAILED)
 
 
 @cluster.command(epilog="Example: tidemark cluster move --to 2")
@@ -344,7 +347,7 @@ def _tell(done: Mapping[str, Any], output: str) -> None:
         f"region {done['region']}: {who(leadership['leader'])} leads under leader epoch {leadership['leader_epoch']};"
         f" in sync: {ids(leadership['in_sync'])}"
     )
-    if done["order"] == "drain" and not done["dry_run"]:
+    if done["order"] == "drain" and not done["dry_run"] and not done.get("leads_on"):
         click.echo(
             f"node {done['node_id']} leads nothing and takes nothing on until it is started anew"
         )

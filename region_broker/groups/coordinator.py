@@ -12,7 +12,9 @@ Not here: members of classic groups (`classic_groups`) and of the new protocol (
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from idempotency.identity import ProducerId, RegionEpoch, TopicPartition
 from idempotency.java_hash import ledger_shard
@@ -76,6 +78,8 @@ from region_broker.groups.timers import DeadlineTimers
 from region_broker.groups.verdicts import GroupVerdict
 from region_broker.limits import YIELD_ROWS
 from region_broker.wire.cooperative_yield import CooperativeYield
+
+_log: Final = logging.getLogger("tidemark.groups")
 
 
 def _is_verified() -> None:
@@ -332,14 +336,17 @@ class GroupCoordinator:
         return GroupVerdict.OK
 
     async def forget_topic(self, topic: str) -> None:
-        """Remove all offsets of a deleted topic; returns when durable. Raises `LedgerFailed`.
+        """Remove all offsets of a deleted topic; returns when durable.
 
-        Those of a shard that is not served now, or that a crash or a takeover leaves behind, are not shown for another
-        topic of that name, and removed once there is one (INV-GO6).
+        Those of a shard that is not served now, or whose ledger fails, or that a crash or a takeover leaves behind, are not shown
+        for another topic of that name, and removed once there is one (INV-GO6): the topic is deleted all the same.
         """
         for shard in self._shards:
             if shard.status is ShardStatus.ACTIVE:
-                await self._write_durably(shard, shard.topic_tombstones(topic))
+                try:
+                    await self._write_durably(shard, shard.topic_tombstones(topic))
+                except LedgerFailed as error:
+                    _log.warning("offsets of deleted topic %s stay in shard %d: %s", topic, shard.index, error)  # fmt: skip
 
     async def clamp(
         self,

@@ -106,6 +106,7 @@ class ClusterNode:
         self._waiting = WaitingRoom(
             config, ports, lambda: self._begun,
             lambda member: self._transport.life_of(member) is not None,
+            self._met,
         )  # fmt: skip
         self._relay = _Relay()
         self._handshake = Handshake()
@@ -207,6 +208,9 @@ class ClusterNode:
         present = metadata.group.membership
         still = member in present.voters or member in present.learners
         return not still and metadata.image.has_removed(member)
+
+    def _met(self) -> list[int]:
+        return self._transport.met()
 
     def _opens_logs(self) -> bool:
         return self.node is None

@@ -544,6 +544,7 @@ class Node:
                         _placed(self.config),
                         self._addresses,
                         scheme=self._ports.speaks.http_scheme,
+                        me=self.config.own_node.node_id,
                     ),
                     view=lambda: None if self.operating is None else self.operating.view,
                     why_silent=self._why_silent_text,

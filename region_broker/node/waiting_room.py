@@ -1,11 +1,14 @@
 """A node of a region with several, before it has joined: it says over HTTP, and in its log, what it waits for.
 
+INV-WRM1  whoever answers is not said to have not come in, and has a region that is not new: a folder that is not taken in because another one of
+          its node runs says that this may be so, and how to find out
+
 The node that is joined together then binds the same HTTP port anew.
 Not here: what it waits for (`cluster_node`), the routes (`http_api.waiting`).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from idempotency.identity import Member
@@ -29,13 +32,15 @@ class WaitingRoom:
     """`http` is bound while the node waits; `stage` says what it does once somebody leads the quorum."""
 
     def __init__(
-        self, config: NodeConfig, ports: Ports, begun: Callable[[], Begun], hears: Callable[[Member], bool]
+        self, config: NodeConfig, ports: Ports, begun: Callable[[], Begun], hears: Callable[[Member], bool],
+        met: Callable[[], Sequence[int]],
     ) -> None:  # fmt: skip
-        """`hears`: whether a member's connection to here stands."""
+        """`hears`: whether a member's connection to here stands. `met`: the nodes of the region that answer, while this folder is to be taken in."""
         self._config = config
         self._clock = clock = ports.clock
         self._begun = begun
         self._hears = hears
+        self._met = met
         self._began_ms = clock.monotonic_ms()
         self.stage = JOINS
         waiting = Waiting(
@@ -60,6 +65,9 @@ class WaitingRoom:
         leader = begun.metadata.group.leader
         if self._is_led() and leader is not None:
             return f"this node {self.stage} region {region}; node {leader.node_id} leads its quorum"
+        met = self._met()
+        if met and not begun.metadata.group.is_member:
+            return self._not_taken_in(met)
         voters = [each for each in begun.metadata.group.membership.voters if each != begun.member]
         silent = [each.node_id for each in voters if not self._hears(each)]
         asked = silent or [node.node_id for node in self._config.siblings]
@@ -73,6 +81,15 @@ class WaitingRoom:
         return (
             f"this node waits for the quorum of region {region}: most of its voters must run, and nodes {names} have not come in,"
             f" or lead nothing. {way_out}"
+        )
+
+    def _not_taken_in(self, met: Sequence[int]) -> str:
+        """Say what keeps a folder out that others speak with (INV-WRM1)."""
+        own, names = self._config.own_node.node_id, ", ".join(map(str, met))
+        return (
+            f"nodes {names} of region {self._config.region} answer, and have not taken this folder in yet. Either nobody leads their quorum"
+            f" (docs/runbooks/quorum_lost.md), or another folder of node {own} runs: tidemark cluster status there says so. End that one, and this"
+            " one takes its place by itself; if it is to stay, give this one a node id of its own (tidemark cluster node add)"
         )
 
     def _is_led(self) -> bool:

@@ -163,9 +163,9 @@ class TopicRegistry:
                     await self._partitions.unmark_topic(topic_id)
                 raise
             self._partitions.drop_topic(topic_id)
+            self.on_change()  # in this step: who leads or copies logs has the dropped ones else
             if self.on_delete is not None:
                 await self.on_delete(name)
-            self.on_change()
             await self._partitions.letting_go.finish_of(topic_id)
         return topic
 

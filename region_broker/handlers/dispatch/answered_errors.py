@@ -30,6 +30,19 @@ def error_names(fields: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def any_without_error(fields: Mapping[str, Any]) -> bool:
+    """Return whether one of the rows that have no rows of their own has an error code, and that is none."""
+    waiting: list[Mapping[str, Any]] = [fields]
+    while waiting:
+        row = waiting.pop()
+        below = [each for value in row.values() if isinstance(value, list | tuple) for each in _rows(value)]  # fmt: skip
+        waiting.extend(below)
+        codes = [value for key, value in row.items() if key.endswith("error_code")]
+        if not below and codes and not any(codes):
+            return True
+    return False
+
+
 def _rows(values: list[Any] | tuple[Any, ...]) -> Iterator[Mapping[str, Any]]:
     if values and isinstance(values[0], Mapping):
         yield from values

@@ -2,6 +2,7 @@
 
 INV-DAR1  records deleted, groups and offsets deleted, and markers written by an administrator are recorded before; what changes the
           metadata is recorded there (`controller.audited_commands`)
+INV-DAR2  of such a request `refused` says that nothing was done: where a part of it was, or nobody knows, that is recorded, with the errors
 Nothing here is for requests that only read or write records.
 Not here: the handlers.
 """
@@ -10,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
+from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.answered_errors import error_names
+from region_broker.handlers.dispatch.answered_errors import any_without_error, error_names
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.audit.events import Actor, AuditEvent, Detail, Kind, Outcome, acting_as
@@ -21,6 +23,16 @@ Told = tuple[str, str, Mapping[str, Detail]]
 """Type and name of what it is done to, and how."""
 _NAMED_MAX: Final = 5
 _ANSWERED = Fields | bytes | Written | None
+_MAY_BE_DONE: Final = frozenset(
+    code.name
+    for code in (
+        ErrorCode.request_timed_out,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.coordinator_not_available,
+    )
+)
+"""What is answered where it had begun, and its end is not known (P18); where it had not begun, too, which nobody tells apart here."""
 
 
 def _delete_records(request: Any) -> Told:
@@ -105,12 +117,17 @@ async def handled(api: Api, ctx: RequestContext, request: Any) -> _ANSWERED:
         )
         with told_unless_said(recorded):
             answer = await api.handle(ctx, request)
-            errors = sorted({*_errors(answer)})
-            recorded.ended(Outcome.REFUSED if errors else Outcome.DONE, ",".join(errors))
+            assert isinstance(answer, Mapping), "these APIs answer with fields"
+            recorded.ended(*_outcome(answer))
             return answer
 
 
-def _errors(answer: _ANSWERED) -> list[str]:
-    if isinstance(answer, Written):
-        return [*answer.errors]
-    return [] if answer is None or isinstance(answer, bytes) else [*error_names(answer)]
+def _outcome(fields: Fields) -> tuple[Outcome, str]:
+    """Return what came of a request, and its errors (INV-DAR2)."""
+    names = sorted({*error_names(fields)})
+    told = ",".join(names)
+    if not names:
+        return Outcome.DONE, ""
+    if not _MAY_BE_DONE.isdisjoint(names):
+        return Outcome.UNKNOWN, told
+    return (Outcome.DONE, f"in part: {told}") if any_without_error(fields) else (Outcome.REFUSED, told)  # fmt: skip

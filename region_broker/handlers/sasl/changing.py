@@ -1,15 +1,27 @@
 """A change of users or tokens as handlers ask for it: refusals and failures as Kafka's numbers.
 
+INV-TKC1  what is judged by what is there changes nothing where other access came between: it is judged anew, as if it had come second
+          1. A token is made to go, because somebody has stolen it. 2. The thief renews it; that is judged before the token has gone, and
+          would put it back behind that.
 Not here: what is changed (each API's file), where it is kept (`controller.access_commands`).
 """
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.access_commands import ACCESS_CHANGED
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.services import MetadataService
+from region_broker.handlers.topics.config_orders import ATTEMPTS
 from region_broker.handlers.topics.unwritten import unwritten
-from region_broker.security.access import AccessChange
+from region_broker.security.access import Access, AccessChange
+
+Made = TypeVar("Made")
+Judge = Callable[[Access], Awaitable[tuple[AccessChange, Made] | ErrorCode]]
+"""Returns what changes, and what is answered once it has; or why nothing does."""
 
 
 async def changed(metadata: MetadataService, change: AccessChange) -> tuple[ErrorCode, str | None]:
@@ -17,9 +29,33 @@ async def changed(metadata: MetadataService, change: AccessChange) -> tuple[Erro
     try:
         await metadata.change_access(change)
     except CommandRefused as refused:
-        if refused.code == NOT_ACTING:
-            return ErrorCode.not_controller, refused.reason
-        return ErrorCode.policy_violation, refused.reason
+        return _refused(refused)
     except MetadataUnwritable as failed:
         return unwritten(failed)
     return ErrorCode.none, None
+
+
+async def changed_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
+    """Change access by what `judge` makes of that which is there; return what is answered, or Kafka's error (INV-TKC1)."""
+    for _ in range(ATTEMPTS):
+        access = metadata.image.access
+        judged = await judge(access)
+        if isinstance(judged, ErrorCode):
+            return judged
+        change, made = judged
+        try:
+            await metadata.change_access(change, access.number)
+        except CommandRefused as refused:
+            if refused.code == ACCESS_CHANGED:
+                continue
+            return _refused(refused)[0]
+        except MetadataUnwritable as failed:
+            return unwritten(failed)[0]
+        return made
+    return ErrorCode.request_timed_out
+
+
+def _refused(refused: CommandRefused) -> tuple[ErrorCode, str]:
+    if refused.code == NOT_ACTING:
+        return ErrorCode.not_controller, refused.reason
+    return ErrorCode.policy_violation, refused.reason

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from region_broker.handlers.dispatch.authorizing import may
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.sasl.changing import changed
+from region_broker.handlers.sasl.changing import changed_as_judged
 from region_broker.handlers.sasl.token_requests import (
     ms_of,
     principals_of,
@@ -23,13 +23,14 @@ from region_broker.handlers.sasl.token_requests import (
 from region_broker.security.access import (
     BYTES_MAX,
     TOKEN_COUNT_MAX,
+    Access,
     AccessChange,
     DelegationToken,
     Operation,
     ResourceType,
     bytes_of,
 )
-from region_broker.security.sasl.tokens import is_live, issued
+from region_broker.security.sasl.tokens import TokenRules, is_live, issued
 
 RENEWERS_MAX: Final = 100
 TOKENS_OF_ONE_MAX: Final = 1_000
@@ -52,20 +53,41 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     )
     if renewers is None or len(renewers) > RENEWERS_MAX:
         return _fields(ctx, ErrorCode.invalid_principal_type)
+    max_ms = ms_of(request.max_lifetime)
+
+    async def judge(access: Access) -> tuple[AccessChange, DelegationToken] | ErrorCode:
+        return _judged(ctx, access, _made(ctx, owner, renewers, max_ms, tokens.rules))
+
+    async with tokens.turn:
+        token = await changed_as_judged(ctx.services.metadata, judge)
+    if isinstance(token, ErrorCode):
+        return _fields(ctx, token)
+    return _fields(ctx, ErrorCode.none, token, tokens.secret.hmac_of(token.token_id))
+
+
+def _made(
+    ctx: RequestContext, owner: str, renewers: tuple[str, ...], max_ms: int, rules: TokenRules
+) -> DelegationToken:
     now_ms = ctx.services.clock.wall_ms()
     token_id = base64.urlsafe_b64encode(ctx.services.chance.uuid().bytes).decode().rstrip("=")
-    plain = DelegationToken(token_id, owner, requester, renewers, now_ms, 0, 0)
-    token = issued(plain, ms_of(request.max_lifetime), tokens.rules)
-    present = ctx.services.metadata.image.access.tokens
-    ended = tuple(each.token_id for each in present if not is_live(each, now_ms))
-    own = [each for each in present if each.requester == requester and is_live(each, now_ms)]
-    if len(own) >= TOKENS_OF_ONE_MAX or bytes_of(*own, token) > BYTES_OF_ONE_MAX:  # INV-CDT1
-        return _fields(ctx, ErrorCode.policy_violation)
-    change = AccessChange(tokens_put=(token,), tokens_removed=ended)
-    error, _ = await changed(ctx.services.metadata, change)
-    if error is not ErrorCode.none:
-        return _fields(ctx, error)
-    return _fields(ctx, error, token, tokens.secret.hmac_of(token_id))
+    plain = DelegationToken(token_id, owner, ctx.identity.principal, renewers, now_ms, 0, 0)
+    return issued(plain, max_ms, rules)
+
+
+def _judged(
+    ctx: RequestContext, access: Access, token: DelegationToken
+) -> tuple[AccessChange, DelegationToken] | ErrorCode:
+    """Return what takes the token in, and those that have ended out; or why it is not made (INV-CDT1)."""
+    now_ms = ctx.services.clock.wall_ms()
+    ended = tuple(each.token_id for each in access.tokens if not is_live(each, now_ms))
+    own = [
+        each
+        for each in access.tokens
+        if each.requester == token.requester and is_live(each, now_ms)
+    ]
+    if len(own) >= TOKENS_OF_ONE_MAX or bytes_of(*own, token) > BYTES_OF_ONE_MAX:
+        return ErrorCode.policy_violation
+    return AccessChange(tokens_put=(token,), tokens_removed=ended), token
 
 
 def may_make(ctx: RequestContext, owner: str) -> bool:

@@ -10,9 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.sasl.changing import changed
+from region_broker.handlers.sasl.changing import changed_as_judged
 from region_broker.handlers.sasl.token_requests import Tokens, token_of, tokens_for
-from region_broker.security.access import AccessChange, DelegationToken
+from region_broker.security.access import Access, AccessChange, DelegationToken
 from region_broker.security.sasl.tokens import is_live, may_change
 
 Change = Callable[[Tokens, DelegationToken, int], tuple[AccessChange, int]]
@@ -24,16 +24,22 @@ async def change_token(ctx: RequestContext, secret: bytes, change: Change) -> Fi
     tokens = tokens_for(ctx)
     if isinstance(tokens, ErrorCode):
         return fields_of(tokens)
-    token, now_ms = await token_of(ctx, tokens, secret), ctx.services.clock.wall_ms()
-    if token is None:
-        return fields_of(ErrorCode.delegation_token_not_found)
-    if not may_change(token, ctx.identity.principal):
-        return fields_of(ErrorCode.delegation_token_owner_mismatch)
-    if not is_live(token, now_ms):
-        return fields_of(ErrorCode.delegation_token_expired)
-    what, expires_ms = change(tokens, token, now_ms)
-    error, _ = await changed(ctx.services.metadata, what)
-    return fields_of(error, expires_ms if error is ErrorCode.none else 0)
+
+    async def judge(access: Access) -> tuple[AccessChange, int] | ErrorCode:
+        token, now_ms = await token_of(access, tokens, secret), ctx.services.clock.wall_ms()
+        if token is None:
+            return ErrorCode.delegation_token_not_found
+        if not may_change(token, ctx.identity.principal):
+            return ErrorCode.delegation_token_owner_mismatch
+        if not is_live(token, now_ms):
+            return ErrorCode.delegation_token_expired
+        return change(tokens, token, now_ms)
+
+    async with tokens.turn:
+        expires_ms = await changed_as_judged(ctx.services.metadata, judge)
+    if isinstance(expires_ms, ErrorCode):
+        return fields_of(expires_ms)
+    return fields_of(ErrorCode.none, expires_ms)
 
 
 def on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:

@@ -4,6 +4,7 @@ INV-TKR1  nobody who is not known, and nobody who logged in by a token, gets, ch
 Not here: each API (its own file), what a token is good for (`security.sasl.tokens`).
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.security.access import DelegationToken
+from region_broker.security.access import Access, DelegationToken
 from region_broker.security.identity import USER_TYPE
 from region_broker.security.sasl.tokens import TokenRules, TokenSecret
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -27,6 +28,8 @@ class Tokens(NamedTuple):
 
     secret: TokenSecret
     rules: TokenRules
+    turn: asyncio.Lock
+    """Held while a change is judged and made: those that come at once at this node do not come between each other (INV-TKC1)."""
 
 
 def tokens_for(ctx: RequestContext) -> Tokens | ErrorCode:
@@ -36,15 +39,15 @@ def tokens_for(ctx: RequestContext) -> Tokens | ErrorCode:
         return ErrorCode.delegation_token_request_not_allowed
     if desk is None or desk.settings.token_secret is None:
         return ErrorCode.delegation_token_auth_disabled
-    return Tokens(desk.settings.token_secret, desk.settings.token_rules)
+    return Tokens(desk.settings.token_secret, desk.settings.token_rules, desk.tokens_turn)
 
 
-async def token_of(ctx: RequestContext, tokens: Tokens, secret: bytes) -> DelegationToken | None:
+async def token_of(access: Access, tokens: Tokens, secret: bytes) -> DelegationToken | None:
     """Return the token that has this secret."""
     if len(secret) > SECRET_BYTES_MAX:
         return None
     yielding = CooperativeYield()
-    for token in ctx.services.metadata.image.access.tokens:
+    for token in access.tokens:
         await yielding.row()
         if tokens.secret.is_of(token.token_id, secret):
             return token

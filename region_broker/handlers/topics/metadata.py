@@ -15,6 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_names import collision, name_problem
@@ -123,7 +124,12 @@ async def _found(ctx: RequestContext, request: Any) -> list[TopicImage | Fields]
         if key in seen:
             continue
         seen.add(key)
-        one = await _one(ctx, item.name, topic_id, may_create=may_create)
+        try:
+            one = await _one(ctx, item.name, topic_id, may_create=may_create)
+        except MetadataUnwritable as failed:
+            # INV-UNW1: the others of the request are told all the same, and none of them is waited for, too.
+            _log.warning("topic %s, asked for by a client, was not created: %s", item.name, failed)
+            may_create, one = False, _refused(item.name, None, ErrorCode.unknown_topic_or_partition)
         if not isinstance(one, TopicImage):
             unknown = unknown or one["error_code"] is ErrorCode.unknown_topic_or_partition
         found.append(one)

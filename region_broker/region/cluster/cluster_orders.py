@@ -5,6 +5,7 @@ INV-CLO2  `dry_run` judges an order by the metadata as they are, and changes not
 INV-CLO3  an election that may lose records needs `confirm`, and is refused by the metadata while anybody in sync runs (INV-MH5)
 INV-CLO4  a node that is heard is not removed; one that was removed is in the metadata and in the membership of the quorum no more. One that
           was added and has not come is withdrawn
+INV-CLO5  a node that is drained and leads on, as nobody else can lead in its place, is said to: whoever stops it then stops what it leads
 
 Removing takes two steps, and an order that ended between them is finished by the next one.
 Not here: what is decided (`controller.cluster.orders`), the routes (`http_api`).
@@ -18,6 +19,7 @@ from typing import Any, Final
 from idempotency.identity import Member
 from region_broker.controller import metadata_commands
 from region_broker.controller.cluster.core import NOT_LEADING
+from region_broker.controller.cluster.elections import candidates, group_candidates
 from region_broker.controller.cluster.events import (
     DrainAsked,
     Order,
@@ -28,7 +30,8 @@ from region_broker.controller.cluster.events import (
 )
 from region_broker.controller.cluster.orders import Orders
 from region_broker.controller.cluster_commands import PreferSpread, RemoveNode, WithdrawNode
-from region_broker.controller.cluster_image import NodeImage
+from region_broker.controller.cluster_image import MAIN_GROUP, NodeImage
+from region_broker.controller.group_rows import groups_of
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.membership_keeping import without
 from region_broker.controller.metadata_commands import CommandRefused
@@ -98,6 +101,7 @@ class ClusterOrders:
             "before": before,
             "leadership": self._view.describe()["leadership"],
             "costs": self._costs(order),
+            "leads_on": order.kind == "drain" and bool(self._kept_by(order)),
         }
 
     def _judge_place(self) -> None:
@@ -147,7 +151,7 @@ class ClusterOrders:
 
     def _costs(self, order: ClusterOrder) -> str:
         if order.kind == "drain":
-            return self._nothing_to_drain(order.node_id)
+            return self._leads_on(order) or self._nothing_to_drain(order.node_id)
         if order.kind != "unclean-election":
             return ""
         leadership = self._view.parts.metadata.image.leadership
@@ -157,6 +161,29 @@ class ClusterOrders:
             f"what only nodes {names or 'none'} hold is lost for good, though it was acknowledged: node {order.node_id} was not in sync."
             " Transactions may be torn by it; the nodes that come back are cut to what it has"
         )
+
+    def _leads_on(self, order: ClusterOrder) -> str:
+        kept = self._kept_by(order)
+        if not kept:
+            return ""
+        what = "all logs" if kept[0] == MAIN_GROUP else f"data groups {kept}"
+        return (
+            f"node {order.node_id} leads on, {what} of this region: nobody else who holds all that was committed there is heard, and not about"
+            " to stop itself. Stopped now, it leaves them without a leader. Start the other nodes, or wait until they are in sync (tidemark"
+            " cluster status): then another one leads by itself"
+        )
+
+    def _kept_by(self, order: ClusterOrder) -> list[int]:
+        """Return the groups that a node leads, drained or with nobody else to lead them if it were: the main one alone, where it is among them."""
+        image = self._view.parts.metadata.image
+        kept: list[int] = []
+        for number, row in groups_of(image).items():
+            if row.leader is None or row.leader.node_id != order.node_id:
+                continue
+            able = candidates(image, None) if number == MAIN_GROUP else group_candidates(image, number)  # fmt: skip
+            if not order.dry_run or all(each == row.leader for each in able):
+                kept.append(number)
+        return kept[:1] if kept[:1] == [MAIN_GROUP] else kept
 
     def _nothing_to_drain(self, node_id: int | None) -> str:
         node = None if node_id is None else self._view.parts.metadata.image.nodes.get(node_id)

@@ -10,6 +10,10 @@ INV-RGR2 data groups run only while the main group runs here under the leadershi
 INV-RGR10 where nobody leads the main group, and until somebody is elected, data groups go on
          1. The in-sync set of a group is one node, that of the main group another one, and the main leader dies. 2. Nobody is in sync in
          all groups, so nobody can be elected. 3. The data leader takes the others in: then somebody is.
+INV-RGR12 where nobody leads the main group, data leaders keep who led it in their in-sync sets (INV-SPR10), and take others in beside it
+         1. Two nodes lead a data group each, and do not reach each other: each has only the main leader in sync beside itself. 2. The machine
+         of the main leader is lost for good. 3. They reach each other again. Together they hold all that was acknowledged, and each asked for
+         a set without the lost one, which is refused: nobody could ever be elected without a loss.
 INV-RGR5 a log of a data group takes reads and writes at its leader once all that older leader epochs left there is committed (INV-LSH3), and
          while the region acts under the region epoch of that leader epoch
 INV-RGR11 a data group takes no writes of clients while the last word of the main leader, under its present leader epoch, is that its gate is
@@ -256,7 +260,7 @@ class RegionGroups:
         # `bound` stays shared: INV-RGR6.
         leading = replace(
             parts.leading, group=number, partitions=logs, image=lambda: self._image,
-            awaited=lambda: _main_leader(self._image), takes_writes=always,
+            awaited=lambda: _main_leader(self._image), kept=lambda: _who_led(self._image), takes_writes=always,
         )  # fmt: skip
         following = replace(parts.following, partitions=logs, may_serve=nobody_reads)
         return DataGroup(number, parts.life, leading, following)
@@ -399,6 +403,14 @@ class RegionGroups:
 def _main_leader(image: MetadataImage) -> Member | None:
     """Return for whom data leaders wait a moment where its connection is lost: to go on without it gathers leaders (INV-SPR10)."""
     return None if image.leadership is None else image.leadership.leader
+
+
+def _who_led(image: MetadataImage) -> frozenset[Member]:
+    """Return who led the main group, where nobody does and leaders are still spread (INV-RGR12)."""
+    spread, main = image.spread, image.leadership
+    if spread is None or main is None or main.leader is not None:
+        return frozenset()
+    return frozenset(each for each in main.in_sync if each.node_id == spread.preferred[0])
 
 
 def _group_in(spread: Spread | None, key: LogKey) -> GroupNumber:

@@ -1,6 +1,7 @@
 """Where the nodes of each region are met by operators and clients, and which one leads, as far as this node knows.
 
-INV-RGP1  which nodes there are is what the configuration says, and which were added to this region since (INV-MN8); which one leads this region, what the metadata say
+INV-RGP1  which nodes there are is what the configuration says, and which were added to this region since (INV-MN8), and where these are met what the
+          metadata say (INV-GRW1); which one leads this region, what the metadata say
 INV-RGP2  of another region a node counts as leading once it let this one in, until another one does: nobody else's word is taken
 Not here: where regions meet each other (`region.peers.addresses`).
 """
@@ -45,9 +46,13 @@ class RegionPlaces:
     def __init__(
         self, own: str, image: Callable[[], MetadataImage],
         nodes: Mapping[str, Sequence[PlacedNode]] | None = None, addresses: RegionAddresses | None = None,
-        *, scheme: str = "http",
+        *, scheme: str = "http", me: int | None = None,
     ) -> None:  # fmt: skip
-        """Speak as region `own`; a region that is not in `nodes` has the one that the image names. `scheme`: of all HTTP ports."""
+        """Speak as region `own`; a region that is not in `nodes` has the one that the image names. `scheme`: of all HTTP ports.
+
+        `me`: the node that speaks, of which its own file counts, wherever it was added.
+        """
+        self._me = me
         self._scheme = scheme
         self._own: Final = own
         self._image = image
@@ -59,7 +64,11 @@ class RegionPlaces:
         if region.name != self._own:
             return known
         told, added = {node.node_id for node in known}, self._image().added_nodes
-        return [*known, *(PlacedNode.added(added[each]) for each in sorted({*added} - told))]
+        moved = [
+            PlacedNode.added(added[node.node_id]) if node.node_id in added and node.node_id != self._me else node
+            for node in known
+        ]  # fmt: skip
+        return [*moved, *(PlacedNode.added(added[each]) for each in sorted({*added} - told))]
 
     def _leading(self, region: RegionImage) -> PlacedNode | None:
         """Return which node leads a region, None where that is not known (INV-RGP1, INV-RGP2)."""

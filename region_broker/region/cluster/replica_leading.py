@@ -10,6 +10,7 @@ INV-RLD6 where the lineage changes, and a log that is led holds what it voids, n
          was not cut by the same lineage (INV-LSH4)
          1. The metadata have that this region takes over. 2. A follower cuts its logs at once. 3. The leader waits for the other regions
          before it cuts its own. 4. The follower would copy, and show HW of, what is void, and part below HW when the leader cuts.
+INV-RLD8 a data leader asks to drop nobody whom it is told to keep, and takes others in beside that one (`LeadingParts.kept`)
 INV-RLD7 what a connection brought that has ended since is refused
 INV-RLD5 whoever waits until all is committed waits on where the term begins anew, for as long as the leader epoch goes on
 
@@ -103,6 +104,8 @@ class LeadingParts:
     """Whether the gate is open here: leaders of data groups are told (INV-RGR11)."""
     awaited: Callable[[], Member | None] = lambda: None
     """Whose lost connection is awaited for a while by who begins to lead now (INV-RPL13)."""
+    kept: Callable[[], frozenset[Member]] = lambda: _NOBODY
+    """Who is not to leave the in-sync set now, whatever is known of it (INV-RLD8)."""
     settings: LeadingSettings = field(default_factory=LeadingSettings)
     rates: CatchUpRates = field(default_factory=CatchUpRates)
     sent: Allowance = field(default_factory=Allowance)
@@ -323,11 +326,13 @@ class ReplicaLeading:
         """Return what the topic asks for; no more than the nodes that there are, or HW would stand still for good.
 
         Nor more than have been in sync since the region had one node (INV-MH7): until the second has copied all, the first goes on alone.
+        A node that was removed is none any more.
         """
         image, default = self._parts.image(), self._parts.min_in_sync()
         topic = image.topic_by_id(partition.topic_id)
         wanted = int(topic.configs.get(MIN_IN_SYNC, default)) if topic is not None else default
-        return min(wanted, image.grown_to or max(len(image.nodes), default))
+        most = max(len(image.nodes), default)
+        return min(wanted, most, image.grown_to or most)
 
     def acknowledged_on(self) -> int:
         """Return on how many nodes each record is, at the least, that acks=all has answered: of the topics that there are.
@@ -367,7 +372,12 @@ class ReplicaLeading:
 
     async def _propose(self, term: LeaderTerm, proposal: ProposeInSync) -> None:
         """Ask once, and tell what is known of it (INV-RLD4); what was carried out comes as metadata."""
-        command = self._command(proposal)
+        kept = self._parts.kept() & term.core.in_sync.members
+        members = proposal.members | kept
+        if kept and members == term.core.in_sync.members:  # INV-RLD8
+            term.tell(ProposalEnded(proposal.number, is_refused=True))
+            return
+        command = self._command(proposal, members)
         try:
             await self._parts.propose(command)
         except CommandRefused:
@@ -375,8 +385,8 @@ class ReplicaLeading:
         except MetadataUnwritable:
             term.tell(ProposalEnded(proposal.number, is_refused=False))
 
-    def _command(self, proposal: ProposeInSync) -> InSyncChange:
-        me, group, in_sync = self._parts.me, self._parts.group, tuple(sorted(proposal.members))
+    def _command(self, proposal: ProposeInSync, members: frozenset[Member]) -> InSyncChange:
+        me, group, in_sync = self._parts.me, self._parts.group, tuple(sorted(members))
         leader_epoch, expected = proposal.leader_epoch, proposal.expected_version
         if group == MAIN_GROUP:
             return ChangeInSync(me, leader_epoch, in_sync, expected)

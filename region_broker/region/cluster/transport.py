@@ -85,6 +85,8 @@ class PeerTransport:
         self._is_full = False
         self._sessions: dict[Member, NodeSession] = {}
         self._met: dict[int, Member] = {}
+        self._of_a_region: set[int] = set()
+        """The nodes that answered last, of those that are sought, and know of their region's metadata."""
         self._seeking: set[int] = set()
         self._told_not_met: dict[int, str] = {}
         """Why nodes are not met, as the log was told; it is told once for each reason."""
@@ -171,6 +173,8 @@ class PeerTransport:
             try:
                 theirs = await client.handshake(self._parts.standing, REPLICA)
                 self._met[node_id] = theirs.member
+                if theirs.finalized_level is not None:
+                    self._of_a_region.add(node_id)
                 if self._told_not_met.pop(node_id, None) is not None:
                     _log.info("node %d is met", node_id)
             except (PeerUnreachable, PeerRefused) as error:
@@ -180,7 +184,12 @@ class PeerTransport:
                 client.close()
                 reading.cancel()
 
+    def met(self) -> list[int]:
+        """Return which nodes answer, of those that are sought, and are part of a region that is not new."""
+        return sorted(self._of_a_region)
+
     def _tell_not_met(self, node_id: int, why: str) -> None:
+        self._of_a_region.discard(node_id)
         if self._told_not_met.get(node_id) != why:
             self._told_not_met[node_id] = why
             # What the other side says is not trusted to be one line.

@@ -351,3 +351,22 @@ async def test_a_drain_of_a_node_that_is_not_heard_says_that_it_led_nothing(tmp_
         assert service(at).describe()["nodes"][away.node_id - 1]["draining"]
         done = await service(at).order("drain", other.node_id, dry_run=True, confirmed=False)
         assert done["costs"] == ""
+
+
+async def test_INV_CLO5_a_drain_of_a_node_that_nobody_can_take_over_from_says_that_it_leads_on(
+    tmp_path: Path,
+) -> None:
+    """An operator who stops the node then, as `drain` was said to be done, stops the region."""
+    async with region_cluster(tmp_path, 43) as cluster:
+        leader = await settled(cluster)
+        for node in cluster.nodes.values():
+            if node is not leader:
+                assert await order(quorum_leader(cluster), "drain", node.node_id)
+        for dry_run in (True, False):
+            at = quorum_leader(cluster)
+            done = await service(at).order(
+                "drain", leader.node_id, dry_run=dry_run, confirmed=False
+            )
+            assert done["leads_on"]
+            assert f"node {leader.node_id} leads on" in done["costs"]
+        assert cluster.leader is leader

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from region_broker.config.node_config import NodeConfig
 from region_broker.node import NodeRefused, Ports
 from region_broker.node.birth import BirthOutcome, give_birth
 from tests.simulation.http_client import Answer, get
-from tests.simulation.region_cluster import Cluster, Member
+from tests.simulation.region_cluster import NAMES, Cluster, Member
 from tests.simulation.region_pair import SeededChance, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.simulation, pytest.mark.usefixtures("silence")]
@@ -74,6 +76,64 @@ async def birth_at_second(cluster: Cluster, **how: bool) -> BirthOutcome:
     site = cluster.fabric.site(second.name)
     ports = Ports(second.clock, SeededChance(cluster.chance), second.disk, site)
     return await give_birth(second.config(), ports, **{"no_history_elsewhere": False, **how})
+
+
+class Second(Member):
+    """Another folder of node 2, on another machine."""
+
+    @property
+    def node_id(self) -> int:
+        return 2
+
+    def config(self) -> NodeConfig:
+        peers = Member("eu-2", self.folder, self.fabric, self._chance, NAMES).config()
+        [region] = peers.regions
+        moved = [
+            node
+            if node.node_id != 2
+            else replace(
+                node, kafka="127.0.0.1:10009", peer="127.0.0.1:11009", http="127.0.0.1:12009"
+            )
+            for node in region.nodes
+        ]
+        return replace(peers, regions=[replace(region, nodes=moved)])
+
+    @property
+    def http_port(self) -> int:
+        return 12_009
+
+
+async def test_INV_WRM1_a_second_folder_of_a_node_says_that_the_first_one_may_run(
+    tmp_path: Path,
+) -> None:
+    """It waited for ever, said that the others `have not come in`, and that a new region could be begun."""
+    cluster = Cluster(tmp_path, 64)
+    second = Second("eu-2b", tmp_path / "2b", cluster.fabric, cluster.chance, ("eu-2b",))
+    try:
+        await cluster.start()
+        await cluster.until_led()
+        first, _, third = cluster.nodes.values()
+        store = first.node.storage.metadata
+        await cluster.until(lambda: len(store.quorum.membership.voters) == 3, "three vote")
+        await second.begin()
+        await until(
+            lambda: "nodes 1, 3 of region eu answer" in second.member._waiting.reason(),
+            "they are met",
+        )
+        _, checks = await ready(second)
+        told = checks["joined"]
+        assert "another folder of node 2 runs: tidemark cluster status there says so" in told
+        assert "init" not in told
+        assert "have not come in" not in told
+        for node in (first, third):
+            await node.kill()
+        await until(
+            lambda: "nodes 1, 3 have not come in" in second.member._waiting.reason(),
+            "they are gone",
+        )
+    finally:
+        await second.kill()
+        await cluster.stop()
 
 
 async def test_T32_a_node_that_waits_says_whether_it_has_history_to_who_asks_for_a_birth(

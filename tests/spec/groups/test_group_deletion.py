@@ -269,6 +269,19 @@ async def test_INV_GO6_a_new_leader_forgets_offsets_of_a_topic_that_is_known_to_
         fixture.assert_live_is_replay()
 
 
+async def test_INV_GO6_a_ledger_that_fails_keeps_no_topic_from_being_deleted() -> None:
+    """The topic is gone by then: who is told anything else, or nothing, asks again for what is not there, and for no other of the request."""
+    fixture = Fixture()
+    async with running(fixture):
+        fixture.topics.put("t", 1, number=1)
+        assert (await fixture.groups.commit_offsets(commit_of(0))).verdict is V.OK
+        fixture.topics.drop("t")
+        fixture.ledger.fail()
+        await fixture.groups.forget_topic("t")
+        asked = await fixture.groups.fetch_offsets("g", [tp(0, "t")], require_stable=False)
+        assert asked.verdict is V.NOT_AVAILABLE, "what failed is not served on"
+
+
 async def test_INV_GO6_a_transaction_that_ends_after_the_deletion_brings_no_offset_back() -> None:
     fixture = Fixture()
     async with running(fixture):

@@ -10,11 +10,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from region_broker.security.audit.chain_files import ChainFiles, Owner
 from region_broker.security.audit.recorder import AuditRecorder
 from region_broker.security.audit.trail import AuditTrail
 from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.kafka_port import WireFixture, wire_fixture
+from tests.fixtures.node_logs import batch
+from tests.fixtures.waiting import until
 
 STORAGE_ERROR, EXISTS = 56, 36
 
@@ -66,6 +70,47 @@ async def test_what_destroys_records_is_recorded_before(tmp_path: Path) -> None:
         ("DeleteRecords", "intended", ""), ("DeleteRecords", "refused", "unknown_topic_or_partition"),
     ]  # fmt: skip
     assert trail.told[0].details == {"below": ["orders-0 below -1"]}
+
+
+async def test_INV_DAR2_what_was_destroyed_in_part_is_not_recorded_as_refused(
+    tmp_path: Path,
+) -> None:
+    trail = ToldTrail()
+    async with audited(tmp_path, trail) as fixture:
+        await fixture.topic("orders")
+        trail.told.clear()
+        client = await fixture.connect()
+        topics = [*deletion("orders")["topics"], *deletion("unknown")["topics"]]
+        await client.call(21, 2, {"topics": topics, "timeout": 5_000})
+    assert [(each.outcome.value, each.reason) for each in trail.told] == [
+        ("intended", ""), ("done", "in part: unknown_topic_or_partition"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("deposes", "error"), [(False, "request_timed_out"), (True, "not_leader_or_follower")])  # fmt: skip
+async def test_INV_DAR2_what_may_have_been_destroyed_is_not_recorded_as_refused(
+    tmp_path: Path, deposes: bool, error: str
+) -> None:
+    """1. Records are deleted here, durably. 2. Another member in sync is late, or another node is elected, before all have heard of it."""
+    trail = ToldTrail()
+    async with audited(tmp_path, trail) as fixture:
+        await fixture.topic("orders")
+        partition = fixture.services.partitions.get("orders", 0)
+        assert partition is not None
+        partition.writer.append(batch(3))
+        await partition.wait_committed(3)
+        partition.commits.agree_on_start(0)  # as who leads others does
+        trail.told.clear()
+        client = await fixture.connect()
+        asked = asyncio.get_running_loop().create_task(client.call(21, 2, deletion("orders") | {"timeout": 100 if not deposes else 60_000}))  # fmt: skip
+        await until(lambda: partition.log_start_offset == 3)
+        if deposes:
+            partition.become_mirror()
+        [topic] = (await asked).topics
+        assert topic.partitions[0].error_code.name == error
+    assert [(each.outcome.value, each.reason) for each in trail.told] == [
+        ("intended", ""), ("unknown", error),
+    ]  # fmt: skip
 
 
 async def test_what_cannot_be_recorded_is_refused_on_the_wire(tmp_path: Path) -> None:

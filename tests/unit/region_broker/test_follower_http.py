@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from aiohttp import ClientSession
@@ -10,7 +11,8 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from geo_replicator.failover import Phase
-from region_broker.controller.cluster_image import AddedNode
+from idempotency.identity import LeaderEpoch, Member
+from region_broker.controller.cluster_image import AddedNode, Leadership
 from region_broker.http_api.app import HttpServer, make_app
 from region_broker.http_api.ports import RegionApi
 from region_broker.region.cluster.region_places import PlacedNode, RegionPlaces
@@ -148,3 +150,25 @@ async def test_INV_RGP1_a_node_that_was_added_is_told_with_its_rack(pair: Pair) 
     image = structs.replace(pair.eu.metadata.image, added_nodes={9: added})
     eu, _ = RegionPlaces("eu", lambda: image).rows("eu")
     assert [(node["node_id"], node["rack"]) for node in eu["nodes"]][-1] == (9, "b")
+
+
+async def test_INV_RGP1_a_node_that_moved_is_met_where_the_metadata_say_and_orders_are_sent_there(
+    pair: Pair,
+) -> None:
+    """As INV-GRW1 has it for all others. The file of who is asked has the former addresses, and so had what it read of it at its start."""
+    own = PlacedNode(1, "eu1:9092", ("eu1", 9094), "eu1:9093")
+    former = PlacedNode(2, "old:9092", ("old", 9094), "old:9093")
+    member = Member(2, UUID(int=2))
+    led = Leadership(leader=member, leader_epoch=LeaderEpoch(1), in_sync=(member,), version=1)
+    moved = {
+        2: AddedNode(node_id=2, kafka="new:9092", peer="new:9094", http="new:9093"),
+        1: AddedNode(node_id=1, kafka="x:9092", peer="x:9094", http="x:9093"),
+    }
+    image = structs.replace(pair.eu.metadata.image, added_nodes=moved, leadership=led)
+    places = RegionPlaces("eu", lambda: image, {"eu": [own, former]}, me=1)
+    assert places.leader_http(but=1) == places.http_of("eu") == "http://new:9093"
+    eu, _ = places.rows("eu")
+    assert [node["kafka"] for node in eu["nodes"]] == ["eu1:9092", "new:9092"], (
+        "its own file counts of itself"
+    )
+    assert [node["leads"] for node in eu["nodes"]] == [False, True]

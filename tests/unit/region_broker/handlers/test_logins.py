@@ -22,9 +22,11 @@ from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.access_commands import ChangeAccess
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl import create_delegation_token
+from region_broker.handlers.topics.config_orders import ATTEMPTS
 from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import (
     NO_ACCESS,
@@ -792,6 +794,80 @@ async def test_INV_CDT1_nobody_takes_all_the_room_for_tokens(
         assert (await make(mallory)).error_code is ErrorCode.none, (
             "those that have ended count no more"
         )
+
+
+@asynccontextmanager
+async def slow_metadata(fixture: WireFixture, behind: int) -> AsyncIterator[None]:
+    """Hold back what is asked of the metadata within, until so many changes wait, which have been judged before."""
+    lock = fixture.store._write_lock
+    await lock.acquire()
+    try:
+        yield
+        await until(lambda: len(lock._waiters or ()) == behind)
+    finally:
+        lock.release()
+
+
+async def test_INV_TKC1_a_token_that_has_gone_does_not_come_back_by_a_renewal_that_was_judged_before(
+    tmp_path: Path,
+) -> None:
+    """Kafka's controller judges and changes in one step: what comes second finds no token. Another node of the region has it go."""
+    async with port(tmp_path, TOKENS) as fixture:
+        alice, carol, other = [await fixture.connect() for _ in range(3)]
+        await log_in(alice)
+        await log_in(carol, user="carol")
+        made = await make(alice, renewers=users("carol"))
+        asked = {"hmac": made.hmac, "renew_period": DAY_MS}
+        async with slow_metadata(fixture, 2):
+            gone = AccessChange(tokens_removed=(made.token_id,))
+            elsewhere = asyncio.get_running_loop().create_task(
+                fixture.store.apply(ChangeAccess(gone))
+            )
+            await until(lambda: len(fixture.store._write_lock._waiters or ()) == 1)
+            renewed = asyncio.get_running_loop().create_task(carol.call(39, 2, asked))
+        await elsewhere
+        assert (await renewed).error_code is ErrorCode.delegation_token_not_found
+        assert fixture.store.image.access.tokens == ()
+        assert (await by_token(other, made)).error_code is ErrorCode.sasl_authentication_failed
+
+
+async def test_INV_TKC1_changes_of_other_access_that_come_between_hinder_no_renewal(
+    tmp_path: Path,
+) -> None:
+    async with port(tmp_path, TOKENS) as fixture:
+        alice = await fixture.connect()
+        await log_in(alice)
+        made = await make(alice)
+        async with slow_metadata(fixture, 2):
+            change = AccessChange(keys_put=(USERS["carol", SCRAM],))
+            other = asyncio.get_running_loop().create_task(
+                fixture.store.apply(ChangeAccess(change))
+            )
+            await until(lambda: len(fixture.store._write_lock._waiters or ()) == 1)
+            asked = {"hmac": made.hmac, "renew_period": 2 * DAY_MS}
+            renewed = asyncio.get_running_loop().create_task(alice.call(39, 2, asked))
+        await other
+        assert (await renewed).error_code is ErrorCode.none
+        assert (
+            fixture.store.image.access.tokens_by_id[made.token_id].expires_wall_ms
+            == (await renewed).expiry_timestamp.timestamp() * 1_000
+        )
+
+
+async def test_INV_CDT1_who_asks_for_tokens_at_once_has_no_more_of_them_and_nobody_is_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More at once than a change is ever judged anew."""
+    most = ATTEMPTS + 2
+    monkeypatch.setattr(create_delegation_token, "TOKENS_OF_ONE_MAX", most)
+    async with port(tmp_path, TOKENS) as fixture:
+        clients = [await fixture.connect() for _ in range(most + 2)]
+        for client in clients:
+            await log_in(client)
+        asked = [asyncio.get_running_loop().create_task(make(client)) for client in clients]
+        errors = [(await each).error_code for each in asked]
+        assert sorted(errors) == [ErrorCode.none] * most + [ErrorCode.policy_violation] * 2
+        assert len(fixture.store.image.access.tokens) == most
 
 
 async def test_an_acl_lets_somebody_make_and_see_tokens_of_another(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Told:
     refuses: ClusterOrderRefused | None = None
     orders: list[tuple[str, int | None, bool, bool]] = field(default_factory=list)
     refuses_times: int = 1_000_000
+    leads_on: bool = False
 
     @property
     def refusal(self) -> type[ClusterOrderRefused]:
@@ -53,7 +54,7 @@ class Told:
         leadership = self.describes["leadership"]
         return {
             "order": kind, "node_id": node_id, "dry_run": dry_run, "changed": True, "before": leadership,
-            "leadership": leadership, "costs": costs,
+            "leadership": leadership, "costs": costs, "leads_on": self.leads_on,
         }  # fmt: skip
 
 
@@ -237,9 +238,19 @@ async def test_status_tells_an_election_of_the_quorum_from_its_loss_and_who_does
 
 
 async def test_an_order_says_of_which_region_it_was_and_how_a_drain_ends(nodes: Nodes) -> None:
-    told = (await command(nodes, "drain", "1")).output
-    assert "region eu: node 1 leads" in told
-    assert "node 1 leads nothing and takes nothing on until it is started anew" in told
+    done = await command(nodes, "drain", "2")
+    assert done.exit_code == 0
+    assert "region eu: node 1 leads" in done.output
+    assert "node 2 leads nothing and takes nothing on until it is started anew" in done.output
+
+
+async def test_INV_CLO5_a_drain_after_which_the_node_leads_on_is_no_success(nodes: Nodes) -> None:
+    for told in nodes.told:
+        told.leads_on = True
+    done = await command(nodes, "drain", "1")
+    assert done.exit_code == 1
+    assert "leads nothing" not in done.output
+    assert (await command(nodes, "drain", "1", "--dry-run")).exit_code == 1
 
 
 @pytest.mark.parametrize(("voters", "is_told"), [([1], True), ([1, 2], True), ([1, 2, 3], False)])

@@ -32,7 +32,12 @@ from tests.fixtures.cluster_images import life as life_of
 from tests.fixtures.node_logs import Topic, batch
 from tests.fixtures.region_nodes import standing_of
 from tests.fixtures.replica_nodes import bytes_of, state_of
-from tests.fixtures.spread_nodes import SpreadNode, SpreadRegion, group_elected
+from tests.fixtures.spread_nodes import (
+    SpreadNode,
+    SpreadRegion,
+    group_elected,
+    in_sync_in_all,
+)
 from tests.simulation.simulated_loop import run_simulated
 
 Life: TypeAlias = Callable[[SpreadRegion], Awaitable[None]]
@@ -247,23 +252,32 @@ def test_INV_RGR3_a_leader_epoch_of_a_group_is_led_in_once_and_who_cannot_lead_s
     live(life)
 
 
-def test_INV_RGR10_data_groups_go_on_while_nobody_leads_the_main_group_and_take_members_in() -> (
+def test_INV_RGR10_INV_RGR12_what_two_nodes_hold_together_is_brought_together_where_the_main_leader_is_gone_for_good() -> (
     None
 ):
+    """INV-RLD8: neither of both may lead all logs (INV-SPR2), and who led them is the only one in sync in every group, and does not come back."""
+
     async def life(region: SpreadRegion) -> None:
-        _, two, three_ = await three(region)
+        one, two, three_ = await three(region)
         number = number_in(region, 1)
-        await three_.kill()
-        await written(region, 2, number)
-        await region.node(1).kill()
-        region.change(*(FenceNode(each, region.image.nodes[each].life) for each in (1, 3)))
-        await region.until(lambda: in_sync_in(region, 1) == {2}, "it is alone")
+        region.fabric.cut("n2", "n3")
+        await region.until(lambda: in_sync_in(region, 1) == {1, 2}, "2 goes on without 3")
+        await region.until(lambda: in_sync_in(region, 2) == {1, 3}, "3 goes on without 2")
+        end = await written(region, 2, number)
+        await one.kill()
+        region.change(FenceNode(1, region.image.nodes[1].life))
         assert region.leadership.leader is None
-        await written(region, 2, number)
-        await three_.start()
-        await region.until(lambda: in_sync_in(region, 1) == {2, 3}, "it is taken in")
+        assert in_sync_in_all(region.image) == (one.member,)
         assert two.groups.open_groups == [1]
-        assert await written(region, 2, number) == three_.partition(number).commits.durable_end
+        region.fabric.heal("n2", "n3")
+        everybody = {1, 2, 3}
+        await region.until(lambda: in_sync_in(region, 1) == everybody, "2 takes 3 in")
+        await region.until(lambda: in_sync_in(region, 2) == everybody, "3 takes 2 in")
+        assert three_.partition(number).commits.durable_end >= end
+        region.gather(3)
+        await region.until(lambda: three_.acts and region.in_sync() == {2, 3}, "3 leads all logs")
+        assert bytes_of(two.partition(number)) == bytes_of(three_.partition(number)) != b""
+        assert three_.partition(number).high_watermark == end
 
     live(life)
 

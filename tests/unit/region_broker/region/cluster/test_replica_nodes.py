@@ -13,7 +13,7 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.record_batch import ControlType
-from region_broker.controller.cluster_commands import ChangeInSync
+from region_broker.controller.cluster_commands import ChangeInSync, RemoveNode
 from region_broker.controller.image_database import MetadataInDoubt
 from region_broker.log.failures import NotLeader
 from region_broker.log.indexes.log_start import LOG_START_NAME
@@ -888,6 +888,28 @@ def test_INV_MH7_who_grows_from_one_node_waits_for_no_more_than_have_been_in_syn
             assert wanted() == grown_to
         region.image = msgspec.structs.replace(region.image, grown_to=0)
         assert wanted() == 3
+
+    live(life)
+
+
+@pytest.mark.parametrize("grown_to", [0, 3])
+def test_INV_MH7_a_node_that_was_removed_is_waited_for_no_more_also_where_the_region_has_grown(
+    grown_to: int,
+) -> None:
+    """A topic that asks for more nodes than are left would take nothing for good."""
+
+    async def life(region: ReplicaRegion) -> None:
+        one, _, three = await region.start(topic_configs={"min.insync.replicas": "3"})
+        region.image = msgspec.structs.replace(region.image, grown_to=grown_to)
+        await three.kill()
+        region.fence(3)
+        await region.until(lambda: region.in_sync() == {1, 2}, "it is out of sync")
+        assert one.leading.is_short(one.partition()), (
+            "until an operator says that it does not come back"
+        )
+        region.change(RemoveNode(3, region.image.nodes[3].incarnation))
+        assert not one.leading.is_short(one.partition())
+        assert await one.produce(batch()) == 1
 
     live(life)
 
