@@ -13,7 +13,8 @@ from tests.mutants.operators import OPERATORS, Mutant, is_one, proposed
 
 PURE_PACKAGES: Final = ("idempotency", "txn_coordinator", "geo_replicator")
 ROOMS_WITH_CORES: Final = tuple(
-    f"region_broker/{room}" for room in ("partitions", "log", "groups", "region", "ledgers")
+    f"region_broker/{room}"
+    for room in ("partitions", "log", "groups", "region", "ledgers", "replication", "controller")
 )
 """Beside drivers they have modules that decide: those that wait for nothing and import nothing that does I/O."""
 _DOES_IO: Final = re.compile(

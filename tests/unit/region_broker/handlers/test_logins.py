@@ -367,6 +367,26 @@ async def test_a_failure_is_held_back_and_others_are_not(tmp_path: Path) -> None
         assert refused.result().error_code is ErrorCode.sasl_authentication_failed
 
 
+async def test_INV_SAT1_nothing_is_judged_behind_a_refusal_that_is_held_back(
+    tmp_path: Path,
+) -> None:
+    """Else one connection tries passwords as fast as it likes, and the right one lets it in before the first refusal is told."""
+    clock = ManualClock()
+    settings = LoginSettings(mechanisms=("PLAIN",), failed_delay_ms=100, file_users=USERS)
+    async with port(tmp_path, settings, clock=clock) as fixture:
+        counted = fixture.services.metrics.logins
+        client = await fixture.connect()
+        await shake(client, "PLAIN")
+        client.send(36, 2, {"auth_bytes": b"\0alice\0wrong"})
+        await until(lambda: len(clock.sleepers) > 1)  # the sweeper, and this one
+        client.send(36, 2, {"auth_bytes": ALICE_IN_PLAIN})
+        assert await asyncio.wait_for(client.reader.read(), 10) == b""
+        assert client.reader.at_eof()
+        clock.pass_ms(100)
+        assert counted.labels("PLAIN", "accepted")._value.get() == 0
+        assert counted.labels("PLAIN", "refused")._value.get() == 1
+
+
 # --- sessions that end, and logins on the same connection (KIP-368) --------------------------------
 
 

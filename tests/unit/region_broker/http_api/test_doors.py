@@ -603,6 +603,18 @@ async def test_INV_HPC3_so_many_proofs_are_remembered_the_newest(
     assert [checks.knows(name, "pencil") for name in ("a", "b")] == [False, True]
 
 
+@pytest.mark.parametrize(("size_bytes", "is_let_in"), [(1_024, True), (1_025, False)])
+async def test_a_password_that_is_longer_than_any_may_be_lets_nobody_in(
+    size_bytes: int, is_let_in: bool
+) -> None:
+    """Keys come computed (KIP-554), so nobody knows of how long a password: SASL refuses what is over 1,024 bytes, and so does HTTP."""
+    password = "é" * (size_bytes // 2) + "x" * (size_bytes % 2)
+    keys = scram_keys("user", password, salt=b"s" * 16)
+    checks = PasswordChecks(desk_of(lambda: access_of(keys)).keys_for_password, CHANCE)
+    assert await checks.proves("user", password) is is_let_in
+    assert checks.knows("user", password) is is_let_in
+
+
 async def test_INV_NHD1_a_file_of_tokens_closes_the_door_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     path.write_bytes(file_of([TOKENS[Role.METRICS][1]]))

@@ -1,6 +1,9 @@
 """`AsyncioStream.feed`: chunks go to whoever takes them in the step in which they come."""
 
 import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -86,3 +89,63 @@ async def test_after_a_cancelled_feed_chunks_are_queued_again() -> None:
     stream.data_received(b"one")
     assert taken == []
     assert await stream.read(99) == b"one"
+
+
+async def _broken_in_the_consumer(stream: AsyncioStream) -> None:
+    def choke(_chunk: bytes) -> bool:
+        raise ValueError("no frame")
+
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(stream.feed(choke))
+    await asyncio.sleep(0)
+    # Neither called nor awaited here: the error would hold this frame, and this the error.
+    loop.call_soon(stream.data_received, b"one")
+    await asyncio.wait((task,))
+    assert isinstance(task.exception(), ValueError)
+
+
+async def _broken_before_a_drain(stream: AsyncioStream) -> None:
+    stream.connection_lost(ConnectionResetError("gone"))
+    with pytest.raises(ConnectionResetError, match="gone"):
+        await stream.drain()
+
+
+async def _broken_within_a_drain(stream: AsyncioStream) -> None:
+    stream.pause_writing()
+    task = asyncio.get_running_loop().create_task(stream.drain())
+    await asyncio.sleep(0)
+    stream.connection_lost(ConnectionResetError("gone"))
+    await asyncio.wait((task,))
+    assert isinstance(task.exception(), ConnectionResetError)
+
+
+async def _broken_before_a_read(stream: AsyncioStream) -> None:
+    stream.connection_lost(ConnectionResetError("gone"))
+    with pytest.raises(ConnectionResetError, match="gone"):
+        await stream.read(1)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        _broken_in_the_consumer,
+        _broken_before_a_drain,
+        _broken_within_a_drain,
+        _broken_before_a_read,
+    ],
+)
+async def test_INV_PN7_what_broke_is_freed_without_the_cycle_collector(
+    broken: Callable[[AsyncioStream], Awaitable[None]],
+) -> None:
+    """An error that is kept where it was raised holds its frames, and they hold the stream, with all that came by it."""
+    stream = AsyncioStream()
+    kept = weakref.ref(stream)
+    gc.collect()
+    gc.disable()
+    try:
+        await broken(stream)
+        del stream
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import gc
+import logging
 import os
 import random
 import resource
@@ -10,8 +11,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 from region_broker.ports.handshakes import CLOSE_TIMEOUT_S, TIMEOUT_S, HandshakeLimits
 from region_broker.ports.network import ByteStream, FailedHandshake, Listener
+from region_broker.ports.system import tls_accept
 from region_broker.ports.system.network import (
     AsyncioNetwork,
     AsyncioStream,
@@ -235,6 +237,78 @@ async def test_INV_PHS2_for_whom_no_descriptor_is_left_is_not_said_to_have_gone(
     [failed] = echo.failed
     assert (failed.reason, os.strerror(errno.EMFILE) in failed.text) == ("other", True)
     echo.listener.close()
+
+
+@contextmanager
+def said_of_tls() -> Iterator[list[str]]:
+    """Hand out what is logged of handshakes from now on."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tidemark.tls")
+    logger.addHandler(handler)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Leave this process no descriptor: not one can be opened."""
+    with ExitStack() as held:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        last = held.enter_context(socket.socket())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, limits[1]))
+        with suppress(OSError):
+            while True:
+                held.enter_context(socket.socket())
+        yield
+
+
+@on_both_loops
+async def test_who_comes_while_no_descriptor_is_left_is_let_in_when_there_is_one(
+    folder: Path,
+) -> None:
+    files = put(folder / "s", node_certificate())
+    echo = await echoing(ServerTls(files))
+    with said_of_tls() as told, socket.socket() as waiting:
+        with without_descriptors():
+            waiting.connect(("127.0.0.1", echo.listener.port))
+            await until(lambda: bool(told))
+            turns = 50
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert len(told) < turns / 2, "it is tried again after a while, not in each turn"
+        assert os.strerror(errno.EMFILE) in told[0]
+        context = ssl.create_default_context(cafile=files.ca)
+
+        def say() -> bytes:
+            waiting.settimeout(20)  # where nobody accepts, this fails, and does not hang
+            with context.wrap_socket(waiting, server_hostname="localhost") as secured:
+                secured.sendall(b"hello")
+                return secured.recv(5)
+
+        assert await asyncio.to_thread(say) == b"hello"
+    assert not echo.failed
+    echo.listener.close()
+
+
+@on_both_loops
+async def test_a_listener_that_is_closed_while_no_descriptor_is_left_accepts_no_more(
+    folder: Path,
+) -> None:
+    echo = await echoing(ServerTls(put(folder / "s", node_certificate())))
+    with said_of_tls() as told, socket.socket() as waiting:
+        with without_descriptors():
+            waiting.connect(("127.0.0.1", echo.listener.port))
+            await until(lambda: bool(told))
+            echo.listener.close()
+        tried_again = asyncio.Event()
+        asyncio.get_running_loop().call_later(2 * tls_accept._ACCEPT_AGAIN_S, tried_again.set)
+        await tried_again.wait()
+    assert not echo.seen
 
 
 def left_of_tls() -> int:

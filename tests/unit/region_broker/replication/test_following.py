@@ -196,8 +196,28 @@ def test_an_answer_to_an_older_question_is_left() -> None:
     follower.connected(x=local((E1, 0), end=6))
     follower.step(LogRemoved(X))
     assert follower.step(LogAdded(X, local((E2, 0), end=6)))[0] == CheckEpochs(1, {X: E2})
-    follower.checked((X, answer(E1, E1, 3)))
+    assert follower.checked((X, answer(E1, E1, 3))) == []
     assert follower.core.stage(X) is Stage.ASKED
+    assert follower.checked((X, answer(E2, E2, 6))) != []
+
+
+def test_INV_RPF2_a_log_that_has_stopped_is_not_copied_on_by_another_answer() -> None:
+    follower = Follower()
+    follower.connected(x=local((E1, 0), end=6, hw=5))
+    [stopped, *_] = follower.checked((X, answer(E1, E1, 3)))
+    assert stopped == DivergedBelowHighWatermark(X, 3, 5)
+    assert follower.checked((X, answer(E1, E1, 9))) == []
+    assert follower.core.stage(X) is Stage.STOPPED
+
+
+def test_INV_RPH1_no_log_is_cut_below_its_own_start() -> None:
+    """It has deleted by retention what the leader, which is shorter, ends in: nothing is left of it, and it stops for nobody."""
+    follower = Follower()
+    follower.connected(x=local((E1, 5), end=9, hw=5, start=5))
+    assert follower.checked((X, answer(E1, E1, 3)))[:2] == [
+        CutLog(X, 5),
+        SendFetch(1, {X: 5}, (), {X: 5}, {}),
+    ]
 
 
 # -- logs that come and go ------------------------------------------------------------------------
@@ -471,6 +491,69 @@ def test_INV_RPF3_the_start_of_a_log_that_is_not_copied_is_not_said() -> None:
     assert follower.step(EpochsChecked(2, {X: answer(E1, E1, 9)}))[0] == SendFetch(
         2, {X: 3}, (), {X: 3}, {}
     )
+
+
+def test_INV_RPF1_INV_RPF4_a_log_that_was_added_is_not_reported_before_it_was_compared() -> None:
+    """What it has beyond the meeting point would count at the leader, and is cut then."""
+    follower = copying()
+    follower.step(LogAdded(Y, local((E1, 0), end=6, durable=4)))
+    assert follower.step(LogsDurable({Y: 6})) == []
+    assert follower.step(LogsDurable({X: 3, Y: 6})) == []
+    effects = follower.checked((Y, answer(E1, E1, 5)))
+    assert effects[0] == CutLog(Y, 5)
+    assert [each.durable_ends for each in effects if isinstance(each, SendFetch)] == [{Y: 5}]
+
+
+def between_sessions(follower: Follower) -> None:
+    """Let the session end, and another one begin, without any log."""
+    follower.step(ConnectionBroken(1))
+    follower.now_ms = BACKOFF_MS_MIN
+    assert follower.step(Ticked()) == [Connect(2, A, E5)]
+
+
+def test_INV_RPF1_what_was_still_to_be_said_in_a_session_is_not_said_in_the_next_one() -> None:
+    follower = copying()
+    follower.step(LogAdded(Y, local(end=0)))
+    for position in (
+        3,
+        4,
+    ):  # little, and not durable: no other fetch goes, and then none until Y was compared
+        follower.fetched(Slice(X, position, position + 1, 3, 0, 10))
+    assert follower.step(LogsDurable({X: 5})) == []
+    assert follower.step(LogsStartAt({X: 2})) == []
+    between_sessions(follower)
+    assert follower.step(Connected(2, {}))[0] == SendFetch(2, {}, (), {}, {})
+
+
+def test_INV_RPF1_what_was_to_be_forgotten_in_a_session_is_not_named_in_the_next_one() -> None:
+    follower = copying()
+    follower.step(LogAdded(Y, local(end=0)))
+    for position in (3, 4):
+        follower.fetched(Slice(X, position, position + 1, 3, 0, 10))
+    assert follower.step(LogRemoved(X)) == []
+    between_sessions(follower)
+    assert follower.step(Connected(2, {}))[0] == SendFetch(2, {}, (), {}, {})
+
+
+def test_INV_RPF1_a_log_that_was_still_to_be_asked_for_is_not_in_the_next_session() -> None:
+    follower = Follower()
+    follower.connected()
+    keys = [LogKey(UUID(int=number), 0) for number in range(10, 12 + URGENT_FETCHES_MAX)]
+    for key in keys:
+        follower.step(LogAdded(key, local(end=0)))
+        follower.checked((key, answer(NONE, NONE, 0)))
+    between_sessions(follower)
+    assert follower.step(Connected(2, {}))[0] == SendFetch(2, {}, (), {}, {})
+
+
+def test_INV_RPF3_nothing_comes_of_a_session_that_is_broken_before_the_next_one_begins() -> None:
+    follower = copying()
+    follower.step(ConnectionBroken(1))
+    assert follower.step(Connected(1, {X: local((E1, 0), end=3)})) == []
+    assert follower.step(EpochsChecked(1, {X: answer(E1, E1, 9)})) == []
+    assert follower.step(ConnectionBroken(1)) == []
+    follower.now_ms = BACKOFF_MS_MIN
+    assert follower.step(Ticked()) == [Connect(2, A, E5)], "nor does it wait longer"
 
 
 def test_INV_RPF9_which_logs_have_stopped_is_said_when_it_changes_and_first_in_a_session() -> None:

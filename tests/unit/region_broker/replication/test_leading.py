@@ -140,6 +140,36 @@ def test_R2_hw_counts_whoever_was_in_a_proposal_of_unknown_outcome_until_a_newer
     assert group.changed(2, A) == [HighWatermark(X, 2)]
 
 
+def test_R2_hw_counts_all_that_were_in_proposals_of_unknown_outcome_not_the_last_one_alone() -> (
+    None
+):
+    group = Group(A)
+    group.connect(B)
+    first = proposal(group.report(B))
+    group.step(ProposalEnded(first.number, is_refused=False))
+    group.step(FollowerLost(B, 1))
+    group.connect(C)
+    group.report(C)
+    second = proposal(group.at(PAUSE_MS))
+    assert second.members == {A, C}
+    group.step(ProposalEnded(second.number, is_refused=False))
+    group.durable(x=2)
+    assert group.report(C, x=2) == [], "B is elected where the first one is carried out late"
+    assert group.changed(2, A, C) == [HighWatermark(X, 2)]
+
+
+def test_R2_INV_RPL1_a_set_that_is_told_again_ends_no_proposal() -> None:
+    """Each image of the metadata tells it, whatever has changed in it."""
+    group = Group(A)
+    group.connect(B)
+    asked = proposal(group.report(B))
+    assert group.changed(1, A) == []
+    assert group.durable(x=2) == [], "B may be in the set already"
+    group.step(ProposalEnded(asked.number, is_refused=False))
+    assert group.changed(1, A) == []
+    assert group.durable(x=3) == [], "nor is the doubt over"
+
+
 def test_R2_a_proposal_that_was_refused_does_not_count() -> None:
     group = Group(A)
     group.connect(B)
@@ -170,6 +200,16 @@ def test_R2_INV_RPL3_hw_stands_still_below_min_in_sync_and_goes_on_with_enough()
     group.connect(B)
     group.report(B, x=3)
     assert group.changed(2, A, B) == [Enough(2), HighWatermark(X, 3)]
+
+
+def test_R2_INV_RPL3_who_is_only_proposed_is_not_one_of_those_that_there_must_be() -> None:
+    """The proposal may be refused: then the record would be acknowledged, and be on one node."""
+    group = Group(A, least=2)
+    group.connect(B)
+    assert proposal(group.report(B)).members == {A, B}
+    group.durable(x=3)
+    assert group.report(B, x=3) == []
+    assert group.core.high_watermark(X) == 0
 
 
 def test_INV_RPL3_a_smaller_min_in_sync_lets_hw_go_on() -> None:
@@ -205,6 +245,26 @@ def test_R3_INV_RPL8_taken_in_for_all_logs_or_none() -> None:
     assert proposal(group.report(B, y=2)).members == {A, B}
 
 
+def test_R3_INV_RPL4_a_log_that_opens_while_a_follower_is_here_is_asked_for_too() -> None:
+    group = Group(A)
+    group.connect(B)
+    group.step(
+        LogOpened(Y, 5, 5, 0, 2)
+    )  # HW stands still, and what was committed before may lie below 5
+    assert not [each for each in group.report(B) if isinstance(each, ProposeInSync)]
+    assert not [each for each in group.report(B, y=4) if isinstance(each, ProposeInSync)]
+    assert proposal(group.report(B, y=5)).members == {A, B}
+
+
+def test_INV_RPP2_who_does_not_copy_a_log_that_opened_later_leaves() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B)
+    group.step(LogOpened(Y, 5, 0, 0, 1))
+    assert group.at(LAG_MS) == []
+    assert proposal(group.at(LAG_MS + 1)).members == {A}
+
+
 def test_R3_a_log_that_is_closed_holds_nobody_up() -> None:
     group = Group(A)
     group.step(LogOpened(Y, 2, 0, 0, 1))
@@ -230,6 +290,19 @@ def test_INV_RPL9_while_a_log_has_stopped_at_the_leader_only_who_was_in_sync_the
     assert proposal(group.report(C, 2)).members == {A, C}, "and may come back: it has it all"
     group.changed(3, A, C)
     assert proposal(group.step(LogsStopped(frozenset()))).members == {A, B, C}
+
+
+def test_INV_RPL9_who_was_in_sync_when_a_log_stopped_is_remembered_when_another_one_stops() -> None:
+    group = Group(A, C)
+    group.connect(C)
+    group.report(C)
+    group.step(LogsStopped(frozenset({Y})))
+    group.step(FollowerLost(C, 1))
+    group.changed(2, A)
+    group.step(LogsStopped(frozenset({Y, LogKey(UUID(int=3), 0)})))
+    group.step(LogsStopped(frozenset({Y})))
+    group.connect(C, 2)
+    assert proposal(group.report(C, 2)).members == {A, C}
 
 
 def test_R3_whoever_has_said_nothing_in_this_session_is_not_taken_in() -> None:
@@ -312,6 +385,17 @@ def test_INV_RPL13_time_goes_on_where_a_log_is_cut_and_who_is_outside_is_not_awa
     group.connect(B)
     group.step(FollowerLost(B, 1))
     assert group.at(1) == []
+
+
+def test_INV_RPL13_INV_RPL10_who_is_awaited_is_so_still_where_a_log_is_cut() -> None:
+    group = awaiting_b(A, B)
+    group.at(10 * AWAITED_MS)
+    group.report(B)
+    group.step(FollowerLost(B, 1))
+    group.cut(1, A, B)
+    assert group.step(LogOpened(X, 0, 0, 0, 1)) == []
+    assert group.at(11 * AWAITED_MS - 1) == []
+    assert proposal(group.at(11 * AWAITED_MS)).members == {A}
 
 
 def test_whoever_was_never_heard_has_the_time_of_one_that_lags() -> None:
@@ -446,6 +530,18 @@ def test_R4_INV_RPL6_a_leader_that_knows_a_newer_epoch_stops_for_good(news: Lead
     assert group.core.high_watermark(X) == 0
 
 
+def test_INV_RPL6_nothing_is_proposed_in_the_step_that_ends_the_leader_epoch() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B)
+    group.now_ms = 10 * LAG_MS
+    group.durable(x=5)
+    group.now_ms = 20 * LAG_MS
+    assert group.step(LeaderEpochSeen(NEWER)) == [Deposed(NEWER)], (
+        "B lags, and is not told to leave"
+    )
+
+
 def test_R4_an_older_epoch_deposes_nobody() -> None:
     group = Group(A)
     assert group.step(LeaderEpochSeen(EPOCH)) == []
@@ -512,6 +608,16 @@ def test_INV_RPL10_a_proposal_that_was_under_way_at_a_cut_counts_until_its_end_i
     group.connect(B, 3)
     assert group.report(B, 3, x=3) == [], "nor is it forgotten at the next cut"
     assert HighWatermark(X, 3) in group.changed(2, A, B)
+
+
+def test_INV_RPL10_who_was_proposed_before_a_cut_counts_as_the_first_log_is_opened() -> None:
+    group = Group(A)
+    group.connect(C)
+    assert proposal(group.report(C)).members == {A, C}
+    group.cut(1, A)
+    opened = group.step(LogOpened(X, 3, 3, 0, 1, 2))
+    assert not [each for each in opened if isinstance(each, HighWatermark | LowWatermark)]
+    assert group.core.high_watermark(X) == 0
 
 
 def test_INV_RPL10_a_proposal_of_an_older_version_is_void_after_a_cut() -> None:
@@ -757,6 +863,14 @@ def test_INV_RPL12_nor_where_that_log_has_stopped_at_the_leader_too() -> None:
     assert proposal(topic_deleted).members == {A, B}
 
 
+def test_INV_HRD1_what_is_deleted_elsewhere_is_known_of_who_is_connected() -> None:
+    group = ordered(A, B)
+    group.starts(B, x=2)
+    assert [group.core.is_deleted_elsewhere(X, offset) for offset in (1, 2)] == [True, False]
+    group.step(FollowerLost(B, 1))
+    assert not group.core.is_deleted_elsewhere(X, 1)
+
+
 def test_INV_CAN2_a_member_counts_that_is_proposed_or_has_not_said_that_a_log_stopped() -> None:
     group = Group(A)
     assert group.core.counts_on(B, X), "nothing was heard of it"
@@ -772,6 +886,45 @@ def test_INV_CAN2_a_member_counts_that_is_proposed_or_has_not_said_that_a_log_st
     assert group.core.counts_on(B, X), "it may be carried out still"
     group.step(ProposalEnded(taken_in.number, is_refused=False))
     assert group.core.counts_on(B, X), "nobody knows whether it was"
+
+
+def test_INV_RPP1_INV_RPL11_a_follower_that_was_updated_tells_its_starts_from_then_on() -> None:
+    group = Group(A, B, end=3)
+    group.connect(B)
+    group.report(B, x=3)  # of a version that does not tell
+    group.connect(B, 2)
+    group.starts(B, 2, ends={"x": 3})
+    assert group.step(LogStartMoved(X, 2)) == [], "B may lead next, and has not deleted them"
+    assert group.starts(B, 2, x=2) == [LowWatermark(X, 2)]
+
+
+def test_INV_RPP1_what_a_follower_has_only_grows_within_a_session() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B, x=5)
+    assert group.report(B, x=3) == []
+    assert group.durable(x=5) == [HighWatermark(X, 5)]
+
+
+def test_INV_RPP1_a_log_that_was_put_aside_did_not_go_back() -> None:
+    group = Group(A, B)
+    group.durable(x=5)
+    group.connect(B)
+    group.report(B, x=5)
+    group.connect(B, 2)
+    group.step(FollowerReport(B, 2, EPOCH, {}, {}, frozenset({X})))
+    group.changed(2, A)
+    copied_anew = group.step(FollowerReport(B, 2, EPOCH, {X: 2}, {}, frozenset()))
+    assert not [each for each in copied_anew if isinstance(each, WentBack)]
+
+
+def test_who_has_left_is_not_told_as_connected() -> None:
+    group = Group(A, B)
+    group.connect(B)
+    group.report(B)
+    assert group.core.standings(0)[B].is_heard
+    group.step(FollowerLost(B, 1))
+    assert not group.core.standings(0)[B].is_heard
 
 
 def test_INV_RPP1_a_session_begins_with_no_log_that_has_stopped() -> None:

@@ -169,6 +169,17 @@ def test_a_leader_s_snapshot_is_installed_piece_after_piece() -> None:
     assert found(disk) == Recovered(HardState(Term(3)), (point(10, 3), b"one two"), (entry(11, 3),))
 
 
+def test_INV_RF4_nothing_of_a_larger_snapshot_that_never_came_whole_is_in_the_next_one() -> None:
+    disk = SimulatedDisk()
+    store = with_entries(disk, 2)
+    store.persist([Persist(HardState(Term(3)), None, ())])  # whoever hears of a term notes it
+    store.keep_piece(Piece(point(9, 3), 0, bytes(5_000), last=False))
+    store.keep_piece(Piece(point(10, 3), 0, b"one two", last=True))
+    assert store.image() == b"one two"
+    disk.power_loss(random.Random(0))
+    assert found(disk).snapshot == (point(10, 3), b"one two")
+
+
 def test_INV_RF5_a_snapshot_of_ones_own_leaves_the_pieces_of_a_leaders_alone() -> None:
     """1. A leader's snapshot at 10 comes in pieces. 2. What was on its way before is committed: 1 and 2 are snapshotted here.
     3. The next piece of the former comes."""

@@ -101,6 +101,17 @@ def test_INV_GUP1_whoever_hears_a_follower_or_the_quorum_in_between_goes_on() ->
         assert node.given == []
 
 
+def test_INV_GUP1_each_leader_epoch_has_its_own_time() -> None:
+    """Who is elected anew had to be heard for that."""
+    node = main_leader()
+    node.look_for(GIVE_UP_MS - SURE_MS)
+    node.led[MAIN_GROUP] = LeaderEpoch(node.led[MAIN_GROUP] + 1)
+    node.look_for(GIVE_UP_MS - SURE_MS)
+    assert node.given == []
+    node.look_for(2 * LOOK_MS)
+    assert node.given == [(MAIN_GROUP, node.given[0][1])]
+
+
 def test_INV_GUP1_nobody_gives_up_who_is_in_sync_alone() -> None:
     node = main_leader()
     main = node.image.leadership

@@ -281,6 +281,17 @@ async def test_INV_LSH1_the_gate_and_the_high_watermarks_stop_in_the_step_that_n
         assert sorted(node.take(BY_TWO)) == [("end",), ("gate closed",)]
 
 
+@pytest.mark.parametrize("image", [after(BY_ONE, FenceNode(1, life(1))), BACK])
+async def test_INV_LSH1_so_they_do_where_nobody_leads_under_the_same_leader_epoch(
+    image: MetadataImage,
+) -> None:
+    """It is fenced, or its folder runs elsewhere: another one may be elected by the next image, which it may hear late."""
+    assert image.leadership is not None
+    assert (image.leadership.leader, image.leadership.leader_epoch) == (None, leader_epoch(2))
+    async with leading() as node:
+        assert sorted(node.take(image)) == [("end",), ("gate closed",)]
+
+
 async def test_INV_LSH1_INV_LSH7_so_they_do_where_it_is_elected_anew() -> None:
     """Another term has begun, so another one may have led in between; all that it did for the region ends, and it begins to lead anew.
 

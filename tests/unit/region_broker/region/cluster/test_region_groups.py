@@ -482,6 +482,33 @@ def test_INV_RGR2_another_lineage_ends_all_data_groups_in_that_step() -> None:
     live(life)
 
 
+def test_INV_RGR2_a_takeover_before_leaders_are_spread_keeps_nobody_from_copying_data_groups() -> (
+    None
+):
+    async def life(region: SpreadRegion) -> None:
+        await region.start()
+        domain = region.image.domains[DEFAULT_DOMAIN]
+        entry = LineageEntry(
+            region_epoch=domain.region_epoch,
+            acting_region="eu",
+            base_region_epoch=RegionEpoch(8),
+            base_number=1,
+        )
+        # The main leader leads on, in the same leader epoch.
+        region.becomes(
+            structs.replace(
+                region.image,
+                version=region.image.version + 1,
+                domains={DEFAULT_DOMAIN: structs.replace(domain, lineage=(entry,))},
+            )
+        )
+        region.spread()
+        await region.until_spread()
+        assert [node.groups.followed_count for node in region.running] == [2, 2, 2]
+
+    live(life)
+
+
 def test_INV_RGR9_a_producer_may_leave_its_gap_at_the_data_leader_below_the_base_of_a_takeover() -> (
     None
 ):

@@ -245,6 +245,19 @@ async def test_INV_LSC2_a_statement_of_a_base_that_was_not_chosen_is_none(
     assert three.has(FIRST), "nor does it stand in the way of whoever leads the takeover next"
 
 
+async def test_INV_LSC2_a_statement_of_another_base_is_not_kept(
+    nodes: tuple[Node, Node, Node],
+) -> None:
+    """It says of another cut what was lost."""
+    one, two, _ = nodes
+    one.store.keep_statement(statement_of(FIRST))
+    one.store.keep_statement(statement_of(SECOND, base=EMPTY_CUT))
+    two.sees(with_lineage(in_sync(), FIRST, SECOND))
+    async with copying([two], one):  # the newest is asked for first
+        await until(lambda: two.has(FIRST), "what is of the lineage is kept")
+        assert two.store.statement_bytes("main", SECOND) is None
+
+
 @pytest.mark.parametrize("domain", ["../1/main", "/etc", "other"])
 async def test_INV_LSC3_no_other_folder_is_looked_into(
     nodes: tuple[Node, Node, Node], domain: str

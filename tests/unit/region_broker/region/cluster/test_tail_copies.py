@@ -170,6 +170,25 @@ async def test_a_tail_within_a_longer_one_is_not_copied_and_the_longer_one_is(
     assert one.has(shorter, longer)
 
 
+async def test_INV_TLC3_a_takeover_that_is_heard_of_while_tails_are_copied_has_all_compared_again(
+    nodes: tuple[Node, Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other one will cut off by it is in no list yet."""
+    one, two, _ = nodes
+    lost = await two.cuts(named())
+    keep_copy = one.store.keep_copy
+
+    async def kept_meanwhile(tail: Provenance, pieces: AsyncIterator[bytes]) -> None:
+        await keep_copy(tail, pieces)
+        one.lineage = 2
+
+    monkeypatch.setattr(one.store, "keep_copy", kept_meanwhile)
+    async with copying([one], two):
+        await until(lambda: bool(one.copies._compared), "it has all of what was cut before")
+        assert one.has(lost)
+        assert two.me.node_id in one.outstanding
+
+
 async def test_INV_TLC1_what_a_node_cuts_off_later_is_found(
     nodes: tuple[Node, Node, Node], soon: None
 ) -> None:
