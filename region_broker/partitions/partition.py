@@ -72,17 +72,17 @@ class Partition:
         self.sight = sight = Sight(log, start)
         self.watchers = ReadableWatchers()
         self._start = start
-        self._trimming = Trimming(tp, log, start)
+        self.trimming = Trimming(tp, log, start)
         self.commits = Commits(log.content, log.durability)
         self.copies = Copies(log.listener)
         self.copy_view = CopyView(sight, self.watchers)
         self.writer = PartitionWriter(
-            tp, log, sight, self._trimming, self.follow_term, Seal(shared.sealing, place)
+            tp, log, sight, self.trimming, self.follow_term, Seal(shared.sealing, place)
         )
         opening = OpeningSealed(tp, place, shared.sealing, shared.opened_aside)
         self.reader = PartitionReader(tp, log, sight, shared.cold_reads, opening)
         self.retention = Retention(
-            log, sight, self._trimming, self.watchers, self.copies, self.commits
+            log, sight, self.trimming, self.watchers, self.copies, self.commits
         )
         log.listener.on_stable = self._stable_moved
 
@@ -248,17 +248,13 @@ class Partition:
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    async def prepare_cut(self, offset: int) -> None:
-        """Do beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it (INV-TRM1)."""
-        await self._trimming.prepare_cut(offset)
-
     def truncate_to(self, offset: int) -> None:
         """Cut the log off at `offset`, a batch boundary, durably; the state is rebuilt (C9, T20).
 
         Waiters for more get NotLeader. Raises NotABatchBoundary, CutIntoCleaned, LogDamaged, PartitionFailed.
         """
         cuts = offset < self.log_end_offset
-        self._trimming.cut(offset)
+        self.trimming.cut(offset)
         if cuts:
             self.commits.doubt_start()
             self.copies.on_cut()
@@ -270,7 +266,7 @@ class Partition:
         """Give up all records and go on, empty, at `offset` (a mirror that is seeded, T13, T14)."""
         reason = f"{self.tp} starts again at {offset}"
         self.commits.fail(NotLeader(reason))  # first: HW may pass over what they wait for (P18)
-        self._trimming.start_at(offset)
+        self.trimming.start_at(offset)
         self.commits.doubt_start()
         self.copies.on_cut()
         self._show_no_more_than(offset, reason)

@@ -64,6 +64,14 @@ class DurableSide(Protocol):
         ...
 
 
+class CutSide(Protocol):
+    """What comes before a cut of one partition (`region_broker.partitions.trimming`)."""
+
+    async def prepare_cut(self, offset: int) -> None:
+        """Do beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it."""
+        ...
+
+
 class RegionLog(Protocol):
     """One partition (`region_broker.partitions.partition.Partition`), as failover uses it."""
 
@@ -161,8 +169,9 @@ class RegionLog(Protocol):
         """Take and serve nothing any more, loudly, until the process starts again."""
         ...
 
-    async def prepare_cut(self, offset: int) -> None:
-        """Do beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it."""
+    @property
+    def trimming(self) -> CutSide:
+        """Return who prepares its cuts."""
         ...
 
     def truncate_to(self, offset: int) -> None:

@@ -422,7 +422,7 @@ class ReplicaFollowing:
         """See `Driver`."""
         for key, offset in self._core.cuts_by(found).items():
             if key in self._logs:
-                await self._logs[key].prepare_cut(offset)
+                await self._logs[key].trimming.prepare_cut(offset)
 
     def checked(self, line: ReplicaLine, found: Mapping[LogKey, LeaderLog | None]) -> None:
         """See `Driver`."""

@@ -111,7 +111,7 @@ async def test_INV_TRM1_what_was_prepared_is_what_the_cut_takes_and_is_read_in_p
 async def test_INV_TRM1_a_log_that_grows_meanwhile_is_cut_as_it_was_prepared() -> None:
     some = fixture()
     in_order(some, 4)
-    await some.partition.prepare_cut(2)
+    await some.partition.trimming.prepare_cut(2)
     some.partition.writer.append(batch())
     some.sync()
     with nothing_is_replayed():
@@ -125,7 +125,7 @@ async def test_INV_TRM1_what_was_prepared_before_another_cut_is_not_taken(
 ) -> None:
     some = fixture()
     in_order(some, 8)
-    await some.partition.prepare_cut(prepared)
+    await some.partition.trimming.prepare_cut(prepared)
     some.partition.truncate_to(3)
     for _ in range(4):  # other bytes in the place of those
         some.partition.writer.append(batch())
@@ -138,7 +138,7 @@ async def test_INV_TRM1_what_was_prepared_before_another_cut_is_not_taken(
 async def test_INV_TRM1_what_was_prepared_for_another_place_is_not_taken() -> None:
     some = fixture()
     in_order(some, 8)
-    await some.partition.prepare_cut(3)
+    await some.partition.trimming.prepare_cut(3)
     some.partition.truncate_to(6)
     taken = some.partition.state.encode()
     assert taken == rebuild_state(some.folder, some.partition.log.segments.segments, 6).encode()
@@ -149,7 +149,7 @@ async def test_INV_TRM1_what_cannot_be_read_beforehand_is_said_by_the_cut() -> N
     in_order(some, 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trimmer, "state_in_pieces", raising(LogDamaged("no batch at byte 7")))
-        await some.partition.prepare_cut(2)
+        await some.partition.trimming.prepare_cut(2)
         patch.setattr(trimmer, "rebuild_state", raising(LogDamaged("no batch at byte 7")))
         with pytest.raises(LogDamaged, match="byte 7"):
             some.partition.truncate_to(2)
