@@ -72,7 +72,7 @@ def test_INV_PT7_a_log_start_that_a_start_has_shown_does_not_move_back(step: int
         some.partition.writer.append(batch())
     some.sync()
     some.close_and_reopen()
-    killed_at(some.disk, step, lambda: some.partition._trimming.raise_start(8))
+    killed_at(some.disk, step, lambda: some.partition.trimming.raise_start(8))
     some.open()
     shown = some.partition.log_start_offset
     lose_everything(some)
