@@ -13,11 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.cluster_levels import LOWERED
 from region_broker.controller.feature_levels import FEATURE
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.refusals import CommandRefused
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.api_versions import FEATURES
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _UPGRADE: Final = 1
@@ -63,6 +65,8 @@ async def _raise(ctx: RequestContext, level: int, *, dry_run: bool) -> tuple[Err
         if refused.code == LOWERED:
             return ErrorCode.feature_update_failed, refused.reason
         return ErrorCode.invalid_update_version, refused.reason
+    except MetadataUnwritable as failed:
+        return unwritten(failed)
     return None
 
 

@@ -20,6 +20,7 @@ from region_broker.controller.config_changes import (
     check_shape,
 )
 from region_broker.controller.feature_levels import SEALS_SINCE_LEVEL
+from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import MIN_IN_SYNC, config_problem
@@ -34,6 +35,7 @@ from region_broker.handlers.topics.config_orders import (
     Refused,
     ResourceType,
 )
+from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.security import access
@@ -103,6 +105,8 @@ async def answer_resources(ctx: RequestContext, request: Any, plan: Plan) -> Fie
             rows.append(row_of(resource, ErrorCode.invalid_request, str(malformed)))
         except Refused as refused:
             rows.append(row_of(resource, refused.error, refused.text))
+        except MetadataUnwritable as failed:
+            rows.append(row_of(resource, *unwritten(failed)))
     return {"responses": rows}
 
 

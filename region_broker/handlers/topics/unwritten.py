@@ -1,4 +1,4 @@
-"""What is told of a change of topics that the metadata could not take.
+"""What is told of a change of topics, configs, access or levels that the metadata could not take.
 
 INV-UNW1  where the quorum is away the answer is REQUEST_TIMED_OUT, as Kafka's is, and says so: no disk is at fault, and the change may be
           made yet. Where the metadata cannot be written it is KAFKA_STORAGE_ERROR, with the reason
