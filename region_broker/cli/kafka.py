@@ -30,6 +30,7 @@ from region_broker.workbench.credentials import kafka_login, presented
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._metadata import ClusterMetadata
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -85,19 +86,24 @@ def admin_client(bootstrap: str) -> "AdminClient":
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient(client_config(bootstrap), logger=quiet())
-    with kafka_errors(
-        f"somebody listens at {bootstrap}, and no broker tells its topics: does anybody lead the region (tidemark cluster status,"
-        " tidemark region status), and is it the Kafka port?"
-    ):
-        client.list_topics(timeout=TIMEOUT_S)
+    metadata_of(client)
     return client
+
+
+def metadata_of(client: "AdminClient") -> "ClusterMetadata":
+    """Return what a broker tells of its topics; ends the command where none does: one that is cut off from its region closes the connection."""
+    with kafka_errors(
+        "somebody listens there, and no broker tells its topics: does anybody lead the region (tidemark cluster status, tidemark region"
+        " status), and is it the Kafka port?"
+    ):
+        return client.list_topics(timeout=TIMEOUT_S)
 
 
 def tell_if_behind(client: "AdminClient") -> bool | None:
     """Say in one line if the region that answers does not act, or is led by nobody; return whether it acts, None where that is not told (us)."""
     from confluent_kafka.admin._config import ConfigResource
 
-    number = client.list_topics(timeout=TIMEOUT_S).controller_id
+    number = metadata_of(client).controller_id
     if number < 0:
         click.echo(
             "nobody leads the region whose node answers: it shows what it has, which may lie behind (tidemark cluster status)",

@@ -10,9 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from region_broker.cli import kafka
 from region_broker.cli.admin import acl as acl_commands
+from region_broker.cli.admin import topic as topic_commands
 from region_broker.cli.admin.acl import acl
 from region_broker.cli.admin.group import group
 from region_broker.cli.admin.quota import quota
+from region_broker.cli.admin.topic import topic
 from region_broker.cli.kafka import kafka_errors, wait_for
 from region_broker.cli.output import EXIT_AUTH, EXIT_UNKNOWN_OUTCOME
 from region_broker.cli.user import user
@@ -88,6 +90,22 @@ def test_acls_that_nobody_tells_end_a_command_without_a_traceback(
     monkeypatch.setattr(acl_commands, "admin_client", lambda *_: Asked())
     result = CliRunner().invoke(acl, [*words, "--bootstrap", "127.0.0.1:9"])
     assert (result.exit_code, "tidemark cluster status" in result.output) == (5, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("describe", "orders"), ("delete", "orders", "--yes")]
+)
+def test_a_broker_that_tells_no_topics_any_more_ends_a_command_without_a_traceback(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-HD8: a node that is cut off from its region closes connections that ask it for metadata; that may be the second time."""
+
+    def closed(**_more: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "Failed to get metadata"))
+
+    monkeypatch.setattr(topic_commands, "admin_client", lambda *_: Mock(list_topics=closed))
+    result = CliRunner().invoke(topic, [*words, "--bootstrap", "127.0.0.1:9"])
+    assert (result.exit_code, "does anybody lead the region" in result.output) == (1, True)
 
 
 def test_a_broker_that_knows_no_controller_is_one_whose_region_nobody_leads(
