@@ -30,6 +30,7 @@ from region_broker.workbench.credentials import kafka_login, presented
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._metadata import ClusterMetadata
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -85,16 +86,30 @@ def admin_client(bootstrap: str) -> "AdminClient":
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient(client_config(bootstrap), logger=quiet())
-    with kafka_errors(f"no broker answers at {bootstrap}: is it running? See `tidemark dev`"):
-        client.list_topics(timeout=TIMEOUT_S)
+    metadata_of(client)
     return client
 
 
+def metadata_of(client: "AdminClient") -> "ClusterMetadata":
+    """Return what a broker tells of its topics; ends the command where none does: one that is cut off from its region closes the connection."""
+    with kafka_errors(
+        "somebody listens there, and no broker tells its topics: does anybody lead the region (tidemark cluster status, tidemark region"
+        " status), and is it the Kafka port?"
+    ):
+        return client.list_topics(timeout=TIMEOUT_S)
+
+
 def tell_if_behind(client: "AdminClient") -> bool | None:
-    """Say in one line if the region that answers does not act; return whether it acts, None for brokers that do not tell (us)."""
+    """Say in one line if the region that answers does not act, or is led by nobody; return whether it acts, None where that is not told (us)."""
     from confluent_kafka.admin._config import ConfigResource
 
-    number = client.list_topics(timeout=TIMEOUT_S).controller_id
+    number = metadata_of(client).controller_id
+    if number < 0:
+        click.echo(
+            "nobody leads the region whose node answers: it shows what it has, which may lie behind (tidemark cluster status)",
+            err=True,
+        )
+        return None
     resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
     answers = client.describe_configs([resource])
     if _is_forbidden(answers[resource]):
@@ -267,27 +282,26 @@ def bounds_of(reader: "Consumer", topic: str, partition: int) -> tuple[int | Non
 def wait_for(future: Future[Result], what: str) -> Result:
     """Return the result of an admin request; ends the command if it failed."""
     with kafka_errors(what):
-        try:
-            return future.result(timeout=TIMEOUT_S)
-        except TimeoutError:
-            fail(
-                f"{what}: no answer within {TIMEOUT_S} s, the outcome is unknown. See whether the region can decide anything:"
-                " tidemark region status, tidemark cluster status",
-                EXIT_UNKNOWN_OUTCOME,
-            )
+        return future.result(timeout=TIMEOUT_S)
 
 
 @contextmanager
 def kafka_errors(what: str) -> Iterator[None]:
-    """Turn a KafkaException into a message and an exit code."""
+    """Turn a KafkaException, or an answer that does not come, into a message and an exit code."""
     from confluent_kafka import KafkaException
 
     try:
         yield
+    except TimeoutError:
+        fail(
+            f"{what}: no answer within {TIMEOUT_S} s, the outcome is unknown. See whether the region can decide anything:"
+            " tidemark region status, tidemark cluster status",
+            EXIT_UNKNOWN_OUTCOME,
+        )
     except KafkaException as error:
         inner = error.args[0]
         code = exit_code(inner.code())
-        if code == EXIT_UNKNOWN_OUTCOME and what.startswith("no broker"):
+        if code == EXIT_UNKNOWN_OUTCOME and what.startswith("somebody listens"):
             code = EXIT_FAILED
         fail(f"{what}: {_words(inner)} ({inner.name()}){hint_of(inner.code())}", code)
 
@@ -319,7 +333,9 @@ def hint_of(error_code: int) -> str:
             ". Bytes that are stored there are damaged. Where another node or region has them they are mended within a minute or two:"
             " try again; if it stays so: docs/runbooks/damaged_log.md"
         )
-    return ". Does a region act? See tidemark region status" if error_code in standing_still else ""
+    if error_code not in standing_still:
+        return ""
+    return ". Does a region act, and does anybody lead it? See tidemark region status, tidemark cluster status"
 
 
 def exit_code(error_code: int) -> int:

@@ -154,6 +154,8 @@ class Progress:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         value = ", ".join(str(item) for item in value)
     return printable(value).replace("\n", " ")

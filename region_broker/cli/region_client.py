@@ -98,6 +98,7 @@ class Cluster:
         self._urls = list(urls)
         self._views: dict[str, dict[str, Any]] | None = None
         self._nodes: dict[str, list[str]] = {}
+        self._told_by: dict[str, str] = {}
         self._not_allowed: ApiError | None = None
         self.http: dict[str, str] = {}
         self.dead: dict[str, str] = {}
@@ -135,6 +136,9 @@ class Cluster:
                 f"no node answers ({tried}). Give the HTTP address of any live node with --url or"
                 f" {URL_VARIABLE}, several with commas."
             )
+        for name, url in self._told_by.items():
+            if self.http[name] in self.dead:
+                self.http[name] = url
         self._views = views
         return views
 
@@ -163,8 +167,10 @@ class Cluster:
             knows = better if region == name else not _leads(views.get(region))
             if knows or region not in self.http:
                 self.http[region] = address
-        if better and _leads(view) and len(self._nodes.get(name, [])) > 1:
-            self.http[name] = _own_address(view, url)
+        if better and len(self._nodes.get(name, [])) > 1:
+            self._told_by[name] = _own_address(view, url)
+            if _leads(view):
+                self.http[name] = self._told_by[name]
 
     def _in_need(self, views: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return the addresses of the regions for which nobody has spoken who leads them."""

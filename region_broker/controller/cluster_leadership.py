@@ -126,10 +126,24 @@ def _elected(image: MetadataImage, command: ElectLeader) -> MetadataImage:
         raise CommandRefused(
             "not-in-sync",
             f"node {command.leader.node_id} ({command.leader}) may lack records that were acknowledged{where_not(image, command.leader)}:"
-            f" wait until one of {names(in_sync)} is back, or let this one lead by an operator's word (an unclean election), which may"
-            " lose records",
+            f" {_way_out(image, in_sync)}",
         )
     return _led(image, command, in_sync, unclean=0)  # INV-MH3
+
+
+def _way_out(image: MetadataImage, in_sync: Sequence[Member]) -> str:
+    """Return what to do instead of having a node lead that is not in sync: an operator's word is for when nobody in sync runs."""
+    alive = _alive(image, in_sync)
+    if alive:
+        return f"wait until it is in sync (tidemark cluster status), or let one lead that is: {names(alive)}"
+    return (
+        f"wait until one of {names(in_sync)} is back, or let this one lead by an operator's word (an unclean election), which may"
+        " lose records"
+    )
+
+
+def _alive(image: MetadataImage, members: Sequence[Member]) -> list[Member]:
+    return [each for each in members if (node := image.node_of(each)) and not node.fenced]
 
 
 def _elected_unclean(image: MetadataImage, command: ElectUnclean) -> MetadataImage:
@@ -142,11 +156,7 @@ def _elected_unclean(image: MetadataImage, command: ElectUnclean) -> MetadataIma
     judge_version(leadership, command.expected_version)
     judge_leader_epoch(image, command.leader_epoch)
     judge_eligible(image, command.leader)
-    alive = [
-        member
-        for member in in_sync_in_all(image)
-        if (node := image.node_of(member)) and not node.fenced
-    ]
+    alive = _alive(image, in_sync_in_all(image))
     if alive:
         raise CommandRefused(
             "election-can-be-clean",

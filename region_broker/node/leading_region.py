@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from geo_replicator.failover import State
-from idempotency.identity import LeaderEpoch
+from idempotency.identity import LeaderEpoch, Member
 from region_broker.config.node_config import NodeConfig
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.node.storage import Storage
@@ -16,6 +16,15 @@ from region_broker.region.failover.record import JournalRecord, RegionRecord
 from region_broker.region.mirror.primary_side import PrimarySide
 from region_broker.region.peers.protocol import NOT_ACTING, NOT_LEADING, PeerRefused
 from region_broker.region.tidemarks.service import TidemarkService
+
+
+def _who_leads(leader: Member | None, own_id: int) -> str:
+    """Return who leads this node's region, as far as its metadata say, in words behind "does not lead"."""
+    if leader is None:
+        return "no node does now"
+    if leader.node_id != own_id:
+        return f"node {leader.node_id} does"
+    return "it was elected, and hears no majority of its region's nodes, or begins to lead only now (tidemark cluster status)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +60,10 @@ class LeadingRegion:
         if self._leads_under() is None:
             leadership = self._storage.metadata.image.leadership
             leader = None if leadership is None else leadership.leader
-            who = "no node does now" if leader is None else f"node {leader.node_id} does"
+            own = self._config.own_node.node_id
             return PeerRefused(
                 NOT_LEADING,
-                f"node {self._config.own_node.node_id} does not lead region {self._config.region}: {who}",
+                f"node {own} does not lead region {self._config.region}: {_who_leads(leader, own)}",
             )
         if not self._led_with.failover.running:
             return PeerRefused(NOT_ACTING, "this node begins to lead its region")

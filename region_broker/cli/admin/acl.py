@@ -28,6 +28,7 @@ from region_broker.cli.kafka import (
     admin_client,
     bootstrap_option,
     kafka_errors,
+    metadata_of,
     wait_for,
 )
 from region_broker.cli.output import (
@@ -339,12 +340,13 @@ def _super_users(client: "AdminClient") -> frozenset[str] | None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin._config import ConfigResource
 
-    with kafka_errors("no node leads"):
-        number = client.list_topics(timeout=TIMEOUT_S).controller_id
+    number = metadata_of(client).controller_id
+    if number < 0:
+        return None  # nobody leads
     resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
     try:
         told = client.describe_configs([resource])[resource].result(timeout=TIMEOUT_S)
-    except KafkaException:
+    except (KafkaException, TimeoutError):
         return None  # explained all the same, and said
     entry = told.get(_SUPER_USERS)
     try:

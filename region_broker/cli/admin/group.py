@@ -22,12 +22,12 @@ from region_broker.cli.admin.offset_plan import (
     plan,
 )
 from region_broker.cli.kafka import (
-    TIMEOUT_S,
     admin_client,
     bootstrap_option,
     bounds_of,
     client_config,
     kafka_errors,
+    metadata_of,
     quiet,
     tell_if_behind,
     wait_for,
@@ -249,7 +249,7 @@ def _refuse_members(client: "AdminClient", group_id: str) -> None:
 
 def _partitions(client: "AdminClient", words: tuple[str, ...]) -> list[Place]:
     """Return the partitions that `--topic` names; ends the command if one does not exist."""
-    topics = client.list_topics(timeout=TIMEOUT_S).topics
+    topics = metadata_of(client).topics
     wanted = []
     for topic, partitions in parse_topics(words).items():
         present = set(topics[topic].partitions) if topic in topics else set()

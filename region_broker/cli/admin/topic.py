@@ -19,12 +19,12 @@ from region_broker.cli.admin.topic_changes import (
     parse_configs,
 )
 from region_broker.cli.kafka import (
-    TIMEOUT_S,
     admin_client,
     bootstrap_option,
     bounds_of,
     client_config,
     kafka_errors,
+    metadata_of,
     quiet,
     tell_if_behind,
     wait_for,
@@ -125,7 +125,7 @@ def topic_alter(
     except ChangeError as error:
         fail(str(error), EXIT_USAGE)
     client = admin_client(bootstrap)
-    found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
+    found = metadata_of(client).topics.get(name)
     if found is None:
         fail(f"there is no topic {name}", EXIT_NOT_FOUND)
     rows = before_and_after(changes, _settings(client, name), len(found.partitions))
@@ -196,7 +196,7 @@ def _alter(client: "AdminClient", name: str, changes: Changes, *, only_checked: 
 def topic_delete(name: str, yes: bool, dry_run: bool, bootstrap: str) -> None:
     """Delete the topic NAME and its records, in every region."""
     client = admin_client(bootstrap)
-    found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
+    found = metadata_of(client).topics.get(name)
     if found is None:
         fail(f"there is no topic {name}", EXIT_NOT_FOUND)
     if dry_run:
@@ -263,7 +263,7 @@ def _time(wall_ms: int) -> str:
 def topic_list(internal: bool, bootstrap: str, output: str) -> None:
     """List topics, as the region that answers knows them: a mirror may be behind, and says so."""
     client = admin_client(bootstrap)
-    topics = client.list_topics(timeout=TIMEOUT_S).topics
+    topics = metadata_of(client).topics
     rows = [
         {"topic": name, "partitions": len(found.partitions)}
         for name, found in sorted(topics.items())
@@ -290,7 +290,7 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
 
     client = admin_client(bootstrap)
     acting = tell_if_behind(client)
-    found = client.list_topics(timeout=TIMEOUT_S).topics.get(name)
+    found = metadata_of(client).topics.get(name)
     if found is None:
         fail(f"there is no topic {name}", EXIT_NOT_FOUND)
     if show_configs:

@@ -113,6 +113,11 @@ class ClusterView:
         if silent_ms <= NOT_CONNECTED_MS_MAX:
             return None
         leader = self._leadership().leader
+        if leader == self.parts.me:
+            return (
+                f"this node was elected, and leads no more, as it hears no other node of its region for {silent_ms // 1000} s: most of"
+                " its voters must run and reach each other"
+            )
         error = self.parts.groups.following.state()["last_error"]
         return f"no connection to node {leader}, which leads, for {silent_ms // 1000} s: {error or 'it does not answer'}"
 
@@ -121,7 +126,7 @@ class ClusterView:
         leadership = self.parts.metadata.image.leadership
         if leadership is None:
             return ""
-        if leadership.leader == self.parts.me:
+        if leadership.leader == self.parts.me and not self.follows:
             out = [
                 str(node.node_id) for node in self._nodes() if node.member not in leadership.in_sync
             ]

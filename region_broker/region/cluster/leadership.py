@@ -32,9 +32,7 @@ from region_broker.controller.cluster_image import Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, LineageEntry, MetadataImage
 from region_broker.log.failures import NotLeader
 
-_GAVE_UP: Final = (
-    "this node has led, and hears no other node of its region: another one may lead by now"
-)
+_GAVE_UP: Final = "this node has led, and hears no other node of its region: another one may lead by now (tidemark cluster status)"
 _log: Final = logging.getLogger("tidemark.cluster")
 
 

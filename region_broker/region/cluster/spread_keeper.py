@@ -63,7 +63,7 @@ def idle_because(*, leads: bool, acts: bool, awaits_readers: bool) -> str:
     Each has its own name: an operator waits for an election, makes the region act, or waits some minutes behind a takeover (INV-RR8).
     """
     if not leads:
-        return "another node leads the region, or begins to"
+        return "another node leads the region, or begins to, or none does now (tidemark cluster status)"
     if not acts:
         return (
             "this region takes no writes, and spreads leaders when it does (tidemark region status)"

@@ -133,6 +133,23 @@ async def test_INV_CVW2_a_follower_is_ready_while_it_follows_and_not_while_nobod
         assert service(left).view.replication_problem() is None
 
 
+async def test_INV_CVW2_who_was_elected_and_hears_nobody_says_that_and_not_that_itself_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    """The metadata name it as the leader until another one is elected, which nobody can be without a quorum."""
+    async with region_cluster(tmp_path, 35) as cluster:
+        leader = await settled(cluster)
+        for node in [each for each in cluster.nodes.values() if each is not leader]:
+            await node.kill()
+        await leader.clock.sleep_ms(3 * WITHOUT_QUORUM_MS_MAX)
+        view = service(leader).view
+        assert view.follows
+        problem = view.replication_problem()
+        assert problem is not None
+        assert "was elected, and leads no more" in problem
+        assert "which leads" not in problem + view.remark()
+
+
 async def test_a_leader_names_who_is_not_in_sync_and_stays_ready(tmp_path: Path) -> None:
     async with region_cluster(tmp_path, 33) as cluster:
         leader = await settled(cluster)

@@ -19,6 +19,7 @@ class Leads:
 
     def __init__(self) -> None:
         self.led_under: Any = 1
+        self.config = Mock()
         self.parts = Mock(begin=AsyncMock())
         self.parts.failover = Mock(running=False, recover=AsyncMock(), run=AsyncMock())
         self.parts.tidemarks = Mock(take_over_reached=AsyncMock())
@@ -27,7 +28,7 @@ class Leads:
         parts = self.parts
         led_with = LedWith(parts.failover, parts.tidemarks, parts.source)
         self.region = LeadingRegion(
-            Mock(), parts.storage, parts.record, led_with, lambda: self.led_under
+            self.config, parts.storage, parts.record, led_with, lambda: self.led_under
         )
 
     def code(self) -> str:
@@ -42,6 +43,23 @@ def test_a_node_speaks_for_its_region_while_it_leads_and_has_begun_to() -> None:
     assert node.code() == ""
     node.led_under = None
     assert node.code() == NOT_LEADING, "its failover has not ended yet"
+
+
+@pytest.mark.parametrize(
+    ("leader", "told"), [(None, "no node does"), (5, "node 5 does"), (4, "hears no majority")]
+)
+def test_who_leads_instead_is_told_and_never_that_it_is_this_node(
+    leader: int | None, told: str
+) -> None:
+    """One that was elected, and is cut off from the others, leads no more; the metadata name it until another one is elected."""
+    node = Leads()
+    node.led_under, node.config.own_node.node_id = None, 4
+    image = node.parts.storage.metadata.image
+    image.leadership.leader = None if leader is None else Mock(node_id=leader)
+    refused = node.region.why_silent()
+    assert refused is not None
+    assert told in str(refused)
+    assert "node 4 does" not in str(refused).removeprefix("node 4 does not lead")
 
 
 async def test_INV_LSH6_what_the_folder_knew_as_the_regions_only_one_is_what_the_region_begins_with() -> (

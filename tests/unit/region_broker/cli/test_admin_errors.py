@@ -1,15 +1,20 @@
 """What commands over Kafka's protocol say when something is wrong: with the words given, or at the broker."""
 
 from concurrent.futures import Future
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
 from region_broker.cli import kafka
+from region_broker.cli.admin import acl as acl_commands
+from region_broker.cli.admin import topic as topic_commands
 from region_broker.cli.admin.acl import acl
 from region_broker.cli.admin.group import group
 from region_broker.cli.admin.quota import quota
+from region_broker.cli.admin.topic import topic
 from region_broker.cli.kafka import kafka_errors, wait_for
 from region_broker.cli.output import EXIT_AUTH, EXIT_UNKNOWN_OUTCOME
 from region_broker.cli.user import user
@@ -42,7 +47,7 @@ def test_an_error_without_words_is_told_in_those_of_its_code(
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
         f"tidemark: group billing is not described: {told} (COORDINATOR_NOT_AVAILABLE)."
-        " Does a region act? See tidemark region status\n"
+        " Does a region act, and does anybody lead it? See tidemark region status, tidemark cluster status\n"
     )
 
 
@@ -65,6 +70,50 @@ def test_an_order_that_is_not_answered_ends_with_an_unknown_outcome(
     told = capsys.readouterr().err
     assert told.startswith("tidemark: topic orders is not created: no answer within 0.01 s, the")
     assert "tidemark cluster status" in told
+
+
+@pytest.mark.parametrize("words", [("list",), ("explain", "bob", "read", "topic:orders")])
+def test_acls_that_nobody_tells_end_a_command_without_a_traceback(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nobody leads, librdkafka looks for a controller for ever, and its future is never answered."""
+
+    class Asked:
+        def describe_acls(self, _asked: object) -> Future[None]:
+            return Future()
+
+        def list_topics(self, **_more: object) -> Mock:
+            return Mock(controller_id=-1)
+
+    monkeypatch.setattr(kafka, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(acl_commands, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(acl_commands, "admin_client", lambda *_: Asked())
+    result = CliRunner().invoke(acl, [*words, "--bootstrap", "127.0.0.1:9"])
+    assert (result.exit_code, "tidemark cluster status" in result.output) == (5, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("describe", "orders"), ("delete", "orders", "--yes")]
+)
+def test_a_broker_that_tells_no_topics_any_more_ends_a_command_without_a_traceback(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-HD8: a node that is cut off from its region closes connections that ask it for metadata; that may be the second time."""
+
+    def closed(**_more: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "Failed to get metadata"))
+
+    monkeypatch.setattr(topic_commands, "admin_client", lambda *_: Mock(list_topics=closed))
+    result = CliRunner().invoke(topic, [*words, "--bootstrap", "127.0.0.1:9"])
+    assert (result.exit_code, "does anybody lead the region" in result.output) == (1, True)
+
+
+def test_a_broker_that_knows_no_controller_is_one_whose_region_nobody_leads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: Any = Mock(list_topics=lambda **_: Mock(controller_id=-1))
+    assert kafka.tell_if_behind(asked) is None
+    assert "nobody leads the region" in capsys.readouterr().err
 
 
 def test_an_order_that_is_answered_returns_what_came() -> None:

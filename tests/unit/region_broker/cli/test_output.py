@@ -36,6 +36,16 @@ def test_a_pipe_gets_whole_lines_and_numbers_to_the_right(
     assert "two lines" in second
 
 
+def test_yes_and_no_are_words_for_people_and_values_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"key": "log_level", "may change": True}, {"key": "node_id", "may change": False}]
+    output.print_rows(rows, "table")
+    assert [line.split()[-1] for line in printed(capsys)[1:]] == ["yes", "no"]
+    output.print_rows(rows, "json")
+    assert json.loads(capsys.readouterr().out) == rows
+
+
 def test_a_narrow_terminal_gets_names_and_values(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,15 @@ def test_a_region_in_which_nobody_leads_is_told_by_a_node_that_waits(regions: Re
     assert "follower here" in regions.run("status").output
 
 
+def test_a_region_in_which_nobody_leads_is_asked_at_a_node_that_answers(regions: Regions) -> None:
+    """The first node of the configuration is no place to ask, nor to show, where it is the one that is dead."""
+    regions.leads["eu"], regions.dead = 0, {1, 3}
+    cluster = Cluster(NODES["eu"])
+    cluster.views()
+    assert cluster.http == {"eu": "http://eu2", "us": "http://us5"}
+    assert cluster.address_of("eu") == "http://eu2"
+
+
 def test_a_region_that_is_dead_is_named_with_all_of_its_nodes(regions: Regions) -> None:
     regions.dead = {4, 5, 6}
     with pytest.raises(NoNode, match=r"us4 .*us5 .*us6 .*Nothing was changed"):

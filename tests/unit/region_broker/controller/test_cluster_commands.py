@@ -320,6 +320,14 @@ def test_INV_MH1_INV_MH5_T19_an_election_is_refused(
 LOST = after(led_by_one(), FenceNode(1, life(1)))
 
 
+def test_INV_MH5_an_unclean_election_is_offered_only_where_nobody_in_sync_runs() -> None:
+    order = ElectLeader(B, leader_epoch(2), 1)
+    with pytest.raises(CommandRefused, match=r"wait until it is in sync .*let one lead that is: 1"):
+        apply(led_by_one(), order)
+    with pytest.raises(CommandRefused, match=r"wait until one of 1.* is back, or .*unclean"):
+        apply(LOST, structs.replace(order, expected_version=2))
+
+
 @pytest.mark.parametrize(
     ("image", "command", "code"),
     [

@@ -225,7 +225,7 @@ def test_INV_SPR2_who_is_outside_of_one_group_is_not_elected() -> None:
     image = spread()
     image = left_with(image, 1, B, C)
     with pytest.raises(
-        CommandRefused, match=r"were acknowledged in data group 1: wait until one of 2/"
+        CommandRefused, match=r"were acknowledged in data group 1: wait until it is in sync"
     ):
         apply(image, ElectLeader(A, leader_epoch(4), 3))
     assert refusal(image, gathering_of(image)) == "not-in-sync"
