@@ -4,7 +4,7 @@
 
 Reads `orders`, writes each value to `out` and its offsets, one transaction per batch; ends at SIGTERM. Prints
 `holds N` whenever it holds another number of partitions. A transaction that cannot go on is aborted, and the
-consumer goes back to what is committed, as Kafka's documentation asks.
+consumer goes back to what is committed, as Kafka's documentation asks. What librdkafka says of its group goes to standard error.
 """
 
 import signal
@@ -24,7 +24,7 @@ class Worker:
         self.consumer = Consumer(
             {"bootstrap.servers": bootstrap, "group.id": "copiers", "group.protocol": "consumer",
              "auto.offset.reset": "earliest", "enable.auto.commit": False,
-             "isolation.level": "read_committed"} | static
+             "isolation.level": "read_committed", "debug": "cgrp,topic"} | static
         )  # fmt: skip
         self.producer = Producer(
             {"bootstrap.servers": bootstrap, "transactional.id": transactional_id,

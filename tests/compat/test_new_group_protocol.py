@@ -220,12 +220,13 @@ def test_members_change_their_protocol_one_by_one_and_back(bootstrap: str, assig
 class Copier:
     """A worker process; `holds` follows what it prints."""
 
-    def __init__(self, bootstrap: str, *names: str) -> None:
+    def __init__(self, log: Path, bootstrap: str, *names: str) -> None:
         self.holds = -1
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.compat.new_group_worker", bootstrap, *names],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.compat.new_group_worker", bootstrap, *names],
+                stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
         self._reader = threading.Thread(target=self._follow, daemon=True)
         self._reader.start()
 
@@ -251,11 +252,13 @@ class Copier:
 
 
 @contextmanager
-def copiers(bootstrap: str) -> Iterator[Callable[..., Copier]]:
+def copiers(folder: Path, bootstrap: str) -> Iterator[Callable[..., Copier]]:
+    """Yield what starts workers; what each says of its group stays in the folder of a test that fails."""
     started: list[Copier] = []
 
     def start(*names: str) -> Copier:
-        started.append(Copier(bootstrap, *names))
+        log = folder / f"worker-{len(started)}-{names[0]}.log"
+        started.append(Copier(log, bootstrap, *names))
         return started[-1]
 
     try:
@@ -287,7 +290,7 @@ def wait_for(condition: Callable[[], bool], pace: Consumer) -> None:
 
 
 def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
-    bootstrap: str,
+    bootstrap: str, tmp_path: Path
 ) -> None:
     outside = {
         "group.id": "outside",
@@ -298,7 +301,7 @@ def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
         {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "log_level": 0} | outside
     )
     pace = Consumer({"bootstrap.servers": bootstrap, "group.id": "pace"})
-    with copiers(bootstrap) as start:
+    with copiers(tmp_path, bootstrap) as start:
         fill(bootstrap, 0, 400)
         first, second = start("t1"), start("t2", "static")
         wait_for(lambda: (first.holds, second.holds) == (2, 2), pace)
