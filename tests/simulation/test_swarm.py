@@ -1,7 +1,7 @@
 """Lives of whole regions from one seed each: nothing is violated, and a seed is the same run in every process.
 
 What differs between processes differs from its first event on that it touches, so the beginnings of many lives are compared,
-and two lives are played to their end and judged. `.ci/run` plays 200 more after the tests.
+and two lives are played to their end and judged. `.ci/run` plays some more after the tests.
 """
 
 import os
