@@ -192,9 +192,8 @@ async def settle_partitions(metadata: MetadataSide, partitions: PartitionTable) 
 
 
 async def _settle(metadata: MetadataSide, partitions: PartitionTable) -> None:
-    await (
-        partitions.removal.finish()
-    )  # what is dropped here is out of the way before the region acts (INV-RM7)
+    # What was dropped, and what is dropped here, is out of the way before the region acts (INV-RM7).
+    await partitions.removal.finish()
     await _settle_names(metadata, partitions)
     for topic in list(metadata.image.topics.values()):
         strays = partitions.beyond(topic.topic_id, topic.partition_count)

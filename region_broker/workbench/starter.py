@@ -117,7 +117,7 @@ class Starter:
 
     def start(self, command: Sequence[str], errors: IO[bytes]) -> ForkedProcess:
         """Start `tidemark` with the arguments `command`; raises OSError."""
-        order = StartOrder(tuple(command), dict(os.environ), str(os.getcwd()))  # noqa: PTH109
+        order = StartOrder(tuple(command), dict(os.environ), os.getcwd())  # noqa: PTH109
         with contextlib.ExitStack() as undo:
             from_here, to_node = os.pipe()
             stdin = undo.enter_context(os.fdopen(to_node, "wb"))

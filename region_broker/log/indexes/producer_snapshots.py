@@ -78,16 +78,17 @@ def remove_below(disk: Disk, folder: Path, offset: int) -> None:
 
 def recent_inside(disk: Disk, folder: Path, base: int) -> list[int]:
     """Return the snapshots within the open segment, which begins at `base`, that are kept: the newest `RECENT_KEPT`."""
-    found = snapshot_offsets(disk.list_dir(folder))
-    return [offset for offset in found if offset > base][:RECENT_KEPT]
+    return _behind(disk, folder, base)[:RECENT_KEPT]
 
 
 def remove_older_inside(disk: Disk, folder: Path, base: int) -> None:
     """Remove the snapshots within the open segment but those that are kept; durable after `fsync_dir`."""
-    kept = recent_inside(disk, folder, base)
-    for offset in snapshot_offsets(disk.list_dir(folder)):
-        if offset > base and offset not in kept:
-            disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
+    for offset in _behind(disk, folder, base)[RECENT_KEPT:]:
+        disk.remove(folder / file_name(offset, SNAPSHOT_SUFFIX))
+
+
+def _behind(disk: Disk, folder: Path, base: int) -> list[int]:
+    return [offset for offset in snapshot_offsets(disk.list_dir(folder)) if offset > base]
 
 
 def remove_inside(disk: Disk, folder: Path, base: int, end: int) -> None:

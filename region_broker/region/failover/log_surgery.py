@@ -202,9 +202,8 @@ async def _cut_one(
     # Where histories parted, the cut of the other one may lie within a batch of this one: all of that batch goes.
     headers = iter_headers(read(provenance.first_offset))
     first = min([provenance.first_offset, *(header.base_offset for _, header in headers)])
-    await log.trimming.prepare_cut(
-        first
-    )  # before the tail is read: nothing may come between its quarantine and the cut
+    # Before the tail is read: nothing may come between its quarantine and the cut.
+    await log.trimming.prepare_cut(first)
     moved = await quarantine.move_in(msgspec.structs.replace(provenance, first_offset=first), read)
     log.truncate_to(first)
     return moved
