@@ -1,7 +1,8 @@
 """What the next tidemark's record says: the cut leader's side of `__tidemarks`.
 
-INV-TM3  a record names what moved since the last published one; a full one, every 1024 records or 1 MB,
-         names everything, so a reader goes back to the last full one and no further
+INV-TM3  a record names what moved since the last published one; a full one, every 1024 records or 1 MB and first in
+         each term, names everything, so a reader goes back to the last full one and no further: not through all
+         terms that ended before they had so many
 
 Not here: the record and the rules it obeys (`tidemark`), rounds (`rounds`), appending.
 """
@@ -53,6 +54,7 @@ class TidemarkWriter:
         self._domain = domain
         self._records_since_full = 0
         self._bytes_since_full = 0
+        self._begins = True
         self._pending: Tidemark | None = None
 
     @property
@@ -104,7 +106,8 @@ class TidemarkWriter:
 
     def _full_is_due(self) -> bool:
         return (
-            self._records_since_full + 1 >= FULL_EVERY_RECORDS
+            self._begins
+            or self._records_since_full + 1 >= FULL_EVERY_RECORDS
             or self._bytes_since_full >= FULL_EVERY_BYTES
         )
 
@@ -113,6 +116,7 @@ class TidemarkWriter:
         tidemark = self._pending
         assert tidemark is not None, at
         self._pending = None
+        self._begins = False
         self.book.apply(at, tidemark)
         self.book.raise_floor(tidemark.point)
         self._records_since_full = 0 if tidemark.full else self._records_since_full + 1

@@ -18,7 +18,8 @@ from region_broker.log.segment import SealedCache
 class LogListener:
     """Who is told: `on_dirty` after an append, `on_stable` when `stable_offset` moved or the log failed.
 
-    `on_grown(log, bytes)`: that much was appended, or found at the start, and lies behind the recovery checkpoint.
+    `on_grown(log, bytes)`: that much was appended, and lies behind the recovery checkpoint. `on_read(log)`: what lies there was read, as the
+    log was opened or cut.
     """
 
     on_dirty: Callable[[DirtyLog], None]
@@ -26,6 +27,7 @@ class LogListener:
     on_grown: Callable[[RecoveryCheckpointTarget, int], None] = field(
         default=lambda _log, _bytes: None
     )
+    on_read: Callable[[RecoveryCheckpointTarget], None] = field(default=lambda _log: None)
 
 
 @dataclass(slots=True, kw_only=True)

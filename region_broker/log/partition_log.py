@@ -55,7 +55,7 @@ class PartitionLog:
         recovered = recover(setup.folder, setup.cache, setup.config, setup.journal_mark())
         log = cls(setup, recovered)
         log.durability.open_checkpoint(recovered.fence, clean=recovered.settled)
-        log.listener.on_grown(log.durability, log.durability.unread_bytes)
+        log.listener.on_read(log.durability)
         return log
 
     @classmethod

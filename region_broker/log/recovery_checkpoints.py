@@ -5,6 +5,8 @@ INV-BKD1  what lies behind the recovery checkpoints of all logs is at most `UNRE
           what is appended
 INV-BKD3  with each one the state is written as a snapshot, too, and the last few of the open segment stay: what is cut off behind one of
           them costs the replay of what came since, not of the whole segment, and a batch counts for what it costs to replay
+INV-BKD4  what a start or a cut had to read, `LOG_UNREAD_BYTES_MIN` of a log or more, is behind a recovery checkpoint soon after: the next
+          start and the next cut do not read it again. Regions that fail over to and fro would take longer each time
 INV-BKD2  nobody who waits for an append waits for a recovery checkpoint: it is written in a thread, one at a time, and
           no clock runs
 
@@ -39,18 +41,27 @@ class RecoveryCheckpoints:
         """Know of no log yet."""
         self._run_in_thread = run_in_thread
         self._grown: dict[RecoveryCheckpointTarget, None] = {}
+        self._read: dict[RecoveryCheckpointTarget, None] = {}
         self._since_bytes = 0
         self._last_bytes: dict[RecoveryCheckpointTarget, int] = {}
         """How large the last recovery checkpoint of each log was."""
         self._wake = asyncio.Event()
 
     def note_grown(self, log: RecoveryCheckpointTarget, size_bytes: int) -> None:
-        """Note that a log has grown, or was found with that much to read."""
+        """Note that a log has grown."""
         if size_bytes <= 0:
             return
         self._grown[log] = None
         self._since_bytes += size_bytes
         if self._since_bytes >= STEP_BYTES:
+            self._wake.set()
+
+    def note_read(self, log: RecoveryCheckpointTarget) -> None:
+        """Note that a log was opened or cut, so that what it has behind its recovery checkpoint was read (INV-BKD4)."""
+        size_bytes = log.unread_bytes
+        self.note_grown(log, size_bytes)
+        if size_bytes >= LOG_UNREAD_BYTES_MIN:
+            self._read[log] = None
             self._wake.set()
 
     async def run(self) -> None:
@@ -63,13 +74,14 @@ class RecoveryCheckpoints:
                 await self.put(log)
 
     def due(self) -> list[RecoveryCheckpointTarget]:
-        """Return the logs to which a recovery checkpoint is to be put now, the one with most to read first."""
+        """Return the logs to which a recovery checkpoint is to be put now: those that were read, then the one with most to read."""
         unread = {log: log.unread_bytes for log in self._grown}
         self._grown = {log: None for log, size_bytes in unread.items() if size_bytes > 0}
         self._last_bytes = {log: self._last_bytes.get(log, 0) for log in self._grown}
+        found = [log for log in self._read if unread.pop(log, 0) >= LOG_UNREAD_BYTES_MIN]
+        self._read.clear()
         total_bytes = sum(unread.values())
-        found = []
-        for log in sorted(self._grown, key=unread.__getitem__, reverse=True):
+        for log in sorted(unread, key=unread.__getitem__, reverse=True):
             if total_bytes <= UNREAD_BYTES_MAX or unread[log] < LOG_UNREAD_BYTES_MIN:
                 break
             if unread[log] >= WORTH * self._last_bytes[log]:

@@ -399,6 +399,7 @@ class PartitionTable:
             listener=LogListener(
                 on_dirty=self._group_commit.mark_dirty,
                 on_grown=self.recovery_checkpoints.note_grown,
+                on_read=self.recovery_checkpoints.note_read,
             ),
             wall_ms=self._clock.wall_ms,
             log_id=(topic_id.bytes, tp.partition) if self._config.journal_bytes else None,

@@ -33,7 +33,7 @@ from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
 
-BATCH_COST_BYTES: Final = 512
+BATCH_COST_BYTES: Final = 2_048
 """How many bytes more than its own a batch counts as what a start or a cut has to read again (INV-BKD3)."""
 
 

@@ -117,7 +117,7 @@ class LogTrimmer:
         content.epochs.truncate_end(offset)
         content.state = self._state_below(offset, generation)
         content.state.forget_aborted_below(segment.base_offset)
-        content.listener.on_grown(self._durability, self._durability.unread_bytes)
+        content.listener.on_read(self._durability)
         content.listener.on_stable()
 
     def _cut(self, segment: Segment, position: int, offset: int) -> None:

@@ -76,6 +76,19 @@ def test_T10_full_vector_every_1024_records() -> None:
     assert tidemarks[1024].moved == {P0: LogPosition(1025, 0), P1: LogPosition(5, 0)}
 
 
+def test_INV_TM3_each_term_begins_with_a_full_vector() -> None:
+    writer, _ = written(cut(1, p0=1, p1=5), cut(2, p0=2))
+    later = TidemarkWriter("main", writer.book)
+    tidemarks = []
+    for number in (3, 4):
+        tidemarks.append(later.prepare(cut(number, p0=number)))
+        later.published(number - 1, 100)
+    assert [tidemark.full for tidemark in tidemarks] == [True, False]
+    assert tidemarks[0].moved == {P0: LogPosition(3, 0), P1: LogPosition(5, 0)}
+    assert tidemarks[0].previous_at == 1
+    assert tidemarks[1].full_at == 2
+
+
 def test_T10_append_is_refused_unless_k_is_the_next_number() -> None:
     book = TidemarkBook(LEDGERS)
     _, tidemarks = written(cut(1, p0=1), cut(2, p0=2), cut(3, p0=3))

@@ -324,8 +324,8 @@ def test_INV_BKD1_a_recovery_checkpoint_that_found_no_room_does_not_count() -> N
 
 
 def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 72_000)
-    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 5_000)
+    monkeypatch.setattr(recovery_checkpoints, "UNREAD_BYTES_MAX", 64 * (BATCH_COST_BYTES + 400))
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 10 * BATCH_COST_BYTES)
     some = fixture(partition_count=3)
     due = some.table.recovery_checkpoints
     for number, count in enumerate((60, 100, 3)):
@@ -409,6 +409,74 @@ def test_INV_BKD3_snapshots_of_the_open_segment_outlive_a_clean_stop_and_not_its
     some.sync()
     _, sealed = some.partition.log.segments.bases
     assert snapshots_of(some) == [sealed]
+
+
+def put_what_is_due(some: Fixture) -> list[object]:
+    """Put the recovery checkpoints that are due at this node, and return the logs that got one."""
+    due = some.table.recovery_checkpoints.due()
+    for log in due:
+        job = log.begin_recovery_checkpoint()
+        assert job is not None
+        log.finish_recovery_checkpoint(job, job.run())
+    return list(due)
+
+
+def test_INV_BKD4_what_a_cut_had_to_read_the_next_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 20 * BATCH_COST_BYTES)
+    some = fixture()
+    fill(some, 100)
+    some.sync()
+    assert put_what_is_due(some) == []
+    assert counted_replay(some, 90) == 90
+    assert put_what_is_due(some) == [some.partition.log.durability]
+    assert put_what_is_due(some) == []
+    fill(some, 10)
+    some.sync()
+    assert counted_replay(some, 95) == 5
+    assert put_what_is_due(some) == [some.partition.log.durability], "its recovery checkpoint went"
+
+
+def test_INV_BKD4_what_a_start_had_to_read_the_next_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 20 * BATCH_COST_BYTES)
+    some = fixture()
+    fill(some, 100)
+    some.sync_files()
+    some.kill_and_reopen()
+    assert put_what_is_due(some) == [some.partition.log.durability]
+    before = all_bytes(some.partition)
+    some.kill_and_reopen()
+    expect_replayed(some, before)
+    assert put_what_is_due(some) == []
+    fill(some, 5)  # little is worth no recovery checkpoint
+    some.sync_files()
+    some.kill_and_reopen()
+    assert put_what_is_due(some) == []
+
+
+async def test_INV_BKD4_a_log_that_was_read_wakes_the_node_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery_checkpoints, "LOG_UNREAD_BYTES_MIN", 20 * BATCH_COST_BYTES)
+    some = fixture()
+    fill(some, 100)
+    some.sync()
+    put_at: list[int] = []
+    running = RecoveryCheckpoints()
+    monkeypatch.setattr(some.partition.log.listener, "on_read", running.note_read)
+    some.partition.truncate_to(90)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(running.run())
+        for _ in range(1000):
+            put_at = snapshots_of(some)
+            if some.partition.log.durability.unread_bytes == 0:
+                break
+            await asyncio.sleep(0.001)
+        task.cancel()
+    assert put_at == [90]
 
 
 def test_INV_NP3_a_snapshot_that_was_begun_before_a_cut_is_not_put() -> None:
