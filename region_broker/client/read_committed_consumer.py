@@ -33,6 +33,7 @@ from confluent_kafka import (
 
 from region_broker.client.across_regions import ACROSS_REGIONS
 from region_broker.client.errors import MEMBERSHIP_LOST, REFUSALS, Refused, Unreachable, kafka_error
+from region_broker.client.expected_places import ExpectedPlaces, Place, committed_places, place_of
 from region_broker.client.read_batches import ReadBatch, process, read_in_transactions
 from region_broker.client.serializers import Deserializer, deserialized
 from region_broker.client.timeouts import DEFAULT_TIMEOUTS, Timeouts
@@ -50,7 +51,6 @@ _QUIET: Final = logging.getLogger("tidemark.client.librdkafka")
 _log: Final = logging.getLogger("tidemark.client")
 
 Result = TypeVar("Result")
-Place = tuple[str, int]
 
 
 class _TakenAway(NamedTuple):
@@ -103,6 +103,7 @@ class ReadCommittedConsumer:
         self._position: dict[Place, int] = {}
         self._began: dict[Place, int] = {}
         """The first record of each partition that librdkafka gave out since it came; used in the thread only."""
+        self._expected = ExpectedPlaces(timeouts.committed_s, from_beginning=from_beginning)
 
     async def __aenter__(self) -> Self:
         """Join the group."""
@@ -147,7 +148,7 @@ class ReadCommittedConsumer:
         while self._fetched:
             message = self._fetched[0]
             error = message.error()
-            if error is None and _place(message) not in self._paused:
+            if error is None and place_of(message) not in self._paused:
                 return self._handed_out(message)
             self._fetched.popleft()
             if error is None:
@@ -243,7 +244,7 @@ class ReadCommittedConsumer:
             fetching.result()
 
     def _fetch(self, kafka: Consumer, timeout_s: float) -> list[Message | _TakenAway]:
-        """Wait for one record, and take what else is there; in the consumer's thread.
+        """Wait for one record, and take what else is there, up to one that is not to come yet; in the consumer's thread.
 
         Record by record: `consume` would wait for a full batch, and would not tell which of its records
         came before a rebalance within it.
@@ -252,9 +253,11 @@ class ReadCommittedConsumer:
         self._found = found
         message = kafka.poll(timeout_s)
         while message is not None:
-            found.append(message)
             if message.error() is None:
-                self._began.setdefault(_place(message), message.offset() or 0)
+                if not self._expected.takes(kafka, message):
+                    break
+                self._began.setdefault(place_of(message), message.offset() or 0)
+            found.append(message)
             message = kafka.poll(0) if len(found) < _BATCH_COUNT else None
         return found
 
@@ -270,6 +273,7 @@ class ReadCommittedConsumer:
         gone = frozenset((each.topic, each.partition) for each in partitions)
         for place in gone:
             self._began.pop(place, None)
+        self._expected.forget(gone)
         self._found.append(_TakenAway(gone))
 
     def _forget(self, places: Iterable[Place] | None) -> None:
@@ -283,8 +287,8 @@ class ReadCommittedConsumer:
         gone = set(places)
         for place in gone:
             self._position.pop(place, None)
-        self._fetched = deque(each for each in self._fetched if _place(each) not in gone)
-        self._held = deque(each for each in self._held if _place(each) not in gone)
+        self._fetched = deque(each for each in self._fetched if place_of(each) not in gone)
+        self._held = deque(each for each in self._held if place_of(each) not in gone)
 
     # -- where it stands ---------------------------------------------------------------------------
 
@@ -335,13 +339,17 @@ class ReadCommittedConsumer:
             assigned = kafka.assignment()
             if not assigned:
                 return  # partitions come with their committed position
-            for each in kafka.committed(assigned, timeout=self._timeouts.committed_s):
+            for each in committed_places(kafka, assigned, self._timeouts.committed_s):
                 if each.offset < 0:
                     each.offset = self._uncommitted_start(each)
                 if each.offset != OFFSET_STORED:
-                    kafka.seek(each)
+                    self._sent_to(kafka, each)
 
         await self._move(to_committed, None, "the committed position is not known")
+
+    def _sent_to(self, kafka: Consumer, target: TopicPartition) -> None:
+        kafka.seek(target)
+        self._expected.moved((target.topic, target.partition), target.offset)
 
     def _uncommitted_start(self, place: TopicPartition) -> int:
         """Return where a partition begins of which the group has committed nothing; OFFSET_STORED: where it stands.
@@ -359,7 +367,7 @@ class ReadCommittedConsumer:
         target = TopicPartition(position.topic, position.partition, position.offset)
 
         def to_target() -> None:
-            kafka.seek(target)
+            self._sent_to(kafka, target)
             self._began.pop((position.topic, position.partition), None)
 
         await self._move(
@@ -377,7 +385,7 @@ class ReadCommittedConsumer:
                 TopicPartition(each.topic, each.partition, wall_ms) for each in kafka.assignment()
             ]
             for each in kafka.offsets_for_times(asked, timeout=self._timeouts.committed_s):
-                kafka.seek(each)
+                self._sent_to(kafka, each)
             self._began.clear()
 
         await self._move(to_time, None, f"no seek to the time {wall_ms}")
@@ -398,8 +406,8 @@ class ReadCommittedConsumer:
         chosen = set(self._paused if places is None else places)
         self._paused -= chosen
         held, self._held = self._held, deque()
-        self._held.extend(each for each in held if _place(each) not in chosen)
-        self._fetched.extendleft(reversed([each for each in held if _place(each) in chosen]))
+        self._held.extend(each for each in held if place_of(each) not in chosen)
+        self._fetched.extendleft(reversed([each for each in held if place_of(each) in chosen]))
         try:
             await self._in_thread(lambda: kafka.resume(_assigned(kafka, chosen)))
         except KafkaException as error:
@@ -472,10 +480,6 @@ def _look_at(ended: "asyncio.Future[None]") -> None:
 
 def _raw(data: Any) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
-
-
-def _place(message: Message) -> Place:
-    return str(message.topic()), int(message.partition() or 0)
 
 
 def _assigned(kafka: Consumer, places: Iterable[Place]) -> list[TopicPartition]:

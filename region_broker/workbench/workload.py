@@ -3,7 +3,7 @@
 One row is one transaction: two records (value leaves one account, arrives at the other) and the offset of the input
 record. Each attempt at a row has an id of its own, in its records: read back, it says which attempt is there. After any
 fatal error the worker starts anew: same transactional id, same group, new clients, from the committed offset; it never
-guesses what became of a commit.
+guesses what became of a commit, and takes no row twice from a librdkafka that goes back by itself (`client.expected_places`).
 """
 
 import json
@@ -18,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from region_broker.client.across_regions import ACROSS_REGIONS
+from region_broker.client.expected_places import ExpectedPlaces
 from region_broker.client.retirement import retire
 from region_broker.workbench.credentials import kafka_login
 from region_broker.workbench.dataset import Transfer
@@ -137,10 +138,11 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """Work until stopped, starting anew after each fatal error."""
         while not self._stopping.is_set():
-            consumer, producer = self._consumer(), self._producer()
+            expected = ExpectedPlaces(_CALL_TIMEOUT_S, from_beginning=True)
+            consumer, producer = self._consumer(expected), self._producer()
             try:
                 self._init(producer)
-                self._work(producer, consumer)
+                self._work(producer, consumer, expected)
             except KafkaException as error:
                 inner = error.args[0]
                 self._journal.fail(f"{inner.name()}: {inner.str()}")
@@ -148,7 +150,7 @@ class Worker(threading.Thread):
                 retire(producer)
                 consumer.close()
 
-    def _consumer(self) -> Consumer:
+    def _consumer(self, expected: ExpectedPlaces) -> Consumer:
         consumer = Consumer(
             {"bootstrap.servers": self._addresses, **kafka_login(), "group.id": GROUP_ID, "log_level": 0,
              "isolation.level": "read_committed", "enable.auto.commit": False,
@@ -158,7 +160,11 @@ class Worker(threading.Thread):
              # A worker that librdkafka never lets go (issue 5511 there) must not keep its partitions.
              "max.poll.interval.ms": 20_000, **self._config}
         )  # fmt: skip
-        consumer.subscribe([INPUT_TOPIC])
+
+        def gone(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            expected.forget((each.topic, each.partition) for each in partitions)
+
+        consumer.subscribe([INPUT_TOPIC], on_revoke=gone, on_lost=gone)
         return consumer
 
     def _producer(self) -> Producer:
@@ -180,7 +186,7 @@ class Worker(threading.Thread):
             else:
                 break
 
-    def _work(self, producer: Producer, consumer: Consumer) -> None:
+    def _work(self, producer: Producer, consumer: Consumer, expected: ExpectedPlaces) -> None:
         while not self._stopping.is_set():
             message = consumer.poll(0.1)
             if message is None:
@@ -190,7 +196,8 @@ class Worker(threading.Thread):
                 if error.fatal():
                     raise KafkaException(error)
                 continue
-            self._transfer(producer, consumer, message)
+            if expected.takes(consumer, message):
+                self._transfer(producer, consumer, message)
 
     def _transfer(self, producer: Producer, consumer: Consumer, message: Any) -> None:
         row_id, source, target, amount = json.loads(message.value())

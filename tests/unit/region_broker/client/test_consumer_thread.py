@@ -33,6 +33,9 @@ class PlayedMessage:
     def offset(self) -> int:
         return self._offset
 
+    def leader_epoch(self) -> int:
+        return 7
+
     def key(self) -> None:
         return None
 
