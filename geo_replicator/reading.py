@@ -4,6 +4,7 @@ INV-TR1  reading starts at a full record and takes every record from there, so v
 INV-TR2  what is held is never above what was asked for; each step back goes to an older full record
 INV-TR3  a tidemark names many logs: reading gives way after so many of them (`LOGS_AT_ONCE`), so a node that begins to lead answers
          others meanwhile
+INV-TR4  what is asked of one tidemark is read up to that one: what a mirror has not reached behind it may be days of them
 A tidemark counts as held only if every log that it names ends at or beyond its position (T16). The walk back costs one
 record per full vector, not one per tidemark.
 
@@ -11,7 +12,7 @@ Not here: the record (`tidemark`), what was reached (`frontier`).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from geo_replicator.lineage import BEFORE_ALL, Cut, LogKey, TidemarkPoint
@@ -46,11 +47,10 @@ class TidemarkRecords(Protocol):
 
 @dataclass(slots=True)
 class ReadBook:
-    """A book whose floor is the asked tidemark (or the first one read), and what lies above it."""
+    """A book whose floor is the asked tidemark (or the first one read), and where reading goes on."""
 
     book: TidemarkBook
     next_offset: int = 0
-    above: list[Tidemark] = field(default_factory=list)
 
 
 def read_book(
@@ -63,27 +63,25 @@ def read_book(
 def book_in_pieces(
     records: TidemarkRecords, ledgers: LedgerTopics, floor: TidemarkPoint | None
 ) -> Pieces[ReadBook]:
-    """Read from the last full record at or below `floor` (None: the newest full one) to the end (INV-TR3).
+    """Read from the last full record at or below `floor` (None: the newest full one) to the first above it, or to the end (INV-TR3, INV-TR4).
 
-    Raises `TidemarkError` where the log is not readable.
+    The book is empty where all are above. Raises `TidemarkError` where the log is not readable.
     """
     read, left = ReadBook(TidemarkBook(ledgers)), LOGS_AT_ONCE
     start = full_at_or_below(records, floor)
     for at, key, value in records.tidemark_records(0 if start is None else start):
-        tidemark = read.book.apply(at, decode(key, value))
+        record = decode(key, value)
+        if isinstance(record, Tidemark) and floor is not None and record.point > floor:
+            read.next_offset = at
+            break
+        tidemark = read.book.apply(at, record)
         read.next_offset = at + 1
-        left -= _cost_of(tidemark)
+        left -= cost_of(tidemark)
         if left <= 0:
             yield
             left = LOGS_AT_ONCE
-        if tidemark is not None and (floor is None or tidemark.point > floor):
-            read.above.append(tidemark)
-    newest = read.book.newest
-    if newest is None:
-        return read
-    target = newest.newest.point if floor is None else min(floor, newest.newest.point)
-    read.book.raise_floor(target)
-    assert all(each.point > target for each in read.above) or floor is None, f"INV-TR2: {target}"
+    if read.book.newest is not None:
+        read.book.raise_floor(read.book.newest.newest.point)
     return read
 
 
@@ -174,7 +172,7 @@ def _held_from(
     short: set[LogKey] = set()
     for at, key, value in records.tidemark_records(start):
         tidemark = book.apply(at, decode(key, value))
-        left -= _cost_of(tidemark)
+        left -= cost_of(tidemark)
         if left <= 0:
             yield
             left = LOGS_AT_ONCE
@@ -193,7 +191,8 @@ def _held_from(
     return held
 
 
-def _cost_of(tidemark: Tidemark | None) -> int:
+def cost_of(tidemark: Tidemark | None) -> int:
+    """Return what reading a record costs, in positions: see `LOGS_AT_ONCE`."""
     return RECORD_COST + (0 if tidemark is None else len(tidemark.moved))
 
 

@@ -3,6 +3,8 @@
 INV-LD1  a reader of this region is shown D(k), and the whole cut there, only after both are durable here (T16, T17)
 INV-LD5  a claim does not outlive its bytes: after a loss the greatest tidemark that the logs hold counts as reached;
          what was reached, and is stored as that, does not go down by it (T16)
+INV-LD8  what was not reached is read in pieces, and others are served in between: after an absence, or behind a log that waits, that is
+         days of tidemarks. A node that answers nobody meanwhile is fenced, and so is the next one that begins to lead
 INV-LD7  the ends of a whole cut are forgotten, durably, before a log is cut whose history was given up: the history that is
          copied instead may give the same number to another tidemark (T17)
 A corrupt `__tidemarks` stops reaching, loudly; what was shown stays. What the disk does not take is tried again.
@@ -23,7 +25,14 @@ from geo_replicator.lag import LagBook
 from geo_replicator.lineage import BEFORE_ALL, EMPTY_CUT, Cut, Lineage, LogKey, TidemarkPoint
 from geo_replicator.link.topic_changes import TopicChanges
 from geo_replicator.ports import LinkFacts, LinkFailed, LinkPorts, LogHalted
-from geo_replicator.reading import Shortfall, held_point, read_book, shortfalls
+from geo_replicator.reading import (
+    LOGS_AT_ONCE,
+    Shortfall,
+    cost_of,
+    held_point,
+    read_book,
+    shortfalls,
+)
 from geo_replicator.tidemark import TidemarkBook, TidemarkError, decode
 from geo_replicator.whole_ends import NOTHING_WHOLE, View
 
@@ -77,8 +86,9 @@ class Reaching:
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
         self._absent = self._named_and_absent(reached)
         self.frontier.absent(self._absent)
-        for tidemark in read.above:
-            self.frontier.observe(tidemark)
+        self._dirty[facts.ledgers.tidemark_key] = (
+            None  # what is not reached is read by `run` (INV-LD8)
+        )
         self._restored = True
         self._saving = None  # what is on its way to the disk is no fact of these logs
         self._show_stored(is_held=reached == self._ports.reached.point)
@@ -121,7 +131,7 @@ class Reaching:
             await self._moved.wait()
             self._moved.clear()
             try:
-                self._take_moves()
+                is_read = self._take_moves()
                 await self._reach_complete()
                 await self._drop_logs()
             except TidemarkError as error:
@@ -135,6 +145,9 @@ class Reaching:
                 self.stopped = ""
                 self._look_due = True
                 self._moved.set()
+            else:
+                if not is_read:
+                    await asyncio.sleep(0)
 
     def end(self) -> None:
         """Take note of what was being made durable when `run` was cancelled: the link is over."""
@@ -187,19 +200,27 @@ class Reaching:
         self._saving = None
         self.stored = point
 
-    def _take_moves(self) -> None:
+    def _take_moves(self) -> bool:
+        """Take in what has moved, and one piece of the tidemarks (INV-LD8); return whether these are read to their end."""
         dirty, self._dirty = self._dirty, {}
-        if self._facts.ledgers.tidemark_key in dirty:
-            self._read_tidemarks()
+        is_read = self._facts.ledgers.tidemark_key not in dirty or self._read_tidemarks()
         for key in dirty:
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
+        if not is_read:
+            self.log_moved(self._facts.ledgers.tidemark_key)
+        return is_read
 
-    def _read_tidemarks(self) -> None:
+    def _read_tidemarks(self) -> bool:
+        left = LOGS_AT_ONCE
         for at, key, value in self._ports.logs.tidemark_records(self._read_to):
+            if left <= 0:
+                return False
             tidemark = self.book.apply(at, decode(key, value))
             if tidemark is not None:
                 self.frontier.observe(tidemark)
             self._read_to = at + 1
+            left -= cost_of(tidemark)
+        return True
 
     @property
     def _is_first(self) -> bool:

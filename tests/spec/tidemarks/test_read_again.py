@@ -2,12 +2,19 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from geo_replicator.frontier import Frontier
 from geo_replicator.lineage import BEFORE_ALL, TidemarkPoint
-from geo_replicator.whole_ends import WholeEnds
+from geo_replicator.link import reaching as link_reaching
+from geo_replicator.reading import RECORD_COST
+from geo_replicator.tidemark import Tidemark
+from geo_replicator.whole_ends import NOTHING_WHOLE, WholeEnds
 from region_broker.controller.metadata_commands import Command, ResizeTopic
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.region.tidemarks.reached_store import ReachedFile
@@ -97,3 +104,42 @@ async def test_T16_a_log_that_is_cut_while_a_tidemark_is_written_down_counts_for
         assert link.cancelled()
         assert reached.point > before
         assert mirror.tidemarks.claim().point == before
+
+
+async def test_INV_LD8_what_was_not_reached_is_read_in_pieces_while_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror's link begins anew behind ten tidemarks that it had copied and not reached."""
+    monkeypatch.setattr(
+        link_reaching, "LOGS_AT_ONCE", RECORD_COST
+    )  # a record, of which each is a piece
+    async with mirrored(tmp_path) as (primary, mirror, link):
+        reaching, reached = mirror.link.reaching, mirror.link.reaching._ports.reached
+        for _ in range(10):
+            before = mirror.link.reached
+            await primary.produce("t", b"b")
+            await until(lambda before=before: mirror.link.reached > before, "it is shown")  # type: ignore[misc]
+        link.cancel()
+        await asyncio.wait([link])
+        last = mirror.link.reached
+        assert isinstance(reached, ReachedFile)
+        reached._point, reached._whole = BEFORE_ALL, NOTHING_WHOLE
+        turn, seen = 0, Counter[int]()
+        observe = Frontier.observe
+
+        def observed(frontier: Frontier, tidemark: Tidemark) -> None:
+            seen[turn] += 1
+            observe(frontier, tidemark)
+
+        monkeypatch.setattr(Frontier, "observe", observed)
+        reaching.restore()
+        assert not seen, "that is one step"
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(reaching.run())
+            while (newest := reaching.book.newest) is None or newest.newest.point < last:
+                assert turn < 10_000
+                turn += 1
+                await asyncio.sleep(0)
+            reading.cancel()
+        assert seen.total() >= 11
+        assert set(seen.values()) == {1}, "others have their turn between two pieces"

@@ -13,6 +13,7 @@ from geo_replicator.reading import (
     book_in_pieces,
     held_point,
     point_without_lack,
+    read_book,
 )
 from geo_replicator.tidemark import LogPosition, Tidemark, encode
 from geo_replicator.topology import LedgerTopics
@@ -87,6 +88,23 @@ def test_INV_TR3_reading_gives_way_after_so_many_positions_and_records_whoever_a
     last = tidemarks[-1].point
     assert pieces_of(book_in_pieces(records, ledgers, None)) >= enough
     assert pieces_of(point_without_lack(records, ledgers, last, lambda _key, _at: False)) >= enough
+
+
+def test_INV_TR4_what_is_asked_of_one_tidemark_is_read_up_to_that_one() -> None:
+    ledgers = LedgerTopics(UUID(int=1), UUID(int=2))
+    first = replace(TIDEMARK, number=3, round=Round(3), ledger={})
+    records = Records([first])
+    for number in range(4, 10):
+        later = replace(first, number=number, round=Round(number), full=False, full_at=0)
+        records.tidemarks.append(replace(later, previous_at=number - 4))
+    read = read_book(records, ledgers, records.tidemarks[2].point)
+    assert read.book.known() == (records.tidemarks[2].point,)
+    assert read.next_offset == 3
+    read = read_book(records, ledgers, BEFORE_ALL)
+    assert (read.book.newest, read.next_offset) == (None, 0), "all are above"
+    read = read_book(records, ledgers, None)
+    assert read.book.known() == (records.tidemarks[-1].point,)
+    assert read.next_offset == 7
 
 
 def test_INV_TR3_many_small_tidemarks_are_parted_too() -> None:
