@@ -3,6 +3,8 @@
 INV-PN5  what serving one connection raises ends the listener, and is told at once, however long other peers stay
 INV-PN6  with TLS a stream is handed over after its handshake only, and what others do before or in theirs harms nobody else's
 INV-PN7  a connection that has ended is freed at once, with and without TLS: the cycle collector runs too seldom for what OpenSSL holds
+INV-PN8  whoever expects much (`expect`) is not told of every few bytes, and of all that came where the stream ends before: a client that
+         hands TLS each record by itself had the node look at its socket for each of them
 Bytes arrive in the order written, whole or not at all up to the moment of failure. A reader that is not asked for bytes
 holds at most about READ_AHEAD_BYTES: then the socket is left unread and TCP pushes back on the peer. `drain` returns
 only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises. An error of the peer or of the network is an
@@ -54,6 +56,10 @@ class ByteStream(Protocol):
         Returns whether more may come: False once the peer has closed. OSError when it broke; raises what `consume`
         raises. Here no task is woken for each chunk, as it is in `read`.
         """
+        ...
+
+    def expect(self, count: int) -> None:
+        """Ask not to be told of every few bytes: `count` more are certain to come, unless the stream ends; 0: nobody knows."""
         ...
 
     def write(self, *buffers: Buffer) -> None:

@@ -138,6 +138,11 @@ class Connection:
         self._frames.allow(max_bytes)
 
     @property
+    def missing_bytes(self) -> int:
+        """Return how many bytes the request lacks that has come in part; 0 where that is not known."""
+        return self._frames.missing_bytes
+
+    @property
     def mid_frame(self) -> bool:
         """Return whether a frame has begun and is not complete."""
         return self._next is None and self._frames.mid_frame

@@ -67,6 +67,11 @@ class FrameReader:
         """Return whether bytes of an incomplete frame are held (for the frame time-out)."""
         return self.held_bytes > 0 or self._frame_bytes >= 0
 
+    @property
+    def missing_bytes(self) -> int:
+        """Return how many bytes the frame lacks that is being collected; 0 where its length is not known yet."""
+        return max(self._frame_bytes - self.held_bytes, 0)
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream."""
         if chunk:

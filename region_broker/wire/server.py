@@ -506,6 +506,7 @@ class KafkaServer:
         core.receive(chunk)
         self._memory.hold(link.share, core.held_bytes)
         self._start_requests(link, group)
+        link.stream.expect(core.missing_bytes)
         if not self._may_begin(link) or core.stalled or self._memory.full:
             return False
         self._note_unfinished(link)

@@ -75,6 +75,9 @@ class SimulatedStream:
         """See `ByteStream`."""
         return sum(map(len, self._arrived))
 
+    def expect(self, count: int) -> None:
+        """See `ByteStream`: chunks come as they were sent here."""
+
     @property
     def has_room(self) -> bool:
         """See `ByteStream`."""

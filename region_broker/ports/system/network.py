@@ -42,6 +42,13 @@ PIECE_BYTES: Final = 128 * 1024
 wait for the end of the loop's turn (64 KiB), so it is sent at once; what is smaller is joined, as each piece is a record, or several, of TLS."""
 
 
+TLS_HELD_BYTES: Final = 17 * 1024
+"""How much may have been taken from the socket already of what is expected: a record of TLS that is not whole yet (RFC 8446, 5.2)."""
+WAKE_BYTES_MAX: Final = 128 * 1024
+WAKE_BYTES_MIN: Final = 16 * 1024
+"""Expecting less is not worth a call of the system."""
+
+
 def in_pieces(buffers: Iterable[Buffer], piece_bytes: int = PIECE_BYTES) -> Iterator[Buffer]:
     """Return the same bytes in pieces of `piece_bytes`, but for the last one; what lies in several buffers is copied."""
     held: list[Buffer] = []
@@ -83,6 +90,7 @@ class _Stream(asyncio.BaseProtocol):
         self._gone = asyncio.Event()
         self._peer = "unknown"
         self._tls: ssl.SSLObject | None = None
+        self._wake_bytes = 1
 
     @property
     def peer(self) -> str:
@@ -129,6 +137,20 @@ class _Stream(asyncio.BaseProtocol):
             self._transport.pause_reading()
             self._reading_paused = True
         self._wake_reader()
+
+    def expect(self, count: int) -> None:
+        """See `ByteStream`. Linux tells of a socket from SO_RCVLOWAT bytes on, and of its end (socket(7)).
+
+        A goodbye of TLS is no end yet: who sends one within what it had begun waits for ours until it closes, or gives up.
+        """
+        wake_bytes = min(count - TLS_HELD_BYTES, WAKE_BYTES_MAX)
+        if wake_bytes < WAKE_BYTES_MIN:
+            wake_bytes = 1
+        if wake_bytes != self._wake_bytes and self._transport is not None:
+            self._wake_bytes = wake_bytes
+            self._transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes
+            )
 
     def _peer_ended(self) -> bool:
         """Note that the peer sends no more; our side stays open for the answers still owed."""

@@ -19,7 +19,7 @@ from region_broker.limits import (
 )
 from region_broker.metrics import Metrics
 from region_broker.ports.network import Buffer
-from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.ports.system.network import AsyncioNetwork, AsyncioStream
 from region_broker.wire.connection import Connection, Incoming, Slot
 from region_broker.wire.connection_caps import ConnectionCaps
 from region_broker.wire.server import KafkaServer
@@ -74,6 +74,23 @@ async def test_half_a_frame_is_not_waited_for_forever() -> None:
         assert await slow.closed()
         good.send_raw(REQUEST)
         await good.receive_raw()
+
+
+async def test_INV_PN8_a_server_expects_what_a_request_lacks_and_nothing_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected: list[int] = []
+    monkeypatch.setattr(AsyncioStream, "expect", lambda _stream, count: expected.append(count))
+    large = struct.pack(">ihhi", 100_000, 60, 0, 2) + bytes(100_000 - 8)
+    async with served() as fixture:
+        client = await fixture.connect()
+        client.send_raw(large[:4])
+        await until(lambda: expected == [100_000])
+        client.send_raw(large[4:1_004])
+        await until(lambda: expected[-1] == 99_000)
+        client.send_raw(large[1_004:] + REQUEST[:2])
+        await client.receive_raw()
+        await until(lambda: expected[-1] == 0)
 
 
 async def test_peer_that_does_not_read_its_answers_is_cut_off() -> None:
