@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import ssl
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from region_broker.client import Producer, Security, TransactionalProducer
+from region_broker.http_api.needs import ANY_METHOD, NEEDS
 from tests import secrets
 from tests.fixtures.secret_scan import noted
 from tests.process.test_cli import Dev, run
@@ -105,6 +107,23 @@ async def test_http_lets_in_the_token_and_the_password_and_nobody_else(
     assert (status, said["code"]) == (401, "unknown-caller")
     with pytest.raises(ClientSSLError):
         await get(dev, "/readyz", "", **token)
+
+
+async def test_INV_HDO1_no_route_of_a_node_answers_who_does_not_say_who_it_is(
+    dev: Dev, admin: Security
+) -> None:
+    """All that there are, by the table that each route must stand in (INV-HND1)."""
+    tls = ssl.create_default_context(cafile=admin.ca)
+    told: dict[tuple[str, str], tuple[int, str]] = {}
+    async with ClientSession(connector=TCPConnector(ssl=tls)) as http:
+        for method, path in NEEDS:
+            asked = "DELETE" if method == ANY_METHOD else method
+            url = f"{dev.regions[0]['http']}{re.sub(r'{.*}', 'x', path)}"
+            async with http.request(asked, url, json={} if asked == "POST" else None) as found:
+                told[method, path] = (found.status, str((await found.json()).get("code")))
+    assert (told.pop(("GET", "/livez"))[0], told.pop(("GET", "/readyz"))[0]) == (200, 200)
+    assert {("GET", "/metrics"), ("POST", "/v1/region/failover"), ("POST", "/v1/cluster/drain")} <= told.keys()  # fmt: skip
+    assert set(told.values()) == {(401, "unknown-caller")}, told
 
 
 def test_a_wrong_password_and_no_login_get_nothing(dev: Dev, admin: Security) -> None:
