@@ -18,6 +18,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from region_broker.client import Producer, Security, TransactionalProducer
 from region_broker.http_api.needs import ANY_METHOD, NEEDS
+from region_broker.workbench.stage import wait_until
 from tests import secrets
 from tests.fixtures.secret_scan import noted
 from tests.process.test_cli import Dev, run
@@ -142,6 +143,17 @@ def test_a_wrong_password_and_no_login_get_nothing(dev: Dev, admin: Security) ->
         anonymous.list_topics(timeout=2)
 
 
+def told_by_the_trail(folder: Path) -> set[tuple[str, str, str]]:
+    """Return kinds, outcomes and principals, and what was refused; each says from where, each change by which request."""
+    lines = run("audit", "list", str(folder / "eu" / "audit"), "-o", "json").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["kind"] in {"change", "login", "refusal"}]
+    asked = [row for row in rows if not row.get("principal", "").startswith("Node:")]
+    assert {row["host"] for row in asked} == {"127.0.0.1"}
+    assert all(row["request_id"].startswith("127.0.0.1:") for row in asked if row["kind"] == "change")  # fmt: skip
+    refused = {(row["operation"], row["resource_type"], row["resource"]) for row in asked if row["kind"] == "refusal"}  # fmt: skip
+    return refused | {(row["kind"], row["outcome"], row.get("principal", "")) for row in asked}
+
+
 def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     dev: Dev, folder: Path, tmp_path: Path
 ) -> None:
@@ -181,6 +193,10 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     ca = ("--ca", str(place / "ca" / "ca.pem"))
     assert "you may" in command("region", "status", *as_bob, *ca, "--url", dev.url, code=4)
     assert "certificate" in command("region", "status", *as_bob, "--url", dev.url, code=1)
+    wait_until("the trail to have all of it", 10, lambda: told_by_the_trail(folder) >= {
+        ("change", "intended", "User:admin"), ("change", "done", "User:admin"), ("login", "done", "User:admin"),
+        ("login", "done", "User:bob"), ("login", "refused", "User:ANONYMOUS"), ("refusal", "refused", "User:bob"), ("CREATE", "TOPIC", "mine"),
+    })  # fmt: skip
 
 
 def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in_their_folder(
@@ -192,6 +208,7 @@ def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in
     (folder / "metrics.txt").write_text(metrics)
     code, _, errors = dev.stop()
     assert code == 0, errors
+    run("audit", "verify", str(folder / "eu" / "audit"))
     place = folder / "security"
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     open_files = [
