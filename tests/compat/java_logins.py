@@ -47,6 +47,7 @@ class Java:
 
     def __init__(self, found: Path, bootstrap: str, folder: Path, ca: str = "") -> None:
         """Speak TLS where there is a CA."""
+        self.ca = ca
         self._speaks = "security.protocol=SASL_PLAINTEXT\n"
         if ca:
             self._speaks = f"security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location={ca}\n"
@@ -109,6 +110,9 @@ def check(java: Java, bootstrap: str) -> None:
         "--throughput", "80", "--producer.config", root, "--producer-props", f"bootstrap.servers={bootstrap}",
         has="1300 records sent",
     )  # fmt: skip
+    if java.ca:  # `client.properties` is beside the folder of the CA
+        pasted = str(Path(java.ca).parent.with_name("client.properties"))
+        java.ask("what dev --secure prints for Java", TOPICS, pasted, "--list", has="orders")
     java.ask("a user goes", CONFIGS, root, "--alter", *of_alice, "--delete-config", "SCRAM-SHA-512,SCRAM-SHA-256")  # fmt: skip
     java.ask("and logs in no more", TOPICS, alice, "--list", code=1, has=wrong)
 
@@ -117,10 +121,10 @@ def check(java: Java, bootstrap: str) -> None:
 def open_region(
     folder: Path, more: Mapping[str, Any], *, is_tls: bool
 ) -> Iterator[tuple[str, str]]:
-    """Start a region whose first user is root, a super user; yield its address, and the path of the CA of its nodes, "" without TLS."""
-    (folder / "users").write_text(
-        line_of(keys_of("root", "SCRAM-SHA-512", b"first", b"salty" * 4, 4096)) + "\n"
-    )
+    """Start a region whose first user is root, a super user, with TLS beside the administrator of `dev --secure`; yield its address, and the path of the CA of its nodes, "" without TLS."""
+    root = line_of(keys_of("root", "SCRAM-SHA-512", b"first", b"salty" * 4, 4096)) + "\n"
+    users = folder / "users"
+    users.write_text(root)
     with LocalCluster.open(
         folder / "cluster", region_count=1, port=0, new_cluster_id=UUID(int=13)
     ) as cluster:
@@ -130,7 +134,8 @@ def open_region(
         if is_tls:
             made = secured(cluster.folder, cluster.plan)
             settings, of_node, ca = dict(made.settings), made.of_node, made.admin.ca
-        settings |= {"sasl_users_file": str(folder / "users"), **more}
+            users.write_text(root + Path(settings["sasl_users_file"]).read_text())
+        settings |= {"sasl_users_file": str(users), **more}
         cluster.tell(settings, of_node, "https" if is_tls else "http")
         cluster.start()
         yield cluster.plan.regions[0].bootstrap, ca
@@ -146,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = Path(name)
         (folder / "secret").write_text("s" * 48)
         settings = {
-            "super_users": "User:root;User:alice", "sasl_token_secret_file": str(folder / "secret"), "sasl_max_reauth_ms": SESSION_MS,
+            "super_users": "User:root;User:alice;User:admin", "sasl_token_secret_file": str(folder / "secret"), "sasl_max_reauth_ms": SESSION_MS,
         }  # fmt: skip
         with open_region(folder, settings, is_tls=is_tls) as (bootstrap, ca):
             java = Java(found, bootstrap, folder, ca)

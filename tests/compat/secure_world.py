@@ -1,6 +1,6 @@
 """A region that clients of others come in to over TLS: logins at its `kafka` address, certificates at another one, and the files for each case.
 
-`kafka`: SASL_SSL with SCRAM, PLAIN, OAUTHBEARER (keys in a file) and delegation tokens. `MUTUAL`: SSL, certificates required, with a CRL.
+`kafka`: SASL_SSL with SCRAM, PLAIN, OAUTHBEARER (keys at an address of the issuer, by HTTPS) and delegation tokens. `MUTUAL`: SSL, certificates required, with a CRL.
 Only alice may do anything: by her password, her tokens, and her certificate.
 """
 
@@ -10,15 +10,18 @@ import re
 import secrets
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
 
 from joserfc import jws
 from joserfc.jwk import ECKey, KeySet
+from typing_extensions import override
 
 from region_broker.ports.system.clock import SystemClock
 from region_broker.security.login import Security
@@ -27,7 +30,14 @@ from region_broker.security.tls_contents import TlsFiles
 from region_broker.workbench.credentials import present_as
 from region_broker.workbench.node_http import metrics_text
 from tests.compat.secure_cases import BEARER, CERTIFICATE, LOGIN, RIGHT, TOKEN, Case, Told
-from tests.fixtures.certificates import NOW, authority, crl_of, put, user_certificate
+from tests.fixtures.certificates import (
+    NOW,
+    authority,
+    crl_of,
+    node_certificate,
+    put,
+    user_certificate,
+)
 from tests.fixtures.kafka_port import frame_of, parse_answer
 from tests.process.tls_cluster import TlsCluster, open_tls_cluster
 
@@ -172,6 +182,36 @@ class Raw:
         return made.token_id, base64.b64encode(made.hmac).decode()
 
 
+class _Keys(BaseHTTPRequestHandler):
+    """What an issuer publishes."""
+
+    def do_GET(self) -> None:  # the name that `http.server` asks for
+        """Answer with the keys."""
+        keys = json.dumps(KeySet([_ISSUED]).as_dict(private=False)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(keys)))
+        self.end_headers()
+        self.wfile.write(keys)
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def issuer(files: TlsFiles) -> Iterator[str]:
+    """Publish the issuer's keys on this machine, and yield where."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Keys) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.certificate, files.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"https://localhost:{server.server_port}/keys"
+        server.shutdown()
+        serving.join()
+
+
 @contextmanager
 def open_world(folder: Path) -> Iterator[World]:
     """Start the region in `folder`, and yield it once it serves."""
@@ -182,15 +222,19 @@ def open_world(folder: Path) -> Iterator[World]:
     ]
     (folder / "users.txt").write_text("\n".join(users) + "\n")
     (folder / "tokens.secret").write_text(secrets.token_urlsafe(48))
-    keys = KeySet([_ISSUED]).as_dict(private=False)
-    (folder / "jwks.json").write_text(json.dumps(keys))
+    published = put(folder / "issuer", node_certificate())
     settings: dict[str, Any] = {
         "security_protocol": "SASL_SSL", "sasl_mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN,OAUTHBEARER",
         "sasl_users_file": str(folder / "users.txt"), "sasl_token_secret_file": str(folder / "tokens.secret"),
-        "sasl_oauth_issuer": ISSUER, "sasl_oauth_audience": AUDIENCE, "sasl_oauth_jwks": str(folder / "jwks.json"),
+        "sasl_oauth_issuer": ISSUER, "sasl_oauth_audience": AUDIENCE, "sasl_oauth_jwks_ca": published.ca,
         "super_users": f"User:{USER};User:CN={USER}",
     }  # fmt: skip
     crl = crl_of(cluster_revoked())
-    with open_tls_cluster(folder / "cluster", 1, crl=crl, further=True, **settings) as cluster:
+    with (
+        issuer(published) as address,
+        open_tls_cluster(
+            folder / "cluster", 1, crl=crl, further=True, sasl_oauth_jwks=address, **settings
+        ) as cluster,
+    ):
         cluster.start()
         yield World(cluster, folder, password)

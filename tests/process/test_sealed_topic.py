@@ -3,6 +3,8 @@
 A topic without a key, written beside it by the same client, shows that what is looked for would be found.
 """
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,6 +71,24 @@ def segments(folder: Path, region: str) -> Sequence[bytes]:
     return [path.read_bytes() for path in sorted((folder / region).rglob("logs/*/0/*.log"))]
 
 
+def reconciled(folder: Path, primary: str, mirror: str) -> int:
+    """Return the exit code of the command that compares both regions, without Java."""
+    words = (
+        "reconcile",
+        "all",
+        "--engine",
+        "local",
+        "--out",
+        str(folder.parent / "reconciliation"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "region_broker", *words, "--primary", str(folder / primary), "--mirror", str(folder / mirror)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert "sealed-0" in done.stdout or done.returncode == 0, done.stderr
+    return done.returncode
+
+
 def test_nothing_of_a_sealed_topic_is_on_any_disk_in_the_open(tmp_path: Path) -> None:
     folder, keys = tmp_path / "cluster", keys_in_files(tmp_path / "keys", "secret")
     with open_cluster(folder, 2, {"encryption_keys_file": str(keys)}) as cluster:
@@ -103,3 +123,13 @@ def test_nothing_of_a_sealed_topic_is_on_any_disk_in_the_open(tmp_path: Path) ->
         assert len(sealed) == 1
         assert [data for data in segments(folder, without) if b"\x01\x06secret" in data] == sealed
         assert not any(b"\xb3" * 8 in path.read_bytes() for path in folder.rglob("*.log"))
+    assert reconciled(folder, with_key, without) == 0, "by who has no key"
+    [path] = [
+        path
+        for path in (folder / without).rglob("logs/*/0/*.log")
+        if b"\x01\x06secret" in path.read_bytes()
+    ]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"\x01\x06secret") + 100] ^= 1
+    path.write_bytes(data)
+    assert reconciled(folder, with_key, without) == 1

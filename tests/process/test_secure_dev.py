@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import ssl
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from region_broker.client import Producer, Security, TransactionalProducer
+from region_broker.http_api.needs import ANY_METHOD, NEEDS
+from region_broker.workbench.stage import wait_until
 from tests import secrets
 from tests.fixtures.secret_scan import noted
 from tests.process.test_cli import Dev, run
@@ -107,6 +110,23 @@ async def test_http_lets_in_the_token_and_the_password_and_nobody_else(
         await get(dev, "/readyz", "", **token)
 
 
+async def test_INV_HDO1_no_route_of_a_node_answers_who_does_not_say_who_it_is(
+    dev: Dev, admin: Security
+) -> None:
+    """All that there are, by the table that each route must stand in (INV-HND1)."""
+    tls = ssl.create_default_context(cafile=admin.ca)
+    told: dict[tuple[str, str], tuple[int, str]] = {}
+    async with ClientSession(connector=TCPConnector(ssl=tls)) as http:
+        for method, path in NEEDS:
+            asked = "DELETE" if method == ANY_METHOD else method
+            url = f"{dev.regions[0]['http']}{re.sub(r'{.*}', 'x', path)}"
+            async with http.request(asked, url, json={} if asked == "POST" else None) as found:
+                told[method, path] = (found.status, str((await found.json()).get("code")))
+    assert (told.pop(("GET", "/livez"))[0], told.pop(("GET", "/readyz"))[0]) == (200, 200)
+    assert {("GET", "/metrics"), ("POST", "/v1/region/failover"), ("POST", "/v1/cluster/drain")} <= told.keys()  # fmt: skip
+    assert set(told.values()) == {(401, "unknown-caller")}, told
+
+
 def test_a_wrong_password_and_no_login_get_nothing(dev: Dev, admin: Security) -> None:
     refused: list[KafkaError] = []
     wrong = Security(ca=admin.ca, user=admin.user, password="wrong-password")
@@ -121,6 +141,17 @@ def test_a_wrong_password_and_no_login_get_nothing(dev: Dev, admin: Security) ->
     )
     with pytest.raises(KafkaException):
         anonymous.list_topics(timeout=2)
+
+
+def told_by_the_trail(folder: Path) -> set[tuple[str, str, str]]:
+    """Return kinds, outcomes and principals, and what was refused; each says from where, each change by which request."""
+    lines = run("audit", "list", str(folder / "eu" / "audit"), "-o", "json").splitlines()
+    rows = [row for row in map(json.loads, lines) if row["kind"] in {"change", "login", "refusal"}]
+    asked = [row for row in rows if not row.get("principal", "").startswith("Node:")]
+    assert {row["host"] for row in asked} == {"127.0.0.1"}
+    assert all(row["request_id"].startswith("127.0.0.1:") for row in asked if row["kind"] == "change")  # fmt: skip
+    refused = {(row["operation"], row["resource_type"], row["resource"]) for row in asked if row["kind"] == "refusal"}  # fmt: skip
+    return refused | {(row["kind"], row["outcome"], row.get("principal", "")) for row in asked}
 
 
 def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
@@ -162,6 +193,10 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     ca = ("--ca", str(place / "ca" / "ca.pem"))
     assert "you may" in command("region", "status", *as_bob, *ca, "--url", dev.url, code=4)
     assert "certificate" in command("region", "status", *as_bob, "--url", dev.url, code=1)
+    wait_until("the trail to have all of it", 10, lambda: told_by_the_trail(folder) >= {
+        ("change", "intended", "User:admin"), ("change", "done", "User:admin"), ("login", "done", "User:admin"),
+        ("login", "done", "User:bob"), ("login", "refused", "User:ANONYMOUS"), ("refusal", "refused", "User:bob"), ("CREATE", "TOPIC", "mine"),
+    })  # fmt: skip
 
 
 def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in_their_folder(
@@ -173,6 +208,7 @@ def test_INV_WSC1_it_comes_up_again_with_the_same_secrets_and_leaves_none_but_in
     (folder / "metrics.txt").write_text(metrics)
     code, _, errors = dev.stop()
     assert code == 0, errors
+    run("audit", "verify", str(folder / "eu" / "audit"))
     place = folder / "security"
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     open_files = [

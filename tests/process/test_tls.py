@@ -6,11 +6,14 @@ reason in a metric.
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -255,6 +258,56 @@ def test_a_certificate_is_replaced_under_a_producer_that_goes_on(
     producer.poll(0.2)
     assert lost == [None] * (sent + 1)
     assert disconnects[-1] == 0
+
+
+def is_let_in(cluster: TlsCluster, files: TlsFiles) -> bool:
+    """Connect where certificates are required, and ask for ApiVersions."""
+    raw = socket.create_connection(("localhost", cluster.listening["MUTUAL"]), CALL_S)
+    with (
+        raw,
+        suppress(ssl.SSLError, ConnectionError),
+        context_of(files).wrap_socket(raw, server_hostname="localhost") as stream,
+    ):
+        stream.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        return bool(stream.recv(4))
+    return False
+
+
+def test_a_revocation_counts_for_who_comes_and_drops_nobody(
+    cluster: TlsCluster, alice: TlsFiles, tmp_path: Path
+) -> None:
+    again = user_certificate()
+    files, lost, disconnects = put(tmp_path / "again", again), list[object](), [0]
+
+    def count(text: str) -> None:
+        disconnects.append(
+            sum(each["disconnects"] for each in json.loads(text)["brokers"].values())
+        )
+
+    create_topic_by(cluster, alice, "revoked")
+    config = librdkafka(mutual(cluster), files, **{"statistics.interval.ms": 50, "retries": 0})
+    producer = Producer(config, stats_cb=count)
+
+    def produce() -> None:
+        producer.produce("revoked", b"x", on_delivery=lambda error, _: lost.append(error))
+        producer.poll(0.05)
+
+    produce()
+    assert producer.flush(CALL_S) == 0
+    assert is_let_in(cluster, files)
+    cluster.crl = crl_of(MALLORY, again)
+    (cluster.folder / "tls-1" / "crl.pem").write_bytes(cluster.crl)
+    sent = 1
+    while is_let_in(cluster, files):
+        produce()
+        sent += 1
+        assert sent < 1_000, "the new CRL is not in use"
+    produce()
+    assert producer.flush(CALL_S) == 0
+    producer.poll(0.2)
+    assert lost == [None] * (sent + 1), "who was in when it was revoked stays"
+    assert disconnects[-1] == 0
+    assert is_let_in(cluster, alice), "of the same name, and not revoked"
 
 
 def create_topic_by(cluster: TlsCluster, files: TlsFiles, name: str) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from geo_replicator.reconciliation.findings import Finding
+from geo_replicator.reconciliation.findings import Finding, Kind
 from geo_replicator.reconciliation.job import Engine, LocalEngine, Request, reconcile_all
 from geo_replicator.reconciliation.plan import Options, Until
 from idempotency.record_batch import read_header
-from tests.reconciliation.faults import FAULTS, Fault, sound_pair
+from tests.reconciliation.faults import FAULTS, Fault, flip_payload, sound_pair
+from tests.reconciliation.sealed import sealed_pair
 from tests.reconciliation.two_regions import (
+    A0,
     PLAIN,
     Pair,
     Primary,
@@ -46,6 +48,24 @@ def test_a_sound_pair_has_no_finding(spark_engine: Engine, tmp_path: Path, until
     assert outcome.exit_code == 0
     assert outcome.summary.coverage == 1.0
     assert outcome.summary.engine.startswith("spark ")
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["sound", "damaged"])
+def test_sealed_topics_are_judged_without_a_key(
+    spark_engine: Engine, tmp_path: Path, is_damaged: bool
+) -> None:
+    pair = sealed_pair(sound_primary())
+    if is_damaged:
+        flip_payload(pair, A0, 2)
+    source, mirror = pair.write(tmp_path)
+    request = Request(source=source, mirror=mirror)
+    outcome = reconcile_all(request, spark_engine)
+    assert _roots(outcome.findings) == (
+        {(Kind.CRC_BAD_LOCAL, "accounts-0")} if is_damaged else set()
+    )
+    assert outcome.exit_code == int(is_damaged)
+    assert outcome.summary.decisions_checked > 0
+    assert outcome.findings == reconcile_all(request, LocalEngine()).findings
 
 
 @pytest.mark.parametrize("fault", ROOT_KINDS_ONCE, ids=lambda fault: fault.name)

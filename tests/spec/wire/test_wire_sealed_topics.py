@@ -5,11 +5,12 @@ Error numbers by Kafka's protocol guide: 29 TOPIC_AUTHORIZATION_FAILED, 40 INVAL
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from idempotency.record_batch import read_header
+from idempotency.record_batch import Buffer, read_header
+from region_broker.cli import broker
 from region_broker.handlers.topics import config_resources
 from region_broker.limits import YIELD_ROWS
 from region_broker.partitions import opening_sealed, record_rules
@@ -110,3 +111,29 @@ async def test_INV_FL1_a_config_that_this_node_cannot_honour_is_refused(
         await produce(client, SENT[1])
         assert not read_header(fixture.partition("t").reader.read_raw(1, 1)).is_sealed
         assert len(records_of(await client.call(1, 12, request(1)))[0]) == len(SENT[0]) * 2
+
+
+async def test_what_is_reported_of_a_bug_holds_nothing_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The report is a line of the log with a traceback, as `tidemark broker` writes it: places in the code, and no values of its variables."""
+    word = b"only-who-may-read-it"
+
+    def fails(_sealing: object, batch: Buffer, *_more: object) -> NoReturn:
+        held = bytes(batch)
+        raise ZeroDivisionError("a bug" if word in held else "another one")
+
+    async with wire_fixture(tmp_path) as fixture:
+        use_keys(fixture)
+        await fixture.topic("t", 1, SEALED)
+        client = await fixture.connect()
+        monkeypatch.setattr(type(fixture.services.partitions.sealing), "sealed", fails)
+        client.send(0, 9, {
+            "acks": -1, "timeout": 5000, "transactional_id": None,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": build_batch([Record(b"k", word)])}]}],
+        })  # fmt: skip
+        assert await client.closed()
+    reports = [broker.json_lines().format(each) for each in caplog.records]
+    [report] = [each for each in reports if "ZeroDivisionError" in each and "a bug" in each]
+    assert __file__ in report, "the traceback"
+    assert word.decode() not in "".join(reports)

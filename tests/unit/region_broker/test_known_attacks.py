@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from aiohttp import web
 from region_broker.cli import broker
 from region_broker.handlers.apis import all_apis
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded
+from region_broker.http_api.routes_cluster import add_cluster_routes
+from region_broker.region.cluster.cluster_orders import ClusterOrderRefused
 from region_broker.security.access import DelegationToken
 from region_broker.security.sasl import scram, scram_keys, tokens
 from region_broker.security.sasl.login import BEFORE_LOGIN
@@ -23,6 +26,7 @@ from tests.fixtures.kafka_port import wire_fixture
 from tests.fixtures.node_logs import ManualClock
 from tests.fixtures.waiting import until
 from tests.unit.region_broker.handlers.test_logins import log_in, port, shake
+from tests.unit.region_broker.http_api.test_cluster_http import Told
 
 BETWEEN_BROKERS = {
     "LeaderAndIsr": 4, "StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7, "Vote": 52, "BeginQuorumEpoch": 53,
@@ -203,6 +207,33 @@ async def test_no_request_is_smuggled_behind_another(
     [line] = caplog.records
     assert "127.0.0.1 cannot be read (" in line.getMessage(), "one line, and nothing of what came"
     await server.stop()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [b"%0d%0aX-Forged:%20yes", b"%250d%250aX-Forged:%20yes", b"%E5%98%8A%E5%98%8DX-Forged:%20yes", b"\rX-Forged:yes", b"%0aX-Forged:yes"],
+)  # fmt: skip
+async def test_no_header_of_an_answer_is_written_by_who_asks(forged: bytes) -> None:
+    """CVE class: injection into headers (CWE-113): a redirection names another node, and behind it what was asked, in which a line may end."""
+    api = Told({})
+    api.refuses = ClusterOrderRefused("other-node", "node 2 does", url="http://n2:9093")
+    app = bounded(DEFAULT_LIMITS)
+    add_cluster_routes(app, api)
+    server = HttpServer(app)
+    _, bound = await server.start("127.0.0.1", 0)
+    asked = b"POST /v1/cluster/elect?x=" + forged + b" HTTP/1.1\r\nHost: x\r\nX-Asked: a" + forged
+    asked += (
+        b"\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+    )
+    said = await _said(bound, asked)
+    await server.stop()
+    head = said.partition(b"\r\n\r\n")[0].decode("ascii")
+    lines = re.split(r"[\r\n]+", head)[1:]
+    told = dict(line.split(": ", 1) for line in lines)
+    assert {"content-type", "content-length", "date", "server"} <= {*map(str.lower, told)}
+    assert not [name for name in told if "forged" in name.lower() or "asked" in name.lower()]
+    if "%" in forged.decode():
+        assert told["Location"].startswith("http://n2:9093/v1/cluster/elect?x=")
 
 
 async def _said(bound: int, request: bytes) -> bytes:
