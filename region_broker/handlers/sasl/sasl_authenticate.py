@@ -12,7 +12,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.closing import closing_answer
 from region_broker.handlers.sasl.sessions import let_in
-from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
+from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, user
 from region_broker.security.sasl.desk import LoginDesk
 from region_broker.security.sasl.login import AUTHENTICATE_KEY
 from region_broker.security.sasl.refusals import LoginRefused
@@ -58,7 +58,8 @@ async def _count(ctx: RequestContext, desk: LoginDesk, refused: LoginRefused) ->
         return
     login.is_refused = True
     ctx.services.metrics.logins.labels(login.mechanism, "refused").inc()
-    tried = Identity(ANONYMOUS_PRINCIPAL, ctx.host, login.mechanism)
+    who = user(refused.tried) if refused.tried else ANONYMOUS_PRINCIPAL
+    tried = Identity(who, ctx.host, login.mechanism)
     ctx.services.audit.login(tried, right=False, reason=str(refused))  # INV-SSL1
     desk.tell(ctx.peer, refused)
     await desk.hold_back(ctx.host)

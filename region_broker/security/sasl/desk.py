@@ -285,5 +285,5 @@ class _PlainExchange:
         is_right = await self._desk.password_fits(self._host, keys, said.password)
         if not (is_right and is_real):
             why = "the password is wrong" if is_real else "there is no such user"
-            raise LoginRefused(plain.NAME, f"{why}: {said.user!r}")
+            raise LoginRefused(plain.NAME, f"{why}: {said.user!r}", tried=said.user)
         return Outcome(b"", Proved(user(said.user)))

@@ -11,9 +11,12 @@ WRONG: Final = "Authentication failed: the user name or the credentials are wron
 
 
 class LoginRefused(Exception):
-    """A login failed. The text is for the log of the node; `said` is what the client is told."""
+    """A login failed. The text is for the log of the node; `said` is what the client is told, `tried` the user who it said it was."""
 
-    def __init__(self, mechanism: str, why: str, said: str | None = None) -> None:
+    def __init__(
+        self, mechanism: str, why: str, said: str | None = None, *, tried: str = ""
+    ) -> None:
         """Refuse for `why`; without `said` the client is told what all are told."""
         super().__init__(why)
+        self.tried = tried
         self.said = WRONG.format(mechanism) if said is None else said

@@ -172,4 +172,4 @@ class ScramServer:
             raise self._refused("a message holds what is no base64") from error
 
     def _refused(self, why: str) -> LoginRefused:
-        return LoginRefused(self.mechanism, why)
+        return LoginRefused(self.mechanism, why, tried=self._first.user if self._first else "")

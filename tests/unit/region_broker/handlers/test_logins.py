@@ -937,6 +937,7 @@ async def test_the_audit_trail_hears_of_each_login_and_of_no_password(
     wrong, right = trail.told
     assert (wrong.kind, wrong.outcome, wrong.actor.mechanism, wrong.actor.host) == ("login", "refused", mechanism, "127.0.0.1")  # fmt: skip
     assert "alice" in wrong.reason
+    assert wrong.actor.principal == "User:alice", "whom it was tried as: nobody has proved it"
     assert (right.actor.principal, right.outcome) == ("User:alice", "done")
     assert "hunter2" not in repr(trail.told)
     assert PASSWORD not in repr(trail.told)
