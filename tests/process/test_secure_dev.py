@@ -195,7 +195,7 @@ def test_commands_go_by_a_context_and_a_user_who_may_nothing_gets_nothing(
     assert "certificate" in command("region", "status", *as_bob, "--url", dev.url, code=1)
     wait_until("the trail to have all of it", 10, lambda: told_by_the_trail(folder) >= {
         ("change", "intended", "User:admin"), ("change", "done", "User:admin"), ("login", "done", "User:admin"),
-        ("login", "done", "User:bob"), ("login", "refused", "User:ANONYMOUS"), ("refusal", "refused", "User:bob"), ("CREATE", "TOPIC", "mine"),
+        ("login", "done", "User:bob"), ("login", "refused", "User:admin"), ("refusal", "refused", "User:bob"), ("CREATE", "TOPIC", "mine"),
     })  # fmt: skip
 
 
