@@ -5,6 +5,9 @@ INV-LF4  memory is given back only of what is synced, of the open segment of a l
 A log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing. What is written for a
 recovery checkpoint is written without the lock: only the sync of what is left, and the rename, hold up a group commit.
 
+INV-BKD5  what is written without the lock has names that nobody else writes to, and is gone once it is not put in its place: for want of
+          room, or as the log was cut, sealed, closed, or settled for the next start meanwhile
+
 Not here: when (`group_commit`), what comes of it (`parts.durability`).
 """
 
@@ -217,7 +220,8 @@ def remove_recovery_checkpoint(disk: Disk, segment: Segment) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + TEMPORARY_SUFFIX)
+    """Return a name that no whole file on its way to `path` has, as a seal or a clean stop write them."""
+    return path.with_suffix(f".job{path.suffix}{TEMPORARY_SUFFIX}")
 
 
 class FileSync:
@@ -334,6 +338,7 @@ class FileSync:
             logger.warning(
                 "%s: no recovery checkpoint is written, a start reads more: %s", job.path, error
             )
+            self._remove_half_done(job)
             return RecoveryCheckpointOutcome(None)
         return self._put(job)
 
@@ -363,19 +368,27 @@ class FileSync:
 
     def _put(self, job: RecoveryCheckpointJob) -> RecoveryCheckpointOutcome:
         with self.lock:
-            is_void = self._is_void(job)
+            assert self.checkpoint is not None
+            if self._is_void(job) or self.checkpoint.clean:
+                self._remove_half_done(job)
+                return RecoveryCheckpointOutcome(self._error)
             try:
                 for path in (job.snapshot_path, job.path):
-                    if not is_void:
-                        self._disk.rename(_temporary(path), path)
-                    elif self._disk.exists(_temporary(path)):
-                        self._disk.remove(_temporary(path))
-                if not is_void:
-                    remove_older_inside(self._disk, self._folder, job.draft.segment_base)
-                    self._disk.fsync_dir(self._folder)
+                    self._disk.rename(_temporary(path), path)
+                remove_older_inside(self._disk, self._folder, job.draft.segment_base)
+                self._disk.fsync_dir(self._folder)
             except OSError as error:
                 self._error = error
-            return RecoveryCheckpointOutcome(self._error, not is_void and self._error is None)
+            return RecoveryCheckpointOutcome(self._error, self._error is None)
+
+    def _remove_half_done(self, job: RecoveryCheckpointJob) -> None:
+        """Remove what was written beside the log, and is not to be put in its place (INV-BKD5)."""
+        for path in (job.snapshot_path, job.path):
+            try:
+                if self._disk.exists(_temporary(path)):
+                    self._disk.remove(_temporary(path))
+            except OSError as error:
+                logger.warning("%s stays until the next start: %s", _temporary(path), error)
 
     def _is_void(self, job: RecoveryCheckpointJob) -> bool:
         return (
