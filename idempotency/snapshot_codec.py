@@ -9,6 +9,7 @@ Not here: when a snapshot is taken and where it lies (`region_broker.log.indexes
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,15 +54,19 @@ class SnapshotContent:
 
 def pack(content: SnapshotContent) -> bytes:
     """Return the bytes of a snapshot."""
+    return pack_around(content, [pack_producer(entry) for entry in content.producers])
+
+
+def pack_around(content: SnapshotContent, producers: Sequence[bytes]) -> bytes:
+    """Return the bytes of a snapshot with these producers, by rising id, instead of those that `content` names."""
     body = bytearray(
         _COUNTS.pack(
             content.end_offset, content.gap_allowed_below, content.forgotten_below,
-            len(content.producers), len(content.completed), len(content.aborted),
+            len(producers), len(content.completed), len(content.aborted),
             len(content.cuts), len(content.gaps),
         )
     )  # fmt: skip
-    for entry in content.producers:
-        _pack_producer(body, entry)
+    body += b"".join(producers)
     for completed in content.completed:
         decision = completed.decision or _NO_DECISION
         body += _COMPLETED.pack(
@@ -76,6 +81,12 @@ def pack(content: SnapshotContent) -> bytes:
         body += _GAP.pack(*gap)
     frozen = bytes(body)
     return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, len(frozen), crc32c(frozen)) + frozen
+
+
+def size_around(content: SnapshotContent) -> int:
+    """Return how many bytes a snapshot has beside its producers."""
+    rows = (_COMPLETED, content.completed), (_ABORTED, content.aborted), (_CUT, content.cuts), (_GAP, content.gaps)  # fmt: skip
+    return _HEAD.size + _COUNTS.size + sum(layout.size * len(found) for layout, found in rows)
 
 
 def unpack(data: bytes) -> SnapshotContent:
@@ -160,16 +171,16 @@ def _rows(
     return list(layout.iter_unpack(body[pos:end])), end
 
 
-def _pack_producer(body: bytearray, entry: ProducerEntry) -> None:
+def pack_producer(entry: ProducerEntry) -> bytes:
+    """Return the bytes of one producer within a snapshot."""
     decision = entry.last_decision or _NO_DECISION
     batches = entry.window.batches
-    body += _PRODUCER.pack(
+    head = _PRODUCER.pack(
         entry.producer_id, entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp_ms,
         entry.last_leader_epoch, entry.txn_first_offset, entry.last_decision is not None,
         decision.shard, decision.leader_epoch, decision.offset, decision.stamp, len(batches),
     )  # fmt: skip
-    for batch in batches:
-        body += _SENT.pack(*batch)
+    return head + b"".join([_SENT.pack(*batch) for batch in batches])
 
 
 def _unpack_producer(body: bytes, pos: int) -> tuple[ProducerEntry, int]:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
+from idempotency.pieces import Pieces, drained
+from idempotency.snapshot_draft import SnapshotDraft
 from region_broker.log.file_names import ABORTED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CheckpointFile
@@ -96,8 +98,8 @@ class RecoveryCheckpointTarget(Protocol):
         """Bytes of the open segment behind its recovery checkpoint: what a start after a crash reads."""
         ...
 
-    def begin_recovery_checkpoint(self) -> "RecoveryCheckpointJob | None":
-        """Return what puts a recovery checkpoint at the log's end; None if that is not the time for one."""
+    def begin_recovery_checkpoint(self) -> "Pieces[RecoveryCheckpointJob | None]":
+        """Return what puts a recovery checkpoint at the log's end as of then; None if that is not the time for one."""
         ...
 
     def finish_recovery_checkpoint(
@@ -166,7 +168,8 @@ class RecoveryCheckpointJob:
     @property
     def size_bytes(self) -> int:
         """About how large its file is, and the snapshot beside it (INV-BKD3)."""
-        return self.draft.size_bytes + len(self.draft.state)
+        state_bytes = self.draft.state.size_bytes
+        return self.draft.size_with(state_bytes) + state_bytes
 
     @property
     def snapshot_path(self) -> Path:
@@ -188,15 +191,15 @@ def write_seal(disk: Disk, folder: Path, seal: Seal) -> None:
 
 
 def draft_recovery_checkpoint(
-    active: Segment, state: PartitionState, epochs: LeaderEpochs
+    active: Segment, state: SnapshotDraft, epochs: LeaderEpochs
 ) -> RecoveryCheckpointDraft:
-    """Return what a recovery checkpoint at the end of the open segment says."""
+    """Return what a recovery checkpoint at the end of the open segment says; `state` is that of this step."""
     assert active.live_index is not None
     return RecoveryCheckpointDraft(
         segment_base=active.base_offset,
         index=active.live_index.copy(),
         summary=active.summary(),
-        state=state.encode(),
+        state=state,
         epochs=epochs.encode(),
     )
 
@@ -207,9 +210,9 @@ def write_recovery_checkpoint(
     """Write the recovery checkpoint of a log that is closed: its bytes are synced; the next start reads none of
     them."""
     assert active.file is not None
-    draft = draft_recovery_checkpoint(active, state, epochs)
+    draft = draft_recovery_checkpoint(active, drained(state.draft_in_pieces()), epochs)
     path = active.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX)
-    disk.write_file_atomic(path, draft.encode(draft.proof(active.file)))
+    disk.write_file_atomic(path, draft.encode(draft.proof(active.file), draft.state.encode()))
 
 
 def remove_recovery_checkpoint(disk: Disk, segment: Segment) -> None:
@@ -332,8 +335,9 @@ class FileSync:
         if not isinstance(proof, int):
             return RecoveryCheckpointOutcome(proof)
         try:
-            self._write(_temporary(job.path), job.draft.encode(proof))
-            self._write(_temporary(job.snapshot_path), job.draft.state)
+            state = job.draft.state.encode()
+            self._write(_temporary(job.path), job.draft.encode(proof, state))
+            self._write(_temporary(job.snapshot_path), state)
         except OSError as error:
             logger.warning(
                 "%s: no recovery checkpoint is written, a start reads more: %s", job.path, error

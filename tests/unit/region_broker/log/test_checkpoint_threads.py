@@ -1,20 +1,27 @@
 """A recovery checkpoint whose thread is half done when something else comes between, or when its disk has no room."""
 
+import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
+from idempotency.snapshot_draft import PRODUCERS_AT_ONCE
+from region_broker.log.journal.sync_job import RecoveryCheckpointOutcome
 from region_broker.log.leaving import Leaving
 from region_broker.log.log_config import FlushPolicy, NodeLogConfig, topic_log_config
 from region_broker.log.log_setup import LogListener, LogSetup
 from region_broker.log.partition_log import PartitionLog
 from region_broker.log.parts.durability import LogDurability
+from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
 from region_broker.log.segment import SealedCache
 from region_broker.ports.disk import DiskFile
 from region_broker.ports.system.disk import RealDisk
+from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
 
 
@@ -32,7 +39,7 @@ def left_behind(some: Fixture) -> list[str]:
 
 
 def put(durability: LogDurability) -> None:
-    job = durability.begin_recovery_checkpoint()
+    job = drained(durability.begin_recovery_checkpoint())
     assert job is not None
     durability.finish_recovery_checkpoint(job, job.run())
 
@@ -137,3 +144,76 @@ def test_INV_BKD5_what_comes_between_finds_its_own_files_whole(
     assert after.recovered_clean
     assert (after.log_end_offset, after.state.encode()) == (end, state)
     after.close()
+
+
+def many_producers(log: PartitionLog, count: int) -> None:
+    for number in range(count):
+        origin = Origin(ProducerId(number), ProducerEpoch(0), SequenceNumber(0))
+        data = batch(origin=origin)
+        log.appender.append(data, next(iter_headers(data))[1], LEADER_EPOCH)
+
+
+def appended(log: PartitionLog) -> None:
+    many_producers(log, 1)  # one that is known, and packed already
+
+
+ROLLED_AT = 900_000
+
+
+def rolled(log: PartitionLog) -> None:
+    append(log, 2, size_bytes=ROLLED_AT)
+
+
+def rolled_and_sealed(log: PartitionLog) -> None:
+    rolled(log)
+    log.durability.sync_now()
+
+
+@pytest.mark.parametrize(
+    ("between", "is_put"),
+    [(appended, True), (rolled_and_sealed, True), (rolled, False), (cut, False), (closed, False)],
+)
+def test_INV_BKD6_what_comes_between_two_pieces_is_in_it_or_it_is_not_begun(
+    tmp_path: Path, between: Callable[[PartitionLog], None], is_put: bool
+) -> None:
+    log = log_on(RealDisk(), tmp_path / "log")
+    many_producers(log, 2 * PRODUCERS_AT_ONCE)
+    log.durability.sync_now()
+    pieces = log.durability.begin_recovery_checkpoint()
+    next(pieces)
+    between(log)
+    job = drained(pieces)
+    assert (job is not None) == is_put
+    if job is None:
+        return
+    log.durability.finish_recovery_checkpoint(job, job.run())
+    assert log.durability.unread_bytes == 0
+    end, state = log.log_end_offset, log.state.encode()
+    # As after a kill: nobody closes it.
+    after = log_on(RealDisk(), tmp_path / "log")
+    assert after.durability.unread_bytes == 0
+    assert (after.log_end_offset, after.state.encode()) == (end, state)
+
+
+async def test_INV_BKD6_the_node_serves_others_between_the_pieces(tmp_path: Path) -> None:
+    log = log_on(RealDisk(), tmp_path / "log")
+    many_producers(log, 4 * PRODUCERS_AT_ONCE)
+    served, is_done = 0, False
+
+    async def in_thread(work: Callable[[], RecoveryCheckpointOutcome]) -> RecoveryCheckpointOutcome:
+        nonlocal is_done
+        is_done = True
+        return work()
+
+    async def serve() -> None:
+        nonlocal served
+        while not is_done:
+            served += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve(), name="other")
+        await RecoveryCheckpoints(in_thread).put(log.durability)
+    assert served >= 4
+    assert log.durability.unread_bytes == 0
+    log.close()
