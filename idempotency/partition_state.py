@@ -25,11 +25,11 @@ from idempotency.identity import (
     Round,
     SequenceNumber,
 )
-from idempotency.pieces import Pieces
+from idempotency.pieces import Pieces, drained
 from idempotency.producer_state import AcceptedGap, ProducerEntry, ProducerTable
 from idempotency.record_batch import CONTROL_BIT, BatchHeader, ControlType, MarkerFacts
 from idempotency.sequence import is_ahead
-from idempotency.snapshot_codec import SnapshotContent, SnapshotError, pack, unpack
+from idempotency.snapshot_codec import SnapshotContent, SnapshotError, pack, unpack_in_pieces
 from idempotency.snapshot_draft import SnapshotDraft, packed_in_pieces
 from idempotency.verdicts import FRESH, Judgement, Verdict
 from idempotency.verification import Verifications
@@ -380,24 +380,32 @@ class PartitionState:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
+        """Return all of `decode_in_pieces` at once."""
+        return drained(cls.decode_in_pieces(data))
+
+    @classmethod
+    def decode_in_pieces(cls, data: bytes) -> Pieces[Self]:
         """Return the state whose snapshot is `data`.
 
         Raises:
             SnapshotError: damaged, or written by a newer version; rebuild by replay or upgrade.
         """
-        content = unpack(data)
+        content = yield from unpack_in_pieces(data)
         state = cls()
         state._end_offset = content.end_offset
         state._gap_below = content.gap_allowed_below
         state._gaps = content.gaps
         state._producers = ProducerTable(content.producers)
+        yield
         state._cut_index = CutIndex(content.cuts)
+        open_items = [
+            (entry.producer_id, entry.txn_first_offset)
+            for entry in content.producers
+            if entry.txn_first_offset >= 0
+        ]
+        yield
         state._visibility.restore(
-            open_items=[
-                (entry.producer_id, entry.txn_first_offset)
-                for entry in content.producers
-                if entry.in_transaction
-            ],
+            open_items=open_items,
             completed=content.completed,
             aborted=content.aborted,
             forgotten_below=content.forgotten_below,

@@ -17,11 +17,14 @@ from crc32c import crc32c
 
 from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, Round
+from idempotency.pieces import Pieces, drained
 from idempotency.producer_state import AcceptedGap, ProducerEntry
 from idempotency.visibility import AbortedEntry, CompletedTxn
 from idempotency.window import BatchWindow, SentBatch
 
 SNAPSHOT_VERSION: Final = 2
+ROWS_AT_ONCE: Final = 500
+"""How many producers or transactions are read in one piece: 3 to 7 ms for producers, less for the others."""
 _MAGIC: Final = b"TMPS"
 _HEAD: Final = struct.Struct(">4sHII")
 _COUNTS: Final = struct.Struct(">qqqIIIII")
@@ -90,14 +93,19 @@ def size_around(content: SnapshotContent) -> int:
 
 
 def unpack(data: bytes) -> SnapshotContent:
-    """Return the content of a snapshot.
+    """Return all of `unpack_in_pieces` at once."""
+    return drained(unpack_in_pieces(data))
+
+
+def unpack_in_pieces(data: bytes) -> Pieces[SnapshotContent]:
+    """Return the content of a snapshot, `ROWS_AT_ONCE` in one piece.
 
     Raises:
         SnapshotError: not a snapshot, damaged, cut off, or of a newer version.
     """
     body = _checked_body(data)
     try:
-        content, pos = _unpack_body(body)
+        content, pos = yield from _unpack_body(body)
     except struct.error as error:
         raise SnapshotError(f"snapshot body is too short for its counts: {error}") from error
     if pos != len(body):
@@ -131,22 +139,25 @@ def _checked_body(data: bytes) -> bytes:
     return body
 
 
-def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
+def _unpack_body(body: bytes) -> Pieces[tuple[SnapshotContent, int]]:
     end_offset, gap_below, forgotten_below, *counts = _COUNTS.unpack_from(body)
     pos = _COUNTS.size
     producers: list[ProducerEntry] = []
-    for _ in range(counts[0]):
+    for number in range(counts[0]):
         entry, pos = _unpack_producer(body, pos)
         producers.append(entry)
-    completed, pos = _rows(_COMPLETED, body, pos, counts[1])
-    ended = [
-        CompletedTxn(
-            producer_id, first, marker, last, epoch, committed,
-            DecisionId(*decision) if has_decision else None,
-        )
-        for producer_id, first, marker, last, epoch, committed, has_decision, *decision in completed
-    ]  # fmt: skip
-    aborted, pos = _rows(_ABORTED, body, pos, counts[2])
+        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            yield
+    completed: list[CompletedTxn] = []
+    for start in range(0, counts[1], ROWS_AT_ONCE):
+        rows, pos = _rows(_COMPLETED, body, pos, min(ROWS_AT_ONCE, counts[1] - start))
+        completed += map(_completed_txn, rows)
+        yield
+    aborted: list[AbortedEntry] = []
+    for start in range(0, counts[2], ROWS_AT_ONCE):
+        rows, pos = _rows(_ABORTED, body, pos, min(ROWS_AT_ONCE, counts[2] - start))
+        aborted += [AbortedEntry(*row) for row in rows]
+        yield
     cuts, pos = _rows(_CUT, body, pos, counts[3])
     gaps, pos = _rows(_GAP, body, pos, counts[4])
     content = SnapshotContent(
@@ -154,12 +165,20 @@ def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
         gap_allowed_below=gap_below,
         forgotten_below=forgotten_below,
         producers=producers,
-        completed=ended,
-        aborted=[AbortedEntry(*row) for row in aborted],
+        completed=completed,
+        aborted=aborted,
         cuts=[(stamp, offset) for stamp, offset in cuts],
         gaps=[AcceptedGap(*row) for row in gaps],
     )
     return content, pos
+
+
+def _completed_txn(row: tuple[Any, ...]) -> CompletedTxn:
+    producer_id, first, marker, last, epoch, committed, has_decision, *decision = row
+    return CompletedTxn(
+        producer_id, first, marker, last, epoch, committed,
+        DecisionId(*decision) if has_decision else None,
+    )  # fmt: skip
 
 
 def _rows(

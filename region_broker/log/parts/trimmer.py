@@ -4,8 +4,8 @@ Nothing is taken off before what follows from it is durable: the checkpoint lowe
 the first offset that stays, the log start noted before segments go. Whatever changes the files holds the lock of
 `FileSync`, voids or outlives the jobs begun before, and interrupts a cleaning under way.
 
-INV-TRM1  what a cut has to read of the log, its open segment from the newest snapshot on, can be read before it, in pieces: a log of
-          small batches takes seconds, in which a node that is cut at a takeover would answer nobody, and be fenced
+INV-TRM1  what a cut has to read of the log, the newest snapshot and its open segment from there on, can be read before it, in pieces: a log
+          of small batches, or of many producers, takes up to seconds, in which a node that is cut at a takeover would answer nobody, and be fenced
 INV-TRM2  a cut whose state cannot be told, as what lies below it is damaged, changes nothing: a log that was cut, and has the state of before,
           would judge producers by batches that are gone
 

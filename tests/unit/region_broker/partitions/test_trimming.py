@@ -10,7 +10,9 @@ from typing import NoReturn
 import pytest
 
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
+from idempotency.snapshot_codec import ROWS_AT_ONCE
 from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.log_start import read_log_start
@@ -109,6 +111,25 @@ async def test_INV_TRM1_what_was_prepared_is_what_the_cut_takes_and_is_read_in_p
     assert (
         taken == rebuild_state(some.folder, some.partition.log.segments.segments, cut_at).encode()
     )
+
+
+async def test_INV_TRM1_a_snapshot_of_many_producers_is_read_in_pieces() -> None:
+    some = fixture()
+    for number in range(3 * ROWS_AT_ONCE):
+        some.partition.writer.append(
+            batch(origin=Origin(ProducerId(number), ProducerEpoch(0), SequenceNumber(0)))
+        )
+    some.sync()
+    durability, cut_at = some.partition.log.durability, some.partition.log_end_offset
+    job = drained(durability.begin_recovery_checkpoint())
+    assert job is not None
+    durability.finish_recovery_checkpoint(job, job.run())
+    some.partition.writer.append(batch())
+    some.sync()
+    assert sum(1 for _ in some.partition.log.trimmer.prepare_cut(cut_at)) >= 3
+    with nothing_is_replayed():
+        some.partition.truncate_to(cut_at)
+    assert len(some.partition.state.producer_ids()) == 3 * ROWS_AT_ONCE
 
 
 async def test_INV_TRM1_a_log_that_grows_meanwhile_is_cut_as_it_was_prepared() -> None:
