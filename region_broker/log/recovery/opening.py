@@ -4,12 +4,15 @@ INV-R1  after a clean close no segment is read, if the recovery checkpoint holds
         segment of the checkpoint, from its recovery checkpoint on, and those behind it are read, once, with CRC
 INV-R7  a log that is refused for what its checkpoint says is refused by every later start, too, a power cut in between or
         not: the checkpoint may be in the page cache only, and an older one would take what is damaged for a torn tail
+INV-R10  a log that is made says that the next start has nothing to look at once its names are durable, and not before: that start syncs none
+         (INV-R6). Else a power cut took the checkpoint from under a segment that was never synced, and the log was damaged
+
 Not here: appending and the rest of a log's life (`partition_log`), what is proved and cut (`recovery.checking`), how it
 is made durable (`recovery.settling`), what batches come to (`replay`).
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +27,7 @@ from region_broker.log.cleaning.state import (
 from region_broker.log.failures import LogDamaged
 from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
-from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.indexes.log_start import LOG_START_NAME
 from region_broker.log.indexes.recovery_checkpoint import RECOVERY_CHECKPOINT_SUFFIX
@@ -180,20 +183,35 @@ def _create(
 
 
 def _settle_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
-    """Make an empty log durable whose only segment is there."""
-    disk.fsync_dir(folder)
-    # Last: the next start believes a clean checkpoint, and syncs no name (INV-R6).
-    disk.write_file_atomic(
-        folder / CHECKPOINT_NAME,
-        Checkpoint(
-            synced_offset=base_offset,
-            segment_base=base_offset,
-            segment_bytes=0,
-            log_start_offset=base_offset,
-            clean=True,
-            fence=fence,
-        ).file_content(),
+    """Make an empty log durable whose only segment is there (INV-R10)."""
+    path = folder / CHECKPOINT_NAME
+    made = Checkpoint(
+        synced_offset=base_offset,
+        segment_base=base_offset,
+        segment_bytes=0,
+        log_start_offset=base_offset,
+        fence=fence,
     )
+    if disk.exists(path):  # what it says counts, so it is replaced as a whole
+        disk.fsync_dir(folder)
+        disk.write_file_atomic(path, made.file_content())
+    else:
+        _write_new(disk, path, made.file_content())
+        disk.fsync_dir(folder)
+    checkpoint = CheckpointFile(disk, folder, fence, base_offset, clean=False)
+    try:
+        checkpoint.force(replace(made, clean=True))
+    finally:
+        checkpoint.close()
+
+
+def _write_new(disk: Disk, path: Path, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.pwrite(0, data)
+        file.fdatasync()
+    finally:
+        file.close()
 
 
 def lay_out(folder: Path, disk: Disk, fence: JournalMark) -> None:
