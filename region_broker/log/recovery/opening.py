@@ -170,6 +170,7 @@ def _create(
     for name in disk.list_dir(folder):
         if name[:20].isdigit() or name == EPOCHS_NAME:
             disk.remove(folder / name)
+    _claim_empty(folder, disk, base_offset, fence)
     segment = Segment.create(folder, cache, config, base_offset)
     _settle_empty(folder, disk, base_offset, fence)
     return RecoveredLog(
@@ -182,27 +183,35 @@ def _create(
     )
 
 
-def _settle_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
-    """Make an empty log durable whose only segment is there (INV-R10)."""
+def _claim_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
+    """Say that an empty log begins here, before its only segment is there: what the journal has of an earlier one is none of it (INV-K4)."""
     path = folder / CHECKPOINT_NAME
-    made = Checkpoint(
+    content = _empty_checkpoint(base_offset, fence).file_content()
+    if disk.exists(path):  # what it says counts, so it is replaced as a whole
+        disk.fsync_dir(folder)
+        disk.write_file_atomic(path, content)
+    else:
+        _write_new(disk, path, content)
+
+
+def _settle_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
+    """Make it durable, now that its segment is there, and let the next start believe it (INV-R10)."""
+    disk.fsync_dir(folder)
+    checkpoint = CheckpointFile(disk, folder, fence, base_offset, clean=False)
+    try:
+        checkpoint.force(replace(_empty_checkpoint(base_offset, fence), clean=True))
+    finally:
+        checkpoint.close()
+
+
+def _empty_checkpoint(base_offset: int, fence: JournalMark) -> Checkpoint:
+    return Checkpoint(
         synced_offset=base_offset,
         segment_base=base_offset,
         segment_bytes=0,
         log_start_offset=base_offset,
         fence=fence,
     )
-    if disk.exists(path):  # what it says counts, so it is replaced as a whole
-        disk.fsync_dir(folder)
-        disk.write_file_atomic(path, made.file_content())
-    else:
-        _write_new(disk, path, made.file_content())
-        disk.fsync_dir(folder)
-    checkpoint = CheckpointFile(disk, folder, fence, base_offset, clean=False)
-    try:
-        checkpoint.force(replace(made, clean=True))
-    finally:
-        checkpoint.close()
 
 
 def _write_new(disk: Disk, path: Path, data: bytes) -> None:
@@ -220,6 +229,7 @@ def lay_out(folder: Path, disk: Disk, fence: JournalMark) -> None:
     `fence`: see `recover`.
     """
     disk.make_dirs(folder)
+    _claim_empty(folder, disk, 0, fence)
     disk.open(folder / file_name(0, LOG_SUFFIX), create=True).close()
     _settle_empty(folder, disk, 0, fence)
 

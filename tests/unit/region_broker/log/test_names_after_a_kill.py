@@ -86,6 +86,20 @@ def test_INV_R10_what_was_never_synced_damages_no_log_whose_making_was_killed(
     assert some.partition.log_end_offset >= 1
 
 
+@pytest.mark.parametrize("step", range(16))
+def test_INV_K4_a_log_that_is_made_again_takes_nothing_of_the_journal_however_its_making_ends(
+    step: int,
+) -> None:
+    some = fixture()
+    some.partition.writer.append(batch())
+    some.sync()
+    some.drop_topic(TOPIC_ID)  # what it had is in the journal still
+    kill_at(some, step, lambda: some.table.open_topic(some.topic))
+    some.kill_and_reopen()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset == 0
+
+
 @pytest.mark.parametrize("keeps", [KeepsNothing, KeepsAllNames])
 @pytest.mark.parametrize("step", range(8))
 def test_INV_R6_a_segment_that_a_cut_removed_stays_away_though_the_cut_was_killed(
