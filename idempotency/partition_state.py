@@ -25,10 +25,12 @@ from idempotency.identity import (
     Round,
     SequenceNumber,
 )
+from idempotency.pieces import Pieces, drained
 from idempotency.producer_state import AcceptedGap, ProducerEntry, ProducerTable
 from idempotency.record_batch import CONTROL_BIT, BatchHeader, ControlType, MarkerFacts
 from idempotency.sequence import is_ahead
-from idempotency.snapshot_codec import SnapshotContent, SnapshotError, pack, unpack
+from idempotency.snapshot_codec import SnapshotContent, SnapshotError, pack, unpack_in_pieces
+from idempotency.snapshot_draft import SnapshotDraft, packed_in_pieces
 from idempotency.verdicts import FRESH, Judgement, Verdict
 from idempotency.verification import Verifications
 from idempotency.visibility import AbortedTxn, CompletedTxn, Visibility
@@ -357,39 +359,53 @@ class PartitionState:
 
     def encode(self) -> bytes:
         """Return the snapshot of this state, valid at `end_offset`; equal states, equal bytes."""
-        return pack(
-            SnapshotContent(
-                end_offset=self._end_offset,
-                gap_allowed_below=self._gap_below,
-                forgotten_below=self._visibility.forgotten_below,
-                producers=list(self._producers),
-                completed=list(self._visibility.completed),
-                aborted=list(self._visibility.aborted),
-                cuts=self._cut_index.entries(),
-                gaps=list(self._gaps),
-            )
+        return pack(self._content(list(self._producers)))
+
+    def draft_in_pieces(self) -> Pieces[SnapshotDraft]:
+        """Return what encodes to the snapshot as of the step in which it is returned (INV-SDR1)."""
+        packed = yield from packed_in_pieces(self._producers)
+        return SnapshotDraft(self._content([]), packed)
+
+    def _content(self, producers: list[ProducerEntry]) -> SnapshotContent:
+        return SnapshotContent(
+            end_offset=self._end_offset,
+            gap_allowed_below=self._gap_below,
+            forgotten_below=self._visibility.forgotten_below,
+            producers=producers,
+            completed=list(self._visibility.completed),
+            aborted=list(self._visibility.aborted),
+            cuts=self._cut_index.entries(),
+            gaps=list(self._gaps),
         )
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
+        """Return all of `decode_in_pieces` at once."""
+        return drained(cls.decode_in_pieces(data))
+
+    @classmethod
+    def decode_in_pieces(cls, data: bytes) -> Pieces[Self]:
         """Return the state whose snapshot is `data`.
 
         Raises:
             SnapshotError: damaged, or written by a newer version; rebuild by replay or upgrade.
         """
-        content = unpack(data)
+        content = yield from unpack_in_pieces(data)
         state = cls()
         state._end_offset = content.end_offset
         state._gap_below = content.gap_allowed_below
         state._gaps = content.gaps
         state._producers = ProducerTable(content.producers)
+        yield
         state._cut_index = CutIndex(content.cuts)
+        open_items = [
+            (entry.producer_id, entry.txn_first_offset)
+            for entry in content.producers
+            if entry.txn_first_offset >= 0
+        ]
+        yield
         state._visibility.restore(
-            open_items=[
-                (entry.producer_id, entry.txn_first_offset)
-                for entry in content.producers
-                if entry.in_transaction
-            ],
+            open_items=open_items,
             completed=content.completed,
             aborted=content.aborted,
             forgotten_below=content.forgotten_below,

@@ -13,6 +13,7 @@ Source: Kafka ProducerStateEntry.java, ProducerAppendInfo.java, ProducerStateMan
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,11 +77,12 @@ class ProducerEntry:
 class ProducerTable:
     """All producer entries of a partition, by producer id."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_watching")
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         """Start empty or with the entries of a snapshot."""
         self._entries = {entry.producer_id: entry for entry in entries}
+        self._watching: list[set[ProducerId]] = []
 
     def __len__(self) -> int:
         """Return the number of known producers."""
@@ -89,6 +91,20 @@ class ProducerTable:
     def __iter__(self) -> Iterator[ProducerEntry]:
         """Yield the entries by rising producer id, so that every copy has one order."""
         return (self._entries[producer_id] for producer_id in sorted(self._entries))
+
+    def ids(self) -> list[ProducerId]:
+        """Return the ids of all known producers, in no order."""
+        return list(self._entries)
+
+    @contextmanager
+    def watched(self) -> Iterator[set[ProducerId]]:
+        """Note in the set that is yielded which entries are made, changed or forgotten (`snapshot_draft`)."""
+        changed: set[ProducerId] = set()
+        self._watching.append(changed)
+        try:
+            yield changed
+        finally:
+            self._watching = [each for each in self._watching if each is not changed]
 
     def get(self, producer_id: ProducerId) -> ProducerEntry | None:
         """Return the entry of a producer, None if it is unknown or expired."""
@@ -146,6 +162,8 @@ class ProducerTable:
         for producer_id in expired:
             gone = self._entries.pop(producer_id)
             assert not gone.in_transaction, f"INV-P3: {gone}"
+            for changed in self._watching:
+                changed.add(producer_id)
         return expired
 
     def _entry_at(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> ProducerEntry:
@@ -156,6 +174,8 @@ class ProducerTable:
             entry.producer_epoch = producer_epoch
             entry.window.clear()
         entry.idle_since_ms = None  # markers keep a producer alive as data does (P13)
+        for changed in self._watching:
+            changed.add(producer_id)
         return entry
 
 

@@ -9,6 +9,7 @@ Not here: when a snapshot is taken and where it lies (`region_broker.log.indexes
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +17,14 @@ from crc32c import crc32c
 
 from idempotency.decision import DecisionId
 from idempotency.identity import LeaderEpoch, Round
+from idempotency.pieces import Pieces, drained
 from idempotency.producer_state import AcceptedGap, ProducerEntry
 from idempotency.visibility import AbortedEntry, CompletedTxn
 from idempotency.window import BatchWindow, SentBatch
 
 SNAPSHOT_VERSION: Final = 2
+ROWS_AT_ONCE: Final = 500
+"""How many producers or transactions are read in one piece: 3 to 7 ms for producers, less for the others."""
 _MAGIC: Final = b"TMPS"
 _HEAD: Final = struct.Struct(">4sHII")
 _COUNTS: Final = struct.Struct(">qqqIIIII")
@@ -53,15 +57,19 @@ class SnapshotContent:
 
 def pack(content: SnapshotContent) -> bytes:
     """Return the bytes of a snapshot."""
+    return pack_around(content, [pack_producer(entry) for entry in content.producers])
+
+
+def pack_around(content: SnapshotContent, producers: Sequence[bytes]) -> bytes:
+    """Return the bytes of a snapshot with these producers, by rising id, instead of those that `content` names."""
     body = bytearray(
         _COUNTS.pack(
             content.end_offset, content.gap_allowed_below, content.forgotten_below,
-            len(content.producers), len(content.completed), len(content.aborted),
+            len(producers), len(content.completed), len(content.aborted),
             len(content.cuts), len(content.gaps),
         )
     )  # fmt: skip
-    for entry in content.producers:
-        _pack_producer(body, entry)
+    body += b"".join(producers)
     for completed in content.completed:
         decision = completed.decision or _NO_DECISION
         body += _COMPLETED.pack(
@@ -78,15 +86,26 @@ def pack(content: SnapshotContent) -> bytes:
     return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, len(frozen), crc32c(frozen)) + frozen
 
 
+def size_around(content: SnapshotContent) -> int:
+    """Return how many bytes a snapshot has beside its producers."""
+    rows = (_COMPLETED, content.completed), (_ABORTED, content.aborted), (_CUT, content.cuts), (_GAP, content.gaps)  # fmt: skip
+    return _HEAD.size + _COUNTS.size + sum(layout.size * len(found) for layout, found in rows)
+
+
 def unpack(data: bytes) -> SnapshotContent:
-    """Return the content of a snapshot.
+    """Return all of `unpack_in_pieces` at once."""
+    return drained(unpack_in_pieces(data))
+
+
+def unpack_in_pieces(data: bytes) -> Pieces[SnapshotContent]:
+    """Return the content of a snapshot, `ROWS_AT_ONCE` in one piece.
 
     Raises:
         SnapshotError: not a snapshot, damaged, cut off, or of a newer version.
     """
     body = _checked_body(data)
     try:
-        content, pos = _unpack_body(body)
+        content, pos = yield from _unpack_body(body)
     except struct.error as error:
         raise SnapshotError(f"snapshot body is too short for its counts: {error}") from error
     if pos != len(body):
@@ -120,22 +139,25 @@ def _checked_body(data: bytes) -> bytes:
     return body
 
 
-def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
+def _unpack_body(body: bytes) -> Pieces[tuple[SnapshotContent, int]]:
     end_offset, gap_below, forgotten_below, *counts = _COUNTS.unpack_from(body)
     pos = _COUNTS.size
     producers: list[ProducerEntry] = []
-    for _ in range(counts[0]):
+    for number in range(counts[0]):
         entry, pos = _unpack_producer(body, pos)
         producers.append(entry)
-    completed, pos = _rows(_COMPLETED, body, pos, counts[1])
-    ended = [
-        CompletedTxn(
-            producer_id, first, marker, last, epoch, committed,
-            DecisionId(*decision) if has_decision else None,
-        )
-        for producer_id, first, marker, last, epoch, committed, has_decision, *decision in completed
-    ]  # fmt: skip
-    aborted, pos = _rows(_ABORTED, body, pos, counts[2])
+        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            yield
+    completed: list[CompletedTxn] = []
+    for start in range(0, counts[1], ROWS_AT_ONCE):
+        rows, pos = _rows(_COMPLETED, body, pos, min(ROWS_AT_ONCE, counts[1] - start))
+        completed += map(_completed_txn, rows)
+        yield
+    aborted: list[AbortedEntry] = []
+    for start in range(0, counts[2], ROWS_AT_ONCE):
+        rows, pos = _rows(_ABORTED, body, pos, min(ROWS_AT_ONCE, counts[2] - start))
+        aborted += [AbortedEntry(*row) for row in rows]
+        yield
     cuts, pos = _rows(_CUT, body, pos, counts[3])
     gaps, pos = _rows(_GAP, body, pos, counts[4])
     content = SnapshotContent(
@@ -143,12 +165,20 @@ def _unpack_body(body: bytes) -> tuple[SnapshotContent, int]:
         gap_allowed_below=gap_below,
         forgotten_below=forgotten_below,
         producers=producers,
-        completed=ended,
-        aborted=[AbortedEntry(*row) for row in aborted],
+        completed=completed,
+        aborted=aborted,
         cuts=[(stamp, offset) for stamp, offset in cuts],
         gaps=[AcceptedGap(*row) for row in gaps],
     )
     return content, pos
+
+
+def _completed_txn(row: tuple[Any, ...]) -> CompletedTxn:
+    producer_id, first, marker, last, epoch, committed, has_decision, *decision = row
+    return CompletedTxn(
+        producer_id, first, marker, last, epoch, committed,
+        DecisionId(*decision) if has_decision else None,
+    )  # fmt: skip
 
 
 def _rows(
@@ -160,16 +190,16 @@ def _rows(
     return list(layout.iter_unpack(body[pos:end])), end
 
 
-def _pack_producer(body: bytearray, entry: ProducerEntry) -> None:
+def pack_producer(entry: ProducerEntry) -> bytes:
+    """Return the bytes of one producer within a snapshot."""
     decision = entry.last_decision or _NO_DECISION
     batches = entry.window.batches
-    body += _PRODUCER.pack(
+    head = _PRODUCER.pack(
         entry.producer_id, entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp_ms,
         entry.last_leader_epoch, entry.txn_first_offset, entry.last_decision is not None,
         decision.shard, decision.leader_epoch, decision.offset, decision.stamp, len(batches),
     )  # fmt: skip
-    for batch in batches:
-        body += _SENT.pack(*batch)
+    return head + b"".join([_SENT.pack(*batch) for batch in batches])
 
 
 def _unpack_producer(body: bytes, pos: int) -> tuple[ProducerEntry, int]:

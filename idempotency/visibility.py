@@ -17,6 +17,7 @@ Source: Kafka ProducerStateManager.java `firstUnstableOffset`, TransactionIndex.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from idempotency.decision import DecisionId
@@ -171,7 +172,7 @@ class Visibility:
         forgotten_below: int,
     ) -> None:
         """Take over the content of a snapshot."""
-        self._open = dict(sorted(open_items, key=lambda item: item[1]))
+        self._open = dict(sorted(open_items, key=itemgetter(1)))
         self._completed = completed
         self._aborted = aborted
         self._forgotten_below = forgotten_below

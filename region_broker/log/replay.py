@@ -31,7 +31,11 @@ from region_broker.log.failures import LogDamaged
 from region_broker.log.file_names import ABORTED_SUFFIX
 from region_broker.log.indexes.aborted_index import encode_aborted
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
-from region_broker.log.indexes.producer_snapshots import load_newest, write_snapshot
+from region_broker.log.indexes.producer_snapshots import (
+    load_newest,
+    newest_in_pieces,
+    write_snapshot,
+)
 from region_broker.log.segment import Segment
 
 logger: Final = logging.getLogger(__name__)
@@ -134,7 +138,8 @@ def state_in_pieces(
 ) -> Pieces[PartitionState]:
     """Return the state after exactly the batches below `end_offset`: newest sound snapshot, then replay."""
     start_offset = segments[0].base_offset
-    found = load_newest(segments[0].cache.disk, folder, start_offset, end_offset)
+    disk = segments[0].cache.disk
+    found = yield from newest_in_pieces(disk, folder, start_offset, end_offset)
     offset, state = found if found is not None else (start_offset, PartitionState())
     yield from _replay_in_pieces(segments, state, offset, end_offset)
     return state

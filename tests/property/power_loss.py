@@ -20,6 +20,9 @@ STEPS_MAX = 25
 LOSSES_PER_LIFE = 10
 
 
+HALF_DONE = ("", ".bookmark.tmp", ".snapshot.tmp")
+"""Where the thread of a recovery checkpoint is while something else happens: it has not begun, or writes to such a file."""
+
 OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     "append": (
         5,
@@ -40,7 +43,9 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     "sync files": (1, lambda model, rng: model.sync_files()),
     "recovery_checkpoint": (
         2,
-        lambda model, rng: model.recovery_checkpoint(lambda: meanwhile(model, rng)),
+        lambda model, rng: model.recovery_checkpoint(
+            lambda: meanwhile(model, rng), rng.choice(HALF_DONE)
+        ),
     ),
     "damage the recovery checkpoint": (1, lambda model, rng: model.damage_recovery_checkpoint(rng)),
     "cut": (1, lambda model, rng: model.cut(rng.random())),

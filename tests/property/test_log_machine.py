@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fixtures.log_model import LogModel
-from tests.property.power_loss import meanwhile, operations_that_fail
+from tests.property.power_loss import HALF_DONE, meanwhile, operations_that_fail
 
 PRODUCERS = st.integers(1, 3)
 SEEDS = st.integers(0, 2**32)
@@ -60,7 +60,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(seed=SEEDS)
     def recovery_checkpoint_while_something_else_happens(self, seed: int) -> None:
         rng = random.Random(seed)
-        self.model.recovery_checkpoint(lambda: meanwhile(self.model, rng))
+        self.model.recovery_checkpoint(lambda: meanwhile(self.model, rng), rng.choice(HALF_DONE))
 
     @rule(seed=SEEDS)
     def damage_the_recovery_checkpoint(self, seed: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from idempotency.partition_state import PartitionState, SnapshotError
+from idempotency.pieces import Pieces, drained
 from region_broker.log.file_names import SNAPSHOT_SUFFIX, file_name
 from region_broker.ports.disk import Disk
 
@@ -39,17 +40,26 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 def load_newest(
     disk: Disk, folder: Path, log_start_offset: int, end_offset: int
 ) -> tuple[int, PartitionState] | None:
+    """Return all of `newest_in_pieces` at once."""
+    return drained(newest_in_pieces(disk, folder, log_start_offset, end_offset))
+
+
+def newest_in_pieces(
+    disk: Disk, folder: Path, log_start_offset: int, end_offset: int
+) -> Pieces[tuple[int, PartitionState] | None]:
     """Return (offset, state) of the newest sound snapshot in [log start, end]; None without one."""
     for offset in snapshot_offsets(disk.list_dir(folder)):
         if not log_start_offset <= offset <= end_offset:
             continue
         path = folder / file_name(offset, SNAPSHOT_SUFFIX)
         try:
-            return offset, PartitionState.decode(disk.read_file(path))
+            state = yield from PartitionState.decode_in_pieces(disk.read_file(path))
         except SnapshotError as error:
             logger.warning(
                 "%s is damaged and ignored, more of the log is replayed: %s", path, error
             )
+        else:
+            return offset, state
     return None
 
 

@@ -18,6 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from idempotency.partition_state import PartitionState, SnapshotError
+from idempotency.snapshot_draft import SnapshotDraft
 from region_broker.log.indexes.checked_file import FrameError, pack_frame, unpack_frame
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
 from region_broker.log.indexes.sparse_index import (
@@ -53,21 +54,20 @@ class RecoveryCheckpointDraft:
     segment_base: int
     index: SparseIndex
     summary: SegmentSummary
-    state: bytes
+    state: SnapshotDraft
     epochs: bytes
 
-    @property
-    def size_bytes(self) -> int:
-        """About how large its file is."""
-        return ENTRY_BYTES * len(self.index) + len(self.state) + len(self.epochs)
+    def size_with(self, state_bytes: int) -> int:
+        """Return about how large its file is with that much of a state."""
+        return ENTRY_BYTES * len(self.index) + state_bytes + len(self.epochs)
 
     def proof(self, file: DiskFile) -> int:
         """Return what the segment in `file` is known by; raises OSError."""
         return _proof(file, self.summary.size_bytes)
 
-    def encode(self, proof: int) -> bytes:
-        """Return the content of its file."""
-        parts = (self.index.encode(self.summary), self.state, self.epochs)
+    def encode(self, proof: int, state: bytes) -> bytes:
+        """Return the content of its file; `state`: what the draft of it encodes to."""
+        parts = (self.index.encode(self.summary), state, self.epochs)
         head = _HEAD.pack(self.segment_base, proof, *map(len, parts))
         return pack_frame(_MAGIC, _VERSION, b"".join((head, *parts)))
 

@@ -5,6 +5,9 @@ INV-LF4  memory is given back only of what is synced, of the open segment of a l
 A log's files are worked on under its `FileSync.lock`; a job of an older generation does nothing. What is written for a
 recovery checkpoint is written without the lock: only the sync of what is left, and the rename, hold up a group commit.
 
+INV-BKD5  what is written without the lock has names that nobody else writes to, and is gone once it is not put in its place: for want of
+          room, or as the log was cut, sealed, closed, or settled for the next start meanwhile
+
 Not here: when (`group_commit`), what comes of it (`parts.durability`).
 """
 
@@ -15,6 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from idempotency.partition_state import PartitionState
+from idempotency.pieces import Pieces, drained
+from idempotency.snapshot_draft import SnapshotDraft
 from region_broker.log.file_names import ABORTED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CheckpointFile
@@ -93,8 +98,8 @@ class RecoveryCheckpointTarget(Protocol):
         """Bytes of the open segment behind its recovery checkpoint: what a start after a crash reads."""
         ...
 
-    def begin_recovery_checkpoint(self) -> "RecoveryCheckpointJob | None":
-        """Return what puts a recovery checkpoint at the log's end; None if that is not the time for one."""
+    def begin_recovery_checkpoint(self) -> "Pieces[RecoveryCheckpointJob | None]":
+        """Return what puts a recovery checkpoint at the log's end as of then; None if that is not the time for one."""
         ...
 
     def finish_recovery_checkpoint(
@@ -163,7 +168,8 @@ class RecoveryCheckpointJob:
     @property
     def size_bytes(self) -> int:
         """About how large its file is, and the snapshot beside it (INV-BKD3)."""
-        return self.draft.size_bytes + len(self.draft.state)
+        state_bytes = self.draft.state.size_bytes
+        return self.draft.size_with(state_bytes) + state_bytes
 
     @property
     def snapshot_path(self) -> Path:
@@ -185,15 +191,15 @@ def write_seal(disk: Disk, folder: Path, seal: Seal) -> None:
 
 
 def draft_recovery_checkpoint(
-    active: Segment, state: PartitionState, epochs: LeaderEpochs
+    active: Segment, state: SnapshotDraft, epochs: LeaderEpochs
 ) -> RecoveryCheckpointDraft:
-    """Return what a recovery checkpoint at the end of the open segment says."""
+    """Return what a recovery checkpoint at the end of the open segment says; `state` is that of this step."""
     assert active.live_index is not None
     return RecoveryCheckpointDraft(
         segment_base=active.base_offset,
         index=active.live_index.copy(),
         summary=active.summary(),
-        state=state.encode(),
+        state=state,
         epochs=epochs.encode(),
     )
 
@@ -204,9 +210,9 @@ def write_recovery_checkpoint(
     """Write the recovery checkpoint of a log that is closed: its bytes are synced; the next start reads none of
     them."""
     assert active.file is not None
-    draft = draft_recovery_checkpoint(active, state, epochs)
+    draft = draft_recovery_checkpoint(active, drained(state.draft_in_pieces()), epochs)
     path = active.path.with_suffix(RECOVERY_CHECKPOINT_SUFFIX)
-    disk.write_file_atomic(path, draft.encode(draft.proof(active.file)))
+    disk.write_file_atomic(path, draft.encode(draft.proof(active.file), draft.state.encode()))
 
 
 def remove_recovery_checkpoint(disk: Disk, segment: Segment) -> None:
@@ -217,7 +223,8 @@ def remove_recovery_checkpoint(disk: Disk, segment: Segment) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + TEMPORARY_SUFFIX)
+    """Return a name that no whole file on its way to `path` has, as a seal or a clean stop write them."""
+    return path.with_suffix(f".job{path.suffix}{TEMPORARY_SUFFIX}")
 
 
 class FileSync:
@@ -328,12 +335,14 @@ class FileSync:
         if not isinstance(proof, int):
             return RecoveryCheckpointOutcome(proof)
         try:
-            self._write(_temporary(job.path), job.draft.encode(proof))
-            self._write(_temporary(job.snapshot_path), job.draft.state)
+            state = job.draft.state.encode()
+            self._write(_temporary(job.path), job.draft.encode(proof, state))
+            self._write(_temporary(job.snapshot_path), state)
         except OSError as error:
             logger.warning(
                 "%s: no recovery checkpoint is written, a start reads more: %s", job.path, error
             )
+            self._remove_half_done(job)
             return RecoveryCheckpointOutcome(None)
         return self._put(job)
 
@@ -363,19 +372,27 @@ class FileSync:
 
     def _put(self, job: RecoveryCheckpointJob) -> RecoveryCheckpointOutcome:
         with self.lock:
-            is_void = self._is_void(job)
+            assert self.checkpoint is not None
+            if self._is_void(job) or self.checkpoint.clean:
+                self._remove_half_done(job)
+                return RecoveryCheckpointOutcome(self._error)
             try:
                 for path in (job.snapshot_path, job.path):
-                    if not is_void:
-                        self._disk.rename(_temporary(path), path)
-                    elif self._disk.exists(_temporary(path)):
-                        self._disk.remove(_temporary(path))
-                if not is_void:
-                    remove_older_inside(self._disk, self._folder, job.draft.segment_base)
-                    self._disk.fsync_dir(self._folder)
+                    self._disk.rename(_temporary(path), path)
+                remove_older_inside(self._disk, self._folder, job.draft.segment_base)
+                self._disk.fsync_dir(self._folder)
             except OSError as error:
                 self._error = error
-            return RecoveryCheckpointOutcome(self._error, not is_void and self._error is None)
+            return RecoveryCheckpointOutcome(self._error, self._error is None)
+
+    def _remove_half_done(self, job: RecoveryCheckpointJob) -> None:
+        """Remove what was written beside the log, and is not to be put in its place (INV-BKD5)."""
+        for path in (job.snapshot_path, job.path):
+            try:
+                if self._disk.exists(_temporary(path)):
+                    self._disk.remove(_temporary(path))
+            except OSError as error:
+                logger.warning("%s stays until the next start: %s", _temporary(path), error)
 
     def _is_void(self, job: RecoveryCheckpointJob) -> bool:
         return (

@@ -17,6 +17,7 @@ Not here: the blocking part (`sync_job`), when it is due (`group_commit`, `recov
 from pathlib import Path
 from typing import Final
 
+from idempotency.pieces import Pieces
 from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.producer_snapshots import recent_inside, remove_between
 from region_broker.log.journal.blocks import LogId
@@ -222,15 +223,23 @@ class LogDurability:
 
     # -- recovery checkpoints -------------------------------------------------------------------------------
 
-    def begin_recovery_checkpoint(self) -> RecoveryCheckpointJob | None:
-        """Return what puts a recovery checkpoint at the log's end (INV-BKM1); None while a seal is under way, or after
-        the end."""
-        content = self._content
-        active = content.active
-        if content.failed is not None or content.closed or active is None or self._pending_seals:
+    def begin_recovery_checkpoint(self) -> Pieces[RecoveryCheckpointJob | None]:
+        """Return what puts a recovery checkpoint at the log's end as of then (INV-BKM1, INV-BKD6); None while a seal is under way, after
+        the end, or where the log was cut meanwhile."""
+        content, generation = self._content, self.generation
+        if not self._takes_recovery_checkpoint():
             return None
-        draft = draft_recovery_checkpoint(active, content.state, content.epochs)
+        state = yield from content.state.draft_in_pieces()
+        active = content.active
+        if generation != self.generation or not self._takes_recovery_checkpoint() or active is None:
+            return None
+        draft = draft_recovery_checkpoint(active, state, content.epochs)
         return self.files.recovery_checkpoint_job(active, draft, self.checkpoint_now())
+
+    def _takes_recovery_checkpoint(self) -> bool:
+        content = self._content
+        is_running = content.failed is None and not content.closed and content.active is not None
+        return is_running and not self._pending_seals
 
     def finish_recovery_checkpoint(
         self, job: RecoveryCheckpointJob, outcome: RecoveryCheckpointOutcome

@@ -4,8 +4,10 @@ Nothing is taken off before what follows from it is durable: the checkpoint lowe
 the first offset that stays, the log start noted before segments go. Whatever changes the files holds the lock of
 `FileSync`, voids or outlives the jobs begun before, and interrupts a cleaning under way.
 
-INV-TRM1  what a cut has to read of the log, its open segment from the newest snapshot on, can be read before it, in pieces: a log of
-          small batches takes seconds, in which a node that is cut at a takeover would answer nobody, and be fenced
+INV-TRM1  what a cut has to read of the log, the newest snapshot and its open segment from there on, can be read before it, in pieces: a log
+          of small batches, or of many producers, takes up to seconds, in which a node that is cut at a takeover would answer nobody, and be fenced
+INV-TRM2  a cut whose state cannot be told, as what lies below it is damaged, changes nothing: a log that was cut, and has the state of before,
+          would judge producers by batches that are gone
 
 Not here: how far anything may go (`partitions.trimming`), holes (`cleaning`).
 """
@@ -92,8 +94,9 @@ class LogTrimmer:
         if generation == self._files.generation:
             self._prepared = _StateBelow(offset, generation, state)
 
-    def _state_below(self, offset: int, generation: int) -> PartitionState:
+    def _state_below(self, offset: int) -> PartitionState:
         prepared, self._prepared = self._prepared, None
+        generation = self._files.generation
         if prepared is not None and (prepared.offset, prepared.generation) == (offset, generation):
             return prepared.state
         content = self._content
@@ -111,11 +114,11 @@ class LogTrimmer:
         self._durability.sync_now()
         if offset == content.end_offset:
             return
-        generation = self._files.generation
+        state = self._state_below(offset)  # INV-TRM2
         with self._changing(f"cutting {content.folder} at {offset}", voids=True):
             self._cut(segment, position, offset)
         content.epochs.truncate_end(offset)
-        content.state = self._state_below(offset, generation)
+        content.state = state
         content.state.forget_aborted_below(segment.base_offset)
         content.listener.on_read(self._durability)
         content.listener.on_stable()

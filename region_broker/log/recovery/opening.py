@@ -4,12 +4,15 @@ INV-R1  after a clean close no segment is read, if the recovery checkpoint holds
         segment of the checkpoint, from its recovery checkpoint on, and those behind it are read, once, with CRC
 INV-R7  a log that is refused for what its checkpoint says is refused by every later start, too, a power cut in between or
         not: the checkpoint may be in the page cache only, and an older one would take what is damaged for a torn tail
+INV-R10  a log that is made says that the next start has nothing to look at once its names are durable, and not before: that start syncs none
+         (INV-R6). Else a power cut took the checkpoint from under a segment that was never synced, and the log was damaged
+
 Not here: appending and the rest of a log's life (`partition_log`), what is proved and cut (`recovery.checking`), how it
 is made durable (`recovery.settling`), what batches come to (`replay`).
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +27,7 @@ from region_broker.log.cleaning.state import (
 from region_broker.log.failures import LogDamaged
 from region_broker.log.file_names import ABORTED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, file_name
 from region_broker.log.indexes.checked_file import NO_MARK, Checkpoint, FrameError, JournalMark
-from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
+from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME, CheckpointFile
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.indexes.log_start import LOG_START_NAME
 from region_broker.log.indexes.recovery_checkpoint import RECOVERY_CHECKPOINT_SUFFIX
@@ -167,6 +170,7 @@ def _create(
     for name in disk.list_dir(folder):
         if name[:20].isdigit() or name == EPOCHS_NAME:
             disk.remove(folder / name)
+    _claim_empty(folder, disk, base_offset, fence)
     segment = Segment.create(folder, cache, config, base_offset)
     _settle_empty(folder, disk, base_offset, fence)
     return RecoveredLog(
@@ -179,21 +183,44 @@ def _create(
     )
 
 
+def _claim_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
+    """Say that an empty log begins here, before its only segment is there: what the journal has of an earlier one is none of it (INV-K4)."""
+    path = folder / CHECKPOINT_NAME
+    content = _empty_checkpoint(base_offset, fence).file_content()
+    if disk.exists(path):  # what it says counts, so it is replaced as a whole
+        disk.fsync_dir(folder)
+        disk.write_file_atomic(path, content)
+    else:
+        _write_new(disk, path, content)
+
+
 def _settle_empty(folder: Path, disk: Disk, base_offset: int, fence: JournalMark) -> None:
-    """Make an empty log durable whose only segment is there."""
+    """Make it durable, now that its segment is there, and let the next start believe it (INV-R10)."""
     disk.fsync_dir(folder)
-    # Last: the next start believes a clean checkpoint, and syncs no name (INV-R6).
-    disk.write_file_atomic(
-        folder / CHECKPOINT_NAME,
-        Checkpoint(
-            synced_offset=base_offset,
-            segment_base=base_offset,
-            segment_bytes=0,
-            log_start_offset=base_offset,
-            clean=True,
-            fence=fence,
-        ).file_content(),
+    checkpoint = CheckpointFile(disk, folder, fence, base_offset, clean=False)
+    try:
+        checkpoint.force(replace(_empty_checkpoint(base_offset, fence), clean=True))
+    finally:
+        checkpoint.close()
+
+
+def _empty_checkpoint(base_offset: int, fence: JournalMark) -> Checkpoint:
+    return Checkpoint(
+        synced_offset=base_offset,
+        segment_base=base_offset,
+        segment_bytes=0,
+        log_start_offset=base_offset,
+        fence=fence,
     )
+
+
+def _write_new(disk: Disk, path: Path, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.pwrite(0, data)
+        file.fdatasync()
+    finally:
+        file.close()
 
 
 def lay_out(folder: Path, disk: Disk, fence: JournalMark) -> None:
@@ -202,6 +229,7 @@ def lay_out(folder: Path, disk: Disk, fence: JournalMark) -> None:
     `fence`: see `recover`.
     """
     disk.make_dirs(folder)
+    _claim_empty(folder, disk, 0, fence)
     disk.open(folder / file_name(0, LOG_SUFFIX), create=True).close()
     _settle_empty(folder, disk, 0, fence)
 

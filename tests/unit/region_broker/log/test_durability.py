@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.log.parts.durability import BATCH_COST_BYTES, LogDurability
 from tests.fixtures.node_logs import Fixture, batch, fixture
 
@@ -29,7 +30,7 @@ def journaled_late(durability: LogDurability) -> Callable[[], None]:
 
 
 def checkpointed_late(durability: LogDurability) -> Callable[[], None]:
-    job = durability.begin_recovery_checkpoint()
+    job = drained(durability.begin_recovery_checkpoint())
     assert job is not None
     outcome = job.run()
     assert outcome.error is None
@@ -86,9 +87,9 @@ def rolled() -> Fixture:
 def test_INV_PL5_no_recovery_checkpoint_speaks_of_a_log_whose_last_segment_is_not_sealed() -> None:
     """It syncs the open segment alone, and says that all below its end is durable."""
     some = rolled()
-    assert some.partition.log.durability.begin_recovery_checkpoint() is None
+    assert drained(some.partition.log.durability.begin_recovery_checkpoint()) is None
     some.sync()
-    assert some.partition.log.durability.begin_recovery_checkpoint() is not None
+    assert drained(some.partition.log.durability.begin_recovery_checkpoint()) is not None
 
 
 def test_a_recovery_checkpoint_of_the_segment_before_says_nothing_of_the_open_one() -> None:

@@ -66,6 +66,40 @@ def test_INV_DK5_what_a_log_acknowledges_survives_a_kill_at_any_step_of_its_maki
     assert all_bytes(some.partition) == acknowledged
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("step", range(16))
+def test_INV_R10_what_was_never_synced_damages_no_log_whose_making_was_killed(
+    step: int, seed: int
+) -> None:
+    some = fixture(SMALL_SEGMENTS)
+    some.drop_topic(TOPIC_ID)
+    kill_at(some, step, lambda: some.table.open_topic(some.topic))
+    some.kill_and_reopen()
+    some.partition.writer.append(batch(size_bytes=1_000))
+    some.sync()
+    assert some.partition.high_watermark == 1, "it is in the journal"
+    for _ in range(3):  # two more segments begin, and nothing of it is synced
+        some.partition.writer.append(batch(size_bytes=4_000))
+    some.disk.power_loss(random.Random(seed))
+    some.open()
+    assert some.partition.failed is None, some.partition.failed
+    assert some.partition.log_end_offset >= 1
+
+
+@pytest.mark.parametrize("step", range(16))
+def test_INV_K4_a_log_that_is_made_again_takes_nothing_of_the_journal_however_its_making_ends(
+    step: int,
+) -> None:
+    some = fixture()
+    some.partition.writer.append(batch())
+    some.sync()
+    some.drop_topic(TOPIC_ID)  # what it had is in the journal still
+    kill_at(some, step, lambda: some.table.open_topic(some.topic))
+    some.kill_and_reopen()
+    assert some.partition.failed is None
+    assert some.partition.log_end_offset == 0
+
+
 @pytest.mark.parametrize("keeps", [KeepsNothing, KeepsAllNames])
 @pytest.mark.parametrize("step", range(8))
 def test_INV_R6_a_segment_that_a_cut_removed_stays_away_though_the_cut_was_killed(

@@ -12,6 +12,7 @@ import pytest
 
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.partition_state import PartitionState
+from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
 from region_broker.log import recovery_checkpoints, replay
 from region_broker.log.failures import CorruptRange
@@ -44,7 +45,7 @@ def fill(some: Fixture, batch_count: int, *, size_bytes: int = 300, producer_id:
 
 def put(some: Fixture, between: Callable[[], None] = lambda: None) -> None:
     """Put a recovery checkpoint at the end of partition 0; `between` is done while its thread has not begun."""
-    job = some.partition.log.durability.begin_recovery_checkpoint()
+    job = drained(some.partition.log.durability.begin_recovery_checkpoint())
     assert job is not None
     between()
     some.partition.log.durability.finish_recovery_checkpoint(job, job.run())
@@ -333,7 +334,7 @@ def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.Mo
             some.partitions[number].writer.append(batch(size_bytes=300))
     some.sync()
     assert due.due() == [some.partitions[1].log.durability]
-    job = some.partitions[1].log.durability.begin_recovery_checkpoint()
+    job = drained(some.partitions[1].log.durability.begin_recovery_checkpoint())
     assert job is not None
     some.partitions[1].log.durability.finish_recovery_checkpoint(job, job.run())
     assert some.partitions[1].log.durability.unread_bytes == 0
@@ -415,7 +416,7 @@ def put_what_is_due(some: Fixture) -> list[object]:
     """Put the recovery checkpoints that are due at this node, and return the logs that got one."""
     due = some.table.recovery_checkpoints.due()
     for log in due:
-        job = log.begin_recovery_checkpoint()
+        job = drained(log.begin_recovery_checkpoint())
         assert job is not None
         log.finish_recovery_checkpoint(job, job.run())
     return list(due)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.partitions.laying_out import LayingOut
 from tests.fixtures.node_logs import (
     DATA_DIR,
@@ -441,7 +442,7 @@ def test_INV_LVG1_a_log_that_was_left_takes_nothing_and_begins_nothing() -> None
     assert under_way is not None
     some.table.drop_topic(TOPIC_ID)
     assert (durability.begin_sync(), durability.begin_file_sync()) == (None, None)
-    assert durability.begin_recovery_checkpoint() is None
+    assert drained(durability.begin_recovery_checkpoint()) is None
     done: list[str] = []
     some.disk.fault = lambda operation, _: done.append(operation)
     assert under_way.run() is None

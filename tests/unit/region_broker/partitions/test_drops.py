@@ -397,7 +397,7 @@ def test_INV_T9_nothing_is_put_aside_while_something_writes_into_it_or_the_disk_
     assert some.partitions[1].failed is None
 
 
-@pytest.mark.parametrize("operation", ["rename", "fsync_dir", "write_file_atomic", "open"])
+@pytest.mark.parametrize("operation", ["rename", "fsync_dir", "open", "pwrite", "fdatasync"])
 def test_INV_T9_a_crash_while_it_is_put_aside_leaves_it_or_an_empty_one_and_is_missed(
     operation: str,
 ) -> None:

@@ -10,18 +10,23 @@ from typing import NoReturn
 import pytest
 
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
+from idempotency.snapshot_codec import ROWS_AT_ONCE
 from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader
+from region_broker.log.file_names import file_name
 from region_broker.log.indexes.log_start import read_log_start
 from region_broker.log.parts import trimmer
 from region_broker.log.replay import BATCHES_AT_ONCE, rebuild_state
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
 from tests.fixtures.kernel_batches import stamp
-from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, batch, fixture
+from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, all_bytes, batch, fixture
 
 INT32_MAX = (1 << 31) - 1
 WEEK_MS = 7 * 24 * 3600 * 1000
+MAGIC_AT = 16
+"""Within a batch: its format's version (Kafka's record batch format)."""
 
 
 class SlowOrder:
@@ -108,6 +113,25 @@ async def test_INV_TRM1_what_was_prepared_is_what_the_cut_takes_and_is_read_in_p
     )
 
 
+async def test_INV_TRM1_a_snapshot_of_many_producers_is_read_in_pieces() -> None:
+    some = fixture()
+    for number in range(3 * ROWS_AT_ONCE):
+        some.partition.writer.append(
+            batch(origin=Origin(ProducerId(number), ProducerEpoch(0), SequenceNumber(0)))
+        )
+    some.sync()
+    durability, cut_at = some.partition.log.durability, some.partition.log_end_offset
+    job = drained(durability.begin_recovery_checkpoint())
+    assert job is not None
+    durability.finish_recovery_checkpoint(job, job.run())
+    some.partition.writer.append(batch())
+    some.sync()
+    assert sum(1 for _ in some.partition.log.trimmer.prepare_cut(cut_at)) >= 3
+    with nothing_is_replayed():
+        some.partition.truncate_to(cut_at)
+    assert len(some.partition.state.producer_ids()) == 3 * ROWS_AT_ONCE
+
+
 async def test_INV_TRM1_a_log_that_grows_meanwhile_is_cut_as_it_was_prepared() -> None:
     some = fixture()
     in_order(some, 4)
@@ -153,6 +177,21 @@ async def test_INV_TRM1_what_cannot_be_read_beforehand_is_said_by_the_cut() -> N
         patch.setattr(trimmer, "rebuild_state", raising(LogDamaged("no batch at byte 7")))
         with pytest.raises(LogDamaged, match="byte 7"):
             some.partition.truncate_to(2)
+
+
+async def test_INV_TRM2_what_cannot_be_read_below_a_cut_leaves_the_log_as_it_is() -> None:
+    some = fixture()
+    in_order(some, 10)
+    some.sync_files()
+    whole = all_bytes(some.partition)
+    third = [at for at, _ in iter_headers(whole)][3]
+    some.disk.damage(some.folder / file_name(0, ".log"), third + MAGIC_AT)
+    await some.partition.trimming.prepare_cut(8)
+    with pytest.raises(LogDamaged, match=f"no batch at byte {third}"):
+        some.partition.truncate_to(8)
+    assert some.partition.log_end_offset == some.partition.state.end_offset == 10
+    some.partition.writer.append(batch())
+    assert some.partition.log_end_offset == some.partition.state.end_offset == 11
 
 
 def raising(error: Exception) -> Callable[..., NoReturn]:
