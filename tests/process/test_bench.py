@@ -217,7 +217,10 @@ def test_what_tls_costs_is_measured_at_two_ports_of_one_node() -> None:
     assert [(row["broker"], row["what"]) for row in document["results"]] == [
         (port, each) for each in what for port in ("tls", "plain")
     ]
-    assert all(row["median"] > 0 < row["node_cpu_us_each"] for row in document["results"])
+    assert all(row["median"] > 0 for row in document["results"])
+    # The system counts CPU in ticks of 10 ms: in such a short run one of them may get none.
+    assert all(row["node_cpu_us_each"] >= 0 for row in document["results"])
+    assert any(row["node_cpu_us_each"] > 0 for row in document["results"])
     assert [row["what"] for row in document["ratios"]] == what
 
 

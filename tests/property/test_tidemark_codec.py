@@ -132,7 +132,11 @@ def test_vectors_equal_the_model_from_any_floor(
 ) -> None:
     log = Written(steps, full_every)
     floor = data.draw(st.integers(1, len(steps)))
-    book = read_book(log, LEDGERS, TidemarkPoint(RegionEpoch(8), floor)).book
+    read = read_book(log, LEDGERS, TidemarkPoint(RegionEpoch(8), floor))
+    book = read.book
+    assert book.known() == (TidemarkPoint(RegionEpoch(8), floor),), "INV-TR4"
+    for at, key, value in log.tidemark_records(read.next_offset):
+        book.apply(at, decode(key, value))
     assert book.known() == tuple(
         TidemarkPoint(RegionEpoch(8), k) for k in range(floor, len(steps) + 1)
     )
