@@ -503,7 +503,7 @@ MUTANTS: Final = (
         "a-region-forgets-producer-epochs",
         "C22",
         "power goes",
-        "gone without a word",
+        "gone without a word|all clients get on",
         (
             "txn_coordinator.shard.replay:LedgerReplay._take_value",
             "self._table.install(entry, record)",

@@ -42,11 +42,12 @@ class Scene:
     cold_chance: float = 0.0
     loads: tuple[str, ...] = ()
     """Further workloads (`swarm.workloads.drawn`)."""
+    seed: int = 0
 
 
 def play_scene(scene: Scene, say: Callable[[str], None] | None = None) -> Outcome:
     """Play it and return what it came to."""
-    plan = Plan(0, NAMES[: scene.regions])
+    plan = Plan(scene.seed, NAMES[: scene.regions])
     plan.rates = replace(
         plan.rates, power_share=0.0, late_share=0.0, pace_s=PACE_S, cold_chance=scene.cold_chance,
         tidemark_interval_ms=scene.tidemark_interval_ms, delay_ms_max=scene.delay_ms_max,
@@ -221,7 +222,7 @@ SCENES: Final = {
         Scene("cut off", cut_off, tidemark_interval_ms=100),
         Scene("switches", switches),
         Scene("mirror restarts", mirror_restarts, cold_chance=0.2),
-        Scene("both restart", both_restart, job_s_max=0.05),
+        Scene("both restart", both_restart, job_s_max=0.05, seed=4),
         Scene("older primary", older_primary),
         Scene("empty primary", empty_primary),
         Scene("behind", behind, regions=3, tidemark_interval_ms=100),
