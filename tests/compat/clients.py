@@ -3,8 +3,10 @@
 The faces add nothing: no retry, no repair, no interpretation. A call that the library refuses fails the test.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pytest
 
 POLL_S = 0.1
 CALL_S = 20.0
@@ -130,3 +132,13 @@ def read_until(member: Member, last: bytes) -> list[bytes]:
         if last in values:
             return values
     raise AssertionError(f"{last!r} did not come; what came: {len(values)}, {values[-3:]}")
+
+
+def repeated(read: Callable[[], Any], wanted: Any) -> None:
+    """Read until what was changed has come to whom the client asks: any node of a region, or a mirror."""
+    found = None
+    for _ in range(POLLS_MAX):
+        found = read()
+        if found == wanted:
+            return
+    pytest.fail(f"{found}, not {wanted}")

@@ -47,7 +47,7 @@ from kafka.admin import ResourcePatternFilter as PurePattern
 from kafka.admin import ResourceType as PureResourceType
 from kafka.errors import GroupIdNotFoundError, SecurityDisabledError
 
-from tests.compat.clients import CALL_S, POLLS_MAX
+from tests.compat.clients import CALL_S, repeated
 from tests.compat.confluent_client import ConfluentClient
 from tests.compat.test_client_matrix import await_topic
 
@@ -69,16 +69,6 @@ def topic_of(bootstrap: str, fresh: Fresh, values: int = 0) -> str:
 def confluent(bootstrap: str) -> Any:
     """Return an admin client; its annotations do not tell what its futures give."""
     return AdminClient({"bootstrap.servers": bootstrap})
-
-
-def repeated(read: Callable[[], Any], wanted: Any) -> None:
-    """Read until what was changed has come here."""
-    found = None
-    for _ in range(POLLS_MAX):
-        found = read()
-        if found == wanted:
-            return
-    pytest.fail(f"{found}, not {wanted}")
 
 
 def test_confluent_kafka_grows_a_topic_and_writes_to_the_new_partition(
