@@ -86,9 +86,7 @@ class Reaching:
             self.frontier.advanced(key, self._ports.logs.high_watermark(key))
         self._absent = self._named_and_absent(reached)
         self.frontier.absent(self._absent)
-        self._dirty[facts.ledgers.tidemark_key] = (
-            None  # what is not reached is read by `run` (INV-LD8)
-        )
+        self.log_moved(facts.ledgers.tidemark_key)  # what is not reached is read by `run` (INV-LD8)
         self._restored = True
         self._saving = None  # what is on its way to the disk is no fact of these logs
         self._show_stored(is_held=reached == self._ports.reached.point)
