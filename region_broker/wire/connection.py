@@ -23,6 +23,7 @@ from region_broker.limits import (
 )
 from region_broker.ports.network import Buffer
 from region_broker.security.quotas.throttles import Meter
+from region_broker.wire.codec.gathered import AnswerBytes, parts_of
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.framing import LENGTH, FrameReader
 from region_broker.wire.headers import peek_header
@@ -101,7 +102,7 @@ class Slot(msgspec.Struct, eq=False):
     incoming: Incoming
     done: bool = False
     answer_bytes: int = 0
-    answer: Buffer | None = None  # None when done: no answer is due (Produce with acks=0)
+    answer: AnswerBytes | None = None  # None when done: no answer is due (Produce with acks=0)
 
 
 class Connection:
@@ -213,7 +214,7 @@ class Connection:
         self._slots.clear()
         self._unsent.clear()
 
-    def finish(self, slot: Slot, answer: Buffer | None) -> None:
+    def finish(self, slot: Slot, answer: AnswerBytes | None) -> None:
         """Note the answer of a request (None: none is due)."""
         assert not slot.done, "a request is answered once"
         slot.done = True
@@ -230,7 +231,7 @@ class Connection:
             slot = slots.popleft()
             self._unsent.append(slot)
             if slot.answer is not None:
-                buffers += (LENGTH.pack(slot.answer_bytes), slot.answer)
+                buffers += (LENGTH.pack(slot.answer_bytes), *parts_of(slot.answer))
                 slot.answer = None
         return buffers
 

@@ -28,9 +28,10 @@ from typing import Final, TypeAlias
 from idempotency.ports import Clock
 from region_broker import limits
 from region_broker.metrics import Metrics
-from region_broker.ports.network import READ_AHEAD_BYTES, Buffer, ByteStream, Listener, Network
+from region_broker.ports.network import READ_AHEAD_BYTES, ByteStream, Listener, Network
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity
 from region_broker.security.sasl.login import FRAME_BYTES_MAX, LOGIN_TIMEOUT_MS
+from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.connection import (
     FETCH_KEY,
     Connection,
@@ -52,8 +53,8 @@ LINES_MAX: Final = 20
 _FAILED: Final = "API %d version %d from %s failed; its connection is closed"
 assert limits.SOCKET_READ_BYTES <= READ_AHEAD_BYTES, "one read must not exceed what is read ahead"
 
-Answer: TypeAlias = Callable[[Incoming], Awaitable[Buffer | None]]
-Finish: TypeAlias = Callable[[Buffer | Exception | None], None]
+Answer: TypeAlias = Callable[[Incoming], Awaitable[AnswerBytes | None]]
+Finish: TypeAlias = Callable[[AnswerBytes | Exception | None], None]
 Begin: TypeAlias = Callable[[Incoming, Finish], bool]
 """Begins a request without a task, if it can; its answer, or why there is none, is handed to the callback, perhaps at
 once."""
@@ -65,7 +66,9 @@ class CloseConnection(Exception):
     `answer`, where there is one, is sent before.
     """
 
-    def __init__(self, reason: str, *, answer: Buffer | None = None, is_told: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, answer: AnswerBytes | None = None, is_told: bool = False
+    ) -> None:
         """Close for `reason`, after `answer`; `is_told`: whoever raises this has told the log, or left it out on purpose."""
         super().__init__(reason)
         self.answer = answer
@@ -430,7 +433,7 @@ class KafkaServer:
         if self._begin is None:
             return False
 
-        def finish(answer: Buffer | Exception | None) -> None:
+        def finish(answer: AnswerBytes | Exception | None) -> None:
             link.owed -= 1
             if isinstance(answer, Exception):
                 if link.group is not None:
@@ -518,7 +521,7 @@ class KafkaServer:
             link.frame_since_ms = self._clock.monotonic_ms()
 
     async def _handle(
-        self, link: _Link, slot: Slot, answering: Awaitable[Buffer | None] | None = None
+        self, link: _Link, slot: Slot, answering: Awaitable[AnswerBytes | None] | None = None
     ) -> None:
         """Serve one request; nothing but a programmer error leaves this task."""
         link.unstarted -= 1
@@ -540,7 +543,7 @@ class KafkaServer:
         self._finish(link, slot, answer)
         await self._send(link)
 
-    def _finish(self, link: _Link, slot: Slot, answer: Buffer | None) -> None:
+    def _finish(self, link: _Link, slot: Slot, answer: AnswerBytes | None) -> None:
         link.core.finish(slot, answer)
         self._memory.hold(link.share, link.core.held_bytes)
         if slot.incoming.throttle_ms:

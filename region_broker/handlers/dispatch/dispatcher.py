@@ -59,6 +59,7 @@ from region_broker.wire.codec.answers import (
 )
 from region_broker.wire.codec.bounded import DecodeRefused, ManyElements
 from region_broker.wire.codec.entities import request_schema
+from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.codec.requests import decode_request, request_pieces
 from region_broker.wire.codec.schemas import has_schema
 from region_broker.wire.connection import Incoming
@@ -107,7 +108,7 @@ class Dispatcher:
         self._clock: Callable[[], float] | None = None
         self._without_task = {key: api for key, api in table.by_key.items() if api.begin}
 
-    async def answer(self, incoming: Incoming) -> Buffer | None:
+    async def answer(self, incoming: Incoming) -> AnswerBytes | None:
         """Return header and body of the answer, or None when none is due (Produce with acks=0).
 
         Raises `CloseConnection` when the protocol has no other answer.
@@ -137,7 +138,7 @@ class Dispatcher:
         metrics.answered(clock() - started_s, request_bytes, 0 if answer is None else len(answer))
         return answer
 
-    async def _serve_metered(self, api: Api, incoming: Incoming) -> Buffer | None:
+    async def _serve_metered(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         """Serve a request that is charged for the time that the loop works for it (INV-HD9)."""
         clock = asyncio.get_running_loop().time
 
@@ -230,7 +231,7 @@ class Dispatcher:
 
         return done
 
-    async def _serve(self, api: Api, incoming: Incoming) -> Buffer | None:
+    async def _serve(self, api: Api, incoming: Incoming) -> AnswerBytes | None:
         if incoming.version not in api.versions:
             return await self._unsupported(api, incoming)
         header = _header(incoming)
@@ -253,7 +254,7 @@ class Dispatcher:
 
     async def _executed(
         self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
-    ) -> Buffer | None:
+    ) -> AnswerBytes | None:
         """Answer a request, by whoever must execute it; raises `_NobodyYet`."""
         if begun.rule is not None and begun.rule.what is not Elsewhere.HERE:
             return await self._led_elsewhere(api, ctx, incoming, begun, body_start)
@@ -366,7 +367,7 @@ class Dispatcher:
 
     async def _led_elsewhere(
         self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
-    ) -> Buffer | None:
+    ) -> AnswerBytes | None:
         """Answer a request while another node leads, or nobody does (INV-HD5)."""
         rule, leader = begun.rule, self._services.nodes.leader
         assert rule is not None
@@ -417,7 +418,7 @@ class Dispatcher:
 
     async def _forward(
         self, api: Api, ctx: RequestContext, incoming: Incoming, begun: "_Begun", body_start: int
-    ) -> Buffer | None:
+    ) -> AnswerBytes | None:
         lost: Fields | None = None
         if api.waits:
             lost = await _error_fields(

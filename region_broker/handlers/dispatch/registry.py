@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from region_broker.handlers.dispatch.services import RequestContext, Services
-from region_broker.ports.network import Buffer
+from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.codec.schemas import has_schema
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -19,7 +19,7 @@ Fields: TypeAlias = Mapping[str, Any]
 class Written(NamedTuple):
     """An answer of a fast path, header included, and the names of the errors in it."""
 
-    answer: Buffer
+    answer: AnswerBytes
     errors: Sequence[str] = ()
 
 

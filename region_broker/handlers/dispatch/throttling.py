@@ -9,10 +9,10 @@ Not here: how much of a quota is left (`security.quotas`), leaving the socket un
 from typing import Final
 
 from region_broker.handlers.dispatch.registry import Api
-from region_broker.ports.network import Buffer
 from region_broker.security.quotas.throttles import Throttles
 from region_broker.wire.codec.entities import request_schema
 from region_broker.wire.codec.fast_paths.produce import VERSIONS as PRODUCE_VERSIONS
+from region_broker.wire.codec.gathered import AnswerBytes
 from region_broker.wire.codec.throttle_times import throttle_told_ms, with_throttle
 from region_broker.wire.connection import Incoming
 from region_broker.wire.headers import HeaderError, read_header
@@ -46,7 +46,9 @@ def metered(quotas: Throttles, incoming: Incoming, client_id: str | None, now_s:
         incoming.throttle_ms = meter.produced(len(incoming.frame))
 
 
-def settled(api: Api, incoming: Incoming, answer: Buffer | None, now_s: float) -> Buffer | None:
+def settled(
+    api: Api, incoming: Incoming, answer: AnswerBytes | None, now_s: float
+) -> AnswerBytes | None:
     """Charge a request that is answered; return its answer, with the throttle time in it."""
     meter = incoming.meter
     if meter is None:

@@ -36,7 +36,7 @@ from idempotency.ports import Clock
 from region_broker.controller.raft.entries import Member
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
 from region_broker.limits import NODE_SILENCE_MS
-from region_broker.ports.network import Buffer, Network
+from region_broker.ports.network import Network
 from region_broker.region.peers.addresses import RegionAddresses, enter_region
 from region_broker.region.peers.calls import PeerCalls
 from region_broker.region.peers.client import PeerClient
@@ -55,6 +55,7 @@ from region_broker.region.peers.protocol import (
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import NodeDoor, NodeSession, PeerSession, Reply, Session
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
+from region_broker.wire.codec.gathered import AnswerBytes, parts_of
 from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.connection_state import ConnectionState, Hop
 from region_broker.wire.headers import HeaderError, peek_header
@@ -399,7 +400,7 @@ def _refuse_behind_failure(ctx: RequestContext, channel: _Channel) -> None:
 class AnswersRequests(Protocol):
     """`handlers.dispatch.dispatcher.Dispatcher`."""
 
-    async def answer(self, incoming: Incoming) -> Buffer | None:
+    async def answer(self, incoming: Incoming) -> AnswerBytes | None:
         """Return header and body of the answer, None where none is due; raises `CloseConnection`."""
         ...
 
@@ -493,7 +494,7 @@ class ForwardTarget:
             _LOG.exception("a request forwarded by %s failed", _whose(session), extra=trace)
             reason = "who leads failed at the request; its log says why"
             raise PeerRefused(_CLOSE, reason) from error
-        return Forwarded(silent=True) if answer is None else Reply(Forwarded(), (answer,))
+        return Forwarded(silent=True) if answer is None else Reply(Forwarded(), parts_of(answer))
 
     def _numbering(self, message: Forward) -> Numbering:
         """Return how the sending node numbers its clients, in its present life."""

@@ -19,6 +19,7 @@ from kio.static.constants import EntityType
 
 from region_broker.ports.network import Buffer
 from region_broker.wire.codec.answers import response_codec
+from region_broker.wire.codec.gathered import AnswerBytes, GatheredAnswer
 from region_broker.wire.codec.schemas import class_of, field_shapes
 
 _I32: Final = struct.Struct(">i")
@@ -55,17 +56,23 @@ def _place(api_key: int, version: int) -> int | _Place:
     return _Place.LAST if not behind or api_key == _PRODUCE_KEY else _Place.BEFORE_TAGS
 
 
-def throttle_told_ms(api_key: int, version: int, answer: Buffer) -> int:
+def throttle_told_ms(api_key: int, version: int, answer: AnswerBytes) -> int:
     """Return what an answer tells, of those that tell it at a fixed place; 0 of all others."""
     place = _place(api_key, version)
     if isinstance(place, _Place):
         return 0
-    return max(0, int(_I32.unpack_from(answer, place)[0]))
+    front = answer.parts[0] if isinstance(answer, GatheredAnswer) else answer
+    return max(0, int(_I32.unpack_from(front, place)[0]))
 
 
-def with_throttle(api_key: int, version: int, answer: Buffer, throttle_ms: int) -> Buffer:
+def with_throttle(api_key: int, version: int, answer: AnswerBytes, throttle_ms: int) -> AnswerBytes:
     """Return the answer with that throttle time in it (INV-WTT1)."""
     place = _place(api_key, version)
+    if isinstance(answer, GatheredAnswer):
+        assert isinstance(place, int), (
+            "of what is gathered, only a Fetch, it stands in the first part"
+        )
+        return answer.with_front(_put(answer.parts[0], place, throttle_ms))
     if place is _Place.NONE:
         return answer
     if place is _Place.LAST:
@@ -76,6 +83,10 @@ def with_throttle(api_key: int, version: int, answer: Buffer, throttle_ms: int) 
             place = len(answer) - len(tail)
     if isinstance(place, _Place):
         return _written_again(api_key, version, answer, throttle_ms)
+    return _put(answer, place, throttle_ms)
+
+
+def _put(answer: Buffer, place: int, throttle_ms: int) -> bytearray:
     out = bytearray(answer)
     _I32.pack_into(out, place, throttle_ms)
     return out

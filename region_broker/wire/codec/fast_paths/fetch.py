@@ -32,6 +32,7 @@ from region_broker.wire.codec.bounded import (
 )
 from region_broker.wire.codec.entities import entity_pieces, read_entity
 from region_broker.wire.codec.fast_paths.leaders import Endpoint, endpoints_tags, leader_value
+from region_broker.wire.codec.gathered import AnswerBytes, gathered
 
 KEY: Final = 1
 VERSIONS: Final = range(4, 19)
@@ -310,12 +311,14 @@ _I16: Final = struct.Struct(">h")
 _NULL: Final = b"\xff\xff\xff\xff"
 
 
-def answer(version: int, correlation_id: int, fetched: FetchAnswer) -> bytes:
+def answer(version: int, correlation_id: int, fetched: FetchAnswer) -> AnswerBytes:
     """Return header and body of the answer."""
     return drained(pieces_of_answer(version, correlation_id, fetched))
 
 
-def pieces_of_answer(version: int, correlation_id: int, fetched: FetchAnswer) -> Pieces[bytes]:
+def pieces_of_answer(
+    version: int, correlation_id: int, fetched: FetchAnswer
+) -> Pieces[AnswerBytes]:
     """Write header and body of the answer, with a pause after each PIECE_ELEMENTS rows."""
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[Buffer] = [_I32.pack(correlation_id)]
@@ -340,7 +343,7 @@ def pieces_of_answer(version: int, correlation_id: int, fetched: FetchAnswer) ->
             parts.append(b"\0")
     if flexible:
         parts.append(endpoints_tags(fetched.endpoints))
-    return b"".join(parts)
+    return gathered(parts)
 
 
 def _flexible_row(parts: list[Buffer], _version: int, row: FetchedRow) -> None:

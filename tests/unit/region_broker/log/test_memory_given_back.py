@@ -1,10 +1,12 @@
-"""Memory behind the end of a log that is written in bulk: given back in steps, never of what is not synced."""
+"""Memory behind the end of a log that is written in bulk: given back in steps, never of what is not synced; and what a read holds."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from region_broker.log.journal.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
+from region_broker.partitions.parts.sight import Isolation
 from region_broker.ports.system.disk import RealDisk
 from tests.fixtures.node_logs import Fixture, batch, fixture
 from tests.fixtures.page_cache import TRIES_MAX, drop_pages, tells_cached
@@ -90,3 +92,14 @@ def test_a_real_file_gives_its_memory_back(tmp_path: Path) -> None:
             break
     assert (before, after) == (size_bytes, 0 if can_tell else size_bytes)
     file.close()
+
+
+@pytest.mark.parametrize("size_bytes", [20_000, 150_000, 600_000])
+def test_INV_SG5_a_read_holds_little_more_than_it_returns(size_bytes: int) -> None:
+    some = fixture()
+    for _ in range(2_000_000 // size_bytes):
+        some.partition.writer.append(batch(size_bytes=size_bytes))
+    some.sync()
+    found = some.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False).data
+    assert (1 << 20) - size_bytes - 100 < len(found) <= 1 << 20
+    assert sys.getsizeof(found) <= len(found) * 8 / 7 + 100
