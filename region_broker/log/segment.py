@@ -1,7 +1,7 @@
 """One segment: a file of whole record batches as they travel on the wire, and where to find them in it.
 
 INV-SG4  with `wait=False` nothing waits for the device: what is not in memory is ColdRange, and nothing has changed
-INV-SG5  what a read returns has no more than an eighth of its memory unused: it may wait for long for a reader who takes it slowly
+INV-SG5  what a read returns has no more than a quarter of its memory unused: it may wait for long for a reader who takes it slowly
 The file holds whole batches back to back; offsets grow; the first one is not below `base_offset`. A sealed segment
 never changes. What is read is whole batches, byte for byte as written.
 
@@ -326,7 +326,7 @@ class Segment:
             found = self._walk_whole(data, start - position, position)
             if found is not None:
                 at, next_offset = found
-                if isinstance(data, bytearray) and at >= len(data) // 8 * 7:
+                if isinstance(data, bytearray) and at >= len(data) // 4 * 3:
                     del data[at:]  # in place: that frees nothing (INV-SG5), and copies nothing
                 elif at < len(data):
                     data = data[:at]

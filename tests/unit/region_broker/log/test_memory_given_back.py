@@ -102,4 +102,4 @@ def test_INV_SG5_a_read_holds_little_more_than_it_returns(size_bytes: int) -> No
     some.sync()
     found = some.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False).data
     assert (1 << 20) - size_bytes - 100 < len(found) <= 1 << 20
-    assert sys.getsizeof(found) <= len(found) * 8 / 7 + 100
+    assert sys.getsizeof(found) <= len(found) * 4 / 3 + 100
