@@ -77,12 +77,14 @@ def print_nodes(view: Mapping[str, Any]) -> None:
 
 
 def _damage(view: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the logs of the node that told `view`; a node of an older version does not tell."""
+    """Yield what is wrong with the disk and the logs of the node that told `view`; a node of an older version does not tell."""
     here, node_id = view["here"], view["node_id"]
     if here.get("damage"):
         yield f"DAMAGE at node {node_id}, see docs/runbooks/damaged_log.md: {here['damage']}"
     for name, why in here.get("stopped", {}).items():
         yield f"STOPPED at node {node_id}, see docs/runbooks/damaged_log.md: {name}: {why}"
+    if here.get("no_room"):
+        yield f"NO ROOM at node {node_id}, see docs/runbooks/disk_full.md: {here['no_room']}"
 
 
 def _nobody_leads(view: Mapping[str, Any]) -> str:

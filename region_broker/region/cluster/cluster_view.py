@@ -184,6 +184,7 @@ class ClusterView:
                 "copy_bytes_read": parts.readers.copy_bytes,
                 "damage": parts.damage(),
                 "stopped": self.stopped(),
+                "no_room": parts.partitions.room.refusal,
             },
         }
 

@@ -100,6 +100,11 @@ async def test_INV_CVW1_each_node_says_what_it_knows_and_only_leaders_how_far_ot
             assert known == ([1, 2, 3] if node is quorum else [node.node_id])
             assert view["here"]["follows"] == (node is not leader)
             assert (view["here"]["following"] is None) == (node is leader)
+            assert view["here"]["no_room"] is None
+            room = service(node).view.parts.partitions.room
+            room.free_bytes_min = 2 * room.free_bytes + 1
+            room.note(room.total_bytes, room.free_bytes)
+            assert "the disk is nearly full" in service(node).describe()["here"]["no_room"]
 
 
 async def test_INV_CVW2_a_follower_is_ready_while_it_follows_and_not_while_nobody_leads(

@@ -268,10 +268,15 @@ async def test_status_tells_the_damage_of_each_node_whoever_is_asked(nodes: Node
     nodes.told[1].describes["here"] |= {
         "damage": "orders-0: 00.log",
         "stopped": {"orders-1": "EIO"},
+        "no_room": "the disk is nearly full: 3 MiB are free",
     }
     told = (await command(nodes, "status")).output
     assert "DAMAGE at node 2, see docs/runbooks/damaged_log.md: orders-0: 00.log" in told
     assert "STOPPED at node 2, see docs/runbooks/damaged_log.md: orders-1: EIO" in told
+    assert (
+        "NO ROOM at node 2, see docs/runbooks/disk_full.md: the disk is nearly full: 3 MiB" in told
+    )
+    assert "NO ROOM at node 1" not in told
 
 
 async def test_the_quorum_is_told_by_its_leader(nodes: Nodes) -> None:
