@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 15.0
 CONNECT_TIMEOUT_S: Final = 3.0
+_LEADER_TIMEOUT_S: Final = 3.0
+"""For what is asked beside the point: whether the region acts."""
 _CORRELATION_ID: Final = 0x74696465
 # ApiVersions (18), version 0, without a client id; and how its answer begins.
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)
@@ -100,7 +102,11 @@ def metadata_of(client: "AdminClient") -> "ClusterMetadata":
 
 
 def tell_if_behind(client: "AdminClient") -> bool | None:
-    """Say in one line if the region that answers does not act, or is led by nobody; return whether it acts, None where that is not told (us)."""
+    """Say in one line if the region that answers does not act, or is led by nobody; return whether it acts, None where that is not told (us).
+
+    A leader that does not answer keeps nobody from what another node shows: its region may have lost its quorum.
+    """
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin._config import ConfigResource
 
     number = metadata_of(client).controller_id
@@ -111,10 +117,18 @@ def tell_if_behind(client: "AdminClient") -> bool | None:
         )
         return None
     resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
-    answers = client.describe_configs([resource])
-    if _is_forbidden(answers[resource]):
+    asked = client.describe_configs([resource], request_timeout=_LEADER_TIMEOUT_S)[resource]
+    if _is_forbidden(asked):
         return None
-    told = wait_for(answers[resource], f"node {number} does not tell its configs").get(_ACTING)
+    try:
+        told = asked.result(timeout=TIMEOUT_S).get(_ACTING)
+    except (TimeoutError, KafkaException) as error:
+        click.echo(
+            f"node {number} leads the region, as far as the node that answers knows, and does not answer ({_why(error)}): what is shown"
+            " may lie behind (tidemark cluster status)",
+            err=True,
+        )
+        return None
     if told is None:
         return None
     acting = bool(told.value == "true")
@@ -125,6 +139,13 @@ def tell_if_behind(client: "AdminClient") -> bool | None:
             err=True,
         )
     return acting
+
+
+def _why(error: Exception) -> str:
+    """Return what a broker, or librdkafka in its place, says."""
+    from confluent_kafka import KafkaException
+
+    return _words(error.args[0]) if isinstance(error, KafkaException) else "no answer"
 
 
 def _check_login(bootstrap: str) -> None:

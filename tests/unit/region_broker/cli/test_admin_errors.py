@@ -116,6 +116,36 @@ def test_a_broker_that_knows_no_controller_is_one_whose_region_nobody_leads(
     assert "nobody leads the region" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        KafkaException(KafkaError(KafkaError._TIMED_OUT, "Failed while waiting for controller")),
+        None,
+    ],
+)
+def test_a_leader_that_does_not_answer_keeps_nobody_from_what_another_node_shows(
+    outcome: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A region without a quorum names who led last: the topics that a node has are asked for in that hour of all."""
+    monkeypatch.setattr(kafka, "TIMEOUT_S", 0.01)
+    asked = Future[Any]()
+    if outcome is not None:
+        asked.set_exception(outcome)
+
+    class Client:
+        def list_topics(self, **_more: object) -> Mock:
+            return Mock(controller_id=2, topics={"orders": Mock(partitions={0: None})})
+
+        def describe_configs(self, resources: list[Any], **_more: object) -> dict[Any, Any]:
+            return dict.fromkeys(resources, asked)
+
+    monkeypatch.setattr(topic_commands, "admin_client", lambda *_: Client())
+    result = CliRunner().invoke(topic, ["list", "--bootstrap", "127.0.0.1:9"])
+    assert result.exit_code == 0
+    assert "orders" in result.output
+    assert "node 2 leads the region, as far as the node that answers knows, and does not answer" in result.output  # fmt: skip
+
+
 def test_an_order_that_is_answered_returns_what_came() -> None:
     answered = Future[int]()
     answered.set_result(3)
