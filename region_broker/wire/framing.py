@@ -6,10 +6,10 @@ Not here: what a frame means (`wire.headers`), sockets (`wire.server`).
 """
 
 import struct
-from collections import deque
 from typing import Final
 
 from region_broker.limits import REQUEST_BYTES_MAX
+from region_broker.wire.chunks import ChunkQueue
 
 LENGTH: Final = struct.Struct(">i")
 _HTTP_METHODS: Final = (
@@ -44,16 +44,15 @@ class FramingError(Exception):
         self.reply = reply
 
 
-class FrameReader:
+class FrameReader(ChunkQueue):
     """Collects chunks and hands out frames (without their length prefix), in order."""
 
-    __slots__ = ("_chunks", "_frame_bytes", "_max_bytes", "held_bytes")
+    __slots__ = ("_frame_bytes", "_max_bytes")
 
     def __init__(self, max_bytes: int = REQUEST_BYTES_MAX) -> None:
         """Create an empty reader that refuses frames of more than `max_bytes`."""
         assert max_bytes < _HTTP_LENGTH_MIN, max_bytes
-        self._chunks: deque[memoryview] = deque()
-        self.held_bytes = 0  # that no frame was made of yet
+        super().__init__()
         self._frame_bytes = -1  # length of the frame being collected, -1: not known yet
         self._max_bytes = max_bytes
 
@@ -74,9 +73,7 @@ class FrameReader:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream."""
-        if chunk:
-            self._chunks.append(memoryview(chunk))
-            self.held_bytes += len(chunk)
+        self._add(chunk)
 
     def next_frame(self) -> memoryview | None:
         """Return the next whole frame, or None when more bytes are needed; raises `FramingError`."""
@@ -124,23 +121,3 @@ class FrameReader:
             f"a frame of {size_bytes} bytes was announced, allowed are 1 to {self._max_bytes}; "
             "the peer does not speak the Kafka protocol, or its requests are too large"
         )
-
-    def _take(self, count: int) -> memoryview:
-        """Remove and return exactly `count` bytes that are known to be there."""
-        assert self.held_bytes >= count, (self.held_bytes, count)
-        self.held_bytes -= count
-        first = self._chunks[0]
-        if len(first) > count:
-            self._chunks[0] = first[count:]
-            return first[:count]
-        if len(first) == count:
-            return self._chunks.popleft()
-        parts: list[memoryview] = []
-        while count:
-            chunk = self._chunks.popleft()
-            if len(chunk) > count:
-                self._chunks.appendleft(chunk[count:])
-                chunk = chunk[:count]
-            parts.append(chunk)
-            count -= len(chunk)
-        return memoryview(b"".join(parts))

@@ -32,10 +32,13 @@ from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import Buffer
 from region_broker.region.peers.replacement import Replacement
 from region_broker.security.access import Access
+from region_broker.wire.chunks import ChunkQueue
 
 PREFACE: Final = b"TIDEMARK/1\n"
 PEER_FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
 HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
+VIEWED_BYTES_MIN: Final = 64 * 1024
+"""Of a smaller frame a copy is made: whoever keeps it would keep the chunk in which it came, of up to 256 KiB."""
 _HEAD: Final = struct.Struct(">IBQB")
 _SIZE: Final = struct.Struct(">I")
 _HEAD_AFTER_SIZE: Final = _HEAD.size - 4
@@ -191,30 +194,28 @@ def decode_message(frame: Frame, message_type: type[AnyMessage]) -> AnyMessage:
         raise PeerProtocolError(f"the {frame.tag} message is malformed: {error}") from error
 
 
-class FrameReader:
-    """Cuts a byte stream into frames (sans-IO). `bytes_max` may be raised once a Hello was accepted."""
+class FrameReader(ChunkQueue):
+    """Cuts a byte stream into frames (sans-IO). `bytes_max` may be raised once a Hello was accepted.
+
+    `held_bytes`: of which no frame was made yet.
+    """
 
     def __init__(self, bytes_max: int, *, preface: bool = False) -> None:
         """With `preface` the stream must open with `PREFACE`."""
         self.bytes_max = bytes_max
+        super().__init__()
         self._awaits_preface = preface
-        self._buffer = bytearray()
-
-    @property
-    def held_bytes(self) -> int:
-        """Return how many bytes are held that no frame was made of yet."""
-        return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add `data` and yield each frame that is whole; raises `PeerProtocolError`."""
-        self._buffer += data
+        self._add(data)
         if self._awaits_preface and not self._take_preface():
             return
         while (frame := self._take_frame()) is not None:
             yield frame
 
     def _take_preface(self) -> bool:
-        start = bytes(self._buffer[: len(PREFACE)])
+        start = self._peek(len(PREFACE))
         if not PREFACE.startswith(start):
             raise PeerProtocolError(
                 f"the connection opened with {start[:11]!r}: this is the peer port of a Tidemark"
@@ -222,23 +223,24 @@ class FrameReader:
             )
         if len(start) < len(PREFACE):
             return False
-        del self._buffer[: len(PREFACE)]
+        self._take(len(PREFACE))
         self._awaits_preface = False
         return True
 
     def _take_frame(self) -> Frame | None:
-        if len(self._buffer) < _SIZE.size:
+        if self.held_bytes < _SIZE.size:
             return None
-        (size,) = _SIZE.unpack_from(self._buffer)
+        (size,) = _SIZE.unpack(self._peek(_SIZE.size))
         if not _HEAD_AFTER_SIZE + _SIZE.size <= size <= self.bytes_max:
             raise PeerProtocolError(
                 f"a frame of {size} bytes is not within {_HEAD_AFTER_SIZE + _SIZE.size}"
                 f"..{self.bytes_max}"
             )
-        if len(self._buffer) < _SIZE.size + size:
+        if self.held_bytes < _SIZE.size + size:
             return None
-        whole = memoryview(bytes(memoryview(self._buffer)[: _SIZE.size + size]))
-        del self._buffer[: _SIZE.size + size]
+        whole = self._take(_SIZE.size + size)
+        if len(whole) < VIEWED_BYTES_MIN:
+            whole = memoryview(bytes(whole))
         return _split_frame(whole)
 
 

@@ -1,11 +1,12 @@
 """The peer protocol: framing, handshake, refusals, hostile bytes, order."""
 
 import asyncio
+import random
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from region_broker.region.peers.client import PeerClient, opened
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
     PREFACE,
+    VIEWED_BYTES_MIN,
     FrameKind,
     FrameReader,
     Hello,
@@ -72,6 +74,30 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
     assert [decode_message(frames[0], Hello), bytes(frames[0].attachment)] == [HELLO, b"rawbytes"]
     assert decode_message(frames[1], Ask) == Ask(number=7)
     assert [got.correlation_id for got in frames] == [1, 2]
+
+
+def test_frames_of_any_size_come_out_in_chunks_of_any_size_and_small_ones_keep_no_chunk() -> None:
+    """A mirror's answers have megabytes; what is said beside them is kept by whoever waits, and no chunk of 256 KiB with it."""
+    chance = random.Random(5)
+    sizes = [0, 1, 5_000, VIEWED_BYTES_MIN, 300_000, 2_000_000] * 3
+    chance.shuffle(sizes)
+    sent = [chance.randbytes(size) for size in sizes]
+    stream = b"".join(
+        frame(Ask(number=7), attached, correlation_id=at) for at, attached in enumerate(sent, 1)
+    )
+    for chunk_bytes in (1_460, 65_536, 262_144):
+        reader = FrameReader(1 << 22)
+        found = [
+            got
+            for start in range(0, len(stream), chunk_bytes)
+            for got in reader.feed(stream[start : start + chunk_bytes])
+        ]
+        assert [got.correlation_id for got in found] == list(range(1, len(sent) + 1))
+        assert [bytes(got.attachment) for got in found] == sent
+        assert reader.held_bytes == 0
+        for got in found:
+            with memoryview(cast("bytes", got.attachment.obj)) as kept:
+                assert kept.nbytes <= 4 * len(got.attachment) + 1_000
 
 
 @pytest.mark.parametrize(
