@@ -5,6 +5,7 @@ INV-PN6  with TLS a stream is handed over after its handshake only, and what oth
 INV-PN7  a connection that has ended is freed at once, with and without TLS: the cycle collector runs too seldom for what OpenSSL holds
 INV-PN8  whoever expects much (`expect`) is not told of every few bytes, and of all that came where the stream ends before: a client that
          hands TLS each record by itself had the node look at its socket for each of them
+INV-PN9  what was not asked for yet takes little more memory than it has bytes, however small the pieces in which it came
 Bytes arrive in the order written, whole or not at all up to the moment of failure. A reader that is not asked for bytes
 holds at most about READ_AHEAD_BYTES: then the socket is left unread and TCP pushes back on the peer. `drain` returns
 only while less than WRITE_HIGH_WATER_BYTES wait to be sent, or raises. An error of the peer or of the network is an

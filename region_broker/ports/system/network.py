@@ -44,6 +44,8 @@ wait for the end of the loop's turn (64 KiB), so it is sent at once; what is sma
 
 TLS_HELD_BYTES: Final = 17 * 1024
 """How much may have been taken from the socket already of what is expected: a record of TLS that is not whole yet (RFC 8446, 5.2)."""
+SMALL_BYTES: Final = 1024
+"""Of two chunks in a row that wait to be asked for, one is at least as large."""
 WAKE_BYTES_MAX: Final = 128 * 1024
 WAKE_BYTES_MIN: Final = 16 * 1024
 """Expecting less is not worth a call of the system."""
@@ -71,7 +73,7 @@ def _one(held: list[Buffer]) -> Buffer:
 
 
 class _Stream(asyncio.BaseProtocol):
-    """`ByteStream` on an asyncio transport: chunks are handed over as received, never joined."""
+    """`ByteStream` on an asyncio transport: chunks are handed over as received; of those that wait, small ones are joined (INV-PN9)."""
 
     def __init__(self, on_made: Callable[["_Stream"], None] | None = None) -> None:
         """Create the protocol of a connection to come; `on_made` is called once it stands."""
@@ -130,7 +132,10 @@ class _Stream(asyncio.BaseProtocol):
         if self._consume is not None:
             self._feed(self._consume, data)
             return
-        self._chunks.append(data)
+        if self._chunks and len(data) < SMALL_BYTES and len(self._chunks[-1]) < SMALL_BYTES:
+            self._chunks[-1] += data  # INV-PN9
+        else:
+            self._chunks.append(data)
         self._buffered_bytes += len(data)
         if self._buffered_bytes >= READ_AHEAD_BYTES and not self._reading_paused:
             assert self._transport is not None

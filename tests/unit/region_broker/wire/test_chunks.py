@@ -1,0 +1,80 @@
+"""Who sends a byte at a time has no more memory than who sends them at once (INV-CHQ1, INV-PN9); what is taken is what came."""
+
+import asyncio
+import random
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import Mock
+
+import pytest
+
+from region_broker.ports.network import READ_AHEAD_BYTES
+from region_broker.ports.system.network import AsyncioStream
+from region_broker.region.peers import protocol as peers
+from region_broker.wire.chunks import SMALL_BYTES
+from region_broker.wire.framing import FrameReader
+
+_COUNT = 20_000
+
+
+@contextmanager
+def taking_at_most(kilobytes: int) -> Iterator[None]:
+    """Check how much memory is kept of what is done meanwhile."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[0] < kilobytes * 1_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size_bytes", [1, 100, SMALL_BYTES - 1])
+def test_INV_CHQ1_a_request_that_trickles_in_takes_what_it_has(size_bytes: int) -> None:
+    count = _COUNT // size_bytes + 1
+    reader = FrameReader()
+    reader.feed((count * size_bytes + 1).to_bytes(4))
+    with taking_at_most(60):
+        for number in range(count):
+            reader.feed(bytes([number % 251]) * size_bytes)
+            assert reader.next_frame() is None
+    assert reader.held_bytes == count * size_bytes
+    reader.feed(b"!")
+    whole = b"".join(bytes([number % 251]) * size_bytes for number in range(count)) + b"!"
+    assert bytes(reader.next_frame() or b"") == whole
+
+
+def test_INV_CHQ1_so_does_a_frame_between_nodes() -> None:
+    reader = peers.FrameReader(1 << 20)
+    with taking_at_most(60):
+        assert list(reader.feed((_COUNT + 1).to_bytes(4))) == []
+        for _ in range(_COUNT):
+            assert list(reader.feed(b"\1")) == []
+
+
+async def test_INV_PN9_so_does_what_nobody_asked_for_yet() -> None:
+    stream = AsyncioStream()
+    transport = Mock(get_extra_info=lambda _name: None)
+    stream.connection_made(transport)
+    with taking_at_most(60):
+        for number in range(_COUNT):
+            stream.data_received(bytes([number % 251]))
+    assert stream.unread_bytes == _COUNT
+    came = b""
+    while len(came) < _COUNT:
+        came += await asyncio.wait_for(stream.read(READ_AHEAD_BYTES), 1)
+    assert came == bytes(number % 251 for number in range(_COUNT))
+
+
+def test_pieces_of_any_size_come_out_as_they_came() -> None:
+    chance = random.Random(3)
+    frames = [chance.randbytes(chance.choice([1, 20, SMALL_BYTES, 5_000])) for _ in range(200)]
+    stream = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
+    reader, found, at = FrameReader(), list[bytes](), 0
+    while at < len(stream):
+        size = chance.choice([1, 3, 700, SMALL_BYTES - 1, SMALL_BYTES, 3_000])
+        reader.feed(stream[at : at + size])
+        at += size
+        while (frame := reader.next_frame()) is not None:
+            found.append(bytes(frame))
+    assert found == frames
