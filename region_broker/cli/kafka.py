@@ -326,6 +326,8 @@ def hint_of(error_code: int) -> str:
         hint = f". It is asked as {who}: tidemark acl explain says what is allowed and why (docs/reference/security.md#who-may-what)"
         if error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             hint += ". Where that is allowed, and the topic is sealed (tidemark.encryption), it is the key: the node has it not, or it was destroyed; its log says which"
+        if error_code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            hint += f". Who reads by a group needs READ of the group, too, beside READ of the topic: tidemark acl add {presented().user or 'USER'} read group:NAME"
         return hint
     standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
     if error_code == KafkaError.INVALID_MSG:  # Kafka's CORRUPT_MESSAGE
