@@ -30,7 +30,7 @@ from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
 from region_broker.node.auditing import keeps_trail, trail_problem
-from region_broker.node.logins import login_problems
+from region_broker.node.logins import login_problems, login_remarks
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
@@ -86,6 +86,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     found.problems += await asyncio.to_thread(lambda: list(_key_problems(config, ports)))
+    found.remarks += await asyncio.to_thread(lambda: list(login_remarks(config, ports.disk)))
     if knows_its_clients(config) and not config.super_users:
         found.remarks.append(_NOBODY_ABOVE)
     if found.in_use:
