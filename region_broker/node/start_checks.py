@@ -86,6 +86,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     found.problems += await asyncio.to_thread(lambda: list(_key_problems(config, ports)))
+    found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
     found.remarks += await asyncio.to_thread(lambda: list(login_remarks(config, ports.disk)))
     if knows_its_clients(config) and not config.super_users:
         found.remarks.append(_NOBODY_ABOVE)
@@ -93,7 +94,6 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found
     found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
-    found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
     found.unborn = not found.problems and await asyncio.to_thread(_is_unborn, folder, ports)
     for key in PORTS:
         problem = await _port_problem(config, key, ports.network)

@@ -8,6 +8,8 @@ import pytest
 from region_broker.config.node_config import ConfigError
 from region_broker.node import Node, NodeRefused
 from region_broker.node.logins import compose_logins, login_remarks
+from region_broker.node.start_checks import look_around
+from region_broker.node.storage import Storage
 from region_broker.security.access import Access
 from region_broker.security.sasl.bearer import BearerRules
 from region_broker.security.sasl.scram_keys import keys_of, line_of
@@ -108,6 +110,22 @@ async def test_a_look_remarks_a_file_of_an_issuers_keys_that_lets_nobody_in(
     told = list(login_remarks(config, PORTS.disk))
     assert len(told) == bool(remarked)
     assert all(remarked in each and each.count(str(jwks)) == 1 for each in told)
+
+
+async def test_files_of_logins_are_looked_at_beside_a_running_node(tmp_path: Path) -> None:
+    """A rolling restart checks first, while the node runs: what it will refuse it must say then, not when it is down."""
+    users = tmp_path / "users.txt"
+    users.write_text(f"{LINE}\n")
+    config = built(tmp_path / "data", sasl_users_file=str(users), super_users="User:root")
+    storage = await Storage.open(config, PORTS)
+    try:
+        assert (await look_around(config, PORTS)).in_use
+        assert await found(config) == []
+        users.write_text("root SCRAM\n")
+        [problem] = await found(config)
+        assert problem.key.startswith("sasl_users_file")
+    finally:
+        await storage.close()
 
 
 async def test_a_start_takes_a_file_of_users(tmp_path: Path) -> None:
