@@ -235,7 +235,8 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
     if found is None:
         unknown = KafkaError(
-            KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {topic}{_or_unseen()}: {_CREATE}"
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            f"there is no topic {topic}{_or_unseen(topic)}: {_CREATE}",
         )
         raise KafkaException(unknown)
     if found.error is not None:
@@ -243,11 +244,11 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     return sorted(found.partitions)
 
 
-def _or_unseen() -> str:
+def _or_unseen(topic: str) -> str:
     """Return that it may be there all the same: topics that may not be seen are left out (INV-HAZ4)."""
     user = presented().user
     return (
-        f", or {user} may not see it (tidemark acl explain {user} describe topic:...)"
+        f", or {user} may not see it (tidemark acl explain {user} describe topic:{topic})"
         if user
         else ""
     )
