@@ -336,6 +336,8 @@ def revoke(
     ]
     print_rows(rows, output)
     click.echo(
-        "nothing was changed" if dry_run else f"copy {folder.crl_path} to every node (tls_crl)",
+        "nothing was changed"
+        if dry_run
+        else f"copy {folder.crl_path} to every node (tls_crl): it counts there within seconds, for new connections",
         err=True,
     )

@@ -67,18 +67,17 @@ class RegionOfNodes:
         names = {str(view["region"]) for view in found.values()}
         if self._region and self._region not in names:
             found |= self._all(self._nodes_of(self._region))
-        elif (
-            not self._region
-            and node_id is not None
-            and not any(map(partial(_has, node_id), found.values()))
-        ):
+        elif not self._region and self._lacks(node_id, found):
             found |= self._all(self._everywhere())
-        if not found:
+        if not found or (self._not_allowed is not None and self._lacks(node_id, found)):
             self._fail()
         region = self._region or _region_of(found, node_id)
         return {
             url: view for url, view in found.items() if view["region"] == region
         } or self._fail()
+
+    def _lacks(self, node_id: int | None, found: Views) -> bool:
+        return node_id is not None and not any(map(partial(_has, node_id), found.values()))
 
     def _nodes_of(self, region: str) -> list[str]:
         cluster = Cluster(self._urls)
@@ -96,15 +95,18 @@ class RegionOfNodes:
         return [url for region in cluster.views() for url in cluster.nodes_of(region)]
 
     def _fail(self) -> Views:
-        if self._of_one_node:
-            fail(
-                f"the region at {self._of_one_node[0]} has one node: there is no cluster of nodes to look at. See tidemark region status;"
-                " docs/deploy/README.md says how to grow it to three",
-                EXIT_NOT_FOUND,
-            )
-        if self._not_allowed is not None:
+        if (
+            self._not_allowed is not None
+        ):  # a region of one node beside those that refuse is not what was meant
             raise self._not_allowed
         tried = "; ".join(f"{url}: {why}" for url, why in self.dead.items())
+        if self._of_one_node:
+            others = f". Of the other addresses none answers ({tried})" if tried else ""
+            fail(
+                f"the region at {self._of_one_node[0]} has one node: there is no cluster of nodes to look at. See tidemark region status;"
+                f" docs/deploy/README.md says how to grow it to three{others}",
+                EXIT_NOT_FOUND,
+            )
         raise NoNode(
             f"no node answers ({tried}). Give the HTTP address of any live node with --url, several with commas."
         )
@@ -145,7 +147,7 @@ class RegionOfNodes:
             found = self._all(Cluster(self._urls).nodes_of(self._region))
         else:
             found = self._all(self._urls)
-        if not found and self._of_one_node:
+        if not found and self._of_one_node and self._not_allowed is None:
             return self._of_one_node[0]
         return next(iter(found or self._fail()))
 
@@ -157,7 +159,7 @@ class RegionOfNodes:
             is_alone = not found and url in self._of_one_node
         else:
             found = self._all(self._urls)
-            is_alone = not found and bool(self._of_one_node)
+            is_alone = not found and bool(self._of_one_node) and self._not_allowed is None
             url = self._of_one_node[0] if is_alone else ""
         if not is_alone:
             view = self.view()

@@ -115,7 +115,7 @@ def _compared(who: str, own: Named, theirs: Named) -> Iterator[str]:
         return
     for region, node_id in sorted(theirs.keys() - own.keys()):
         yield (
-            f"{who} runs, and names node {node_id} of region {region} (http://{theirs[region, node_id]['http']}), which this configuration lacks: where"
+            f"{who} runs, and names node {node_id} of region {region} (HTTP at {theirs[region, node_id]['http']}), which this configuration lacks: where"
             " that node leads its region, it would not be met. Add it, or take it out there"
         )
     for region, node_id in sorted(own.keys() - theirs.keys()):

@@ -256,7 +256,8 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     found = client.list_topics(timeout=TIMEOUT_S).topics.get(topic)
     if found is None:
         unknown = KafkaError(
-            KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {topic}{_or_unseen()}: {_CREATE}"
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            f"there is no topic {topic}{_or_unseen(topic)}: {_CREATE}",
         )
         raise KafkaException(unknown)
     if found.error is not None:
@@ -264,11 +265,11 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     return sorted(found.partitions)
 
 
-def _or_unseen() -> str:
+def _or_unseen(topic: str) -> str:
     """Return that it may be there all the same: topics that may not be seen are left out (INV-HAZ4)."""
     user = presented().user
     return (
-        f", or {user} may not see it (tidemark acl explain {user} describe topic:...)"
+        f", or {user} may not see it (tidemark acl explain {user} describe topic:{topic})"
         if user
         else ""
     )
@@ -347,6 +348,8 @@ def hint_of(error_code: int) -> str:
         hint = f". It is asked as {who}: tidemark acl explain says what is allowed and why (docs/reference/security.md#who-may-what)"
         if error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             hint += ". Where that is allowed, and the topic is sealed (tidemark.encryption), it is the key: the node has it not, or it was destroyed; its log says which"
+        if error_code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            hint += f". Who reads by a group needs READ of the group, too, beside READ of the topic: tidemark acl add {presented().user or 'USER'} read group:NAME"
         return hint
     standing_still = {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
     if error_code == KafkaError.INVALID_MSG:  # Kafka's CORRUPT_MESSAGE

@@ -83,7 +83,8 @@ class Dismissal:
         raise NodeRefused(
             f"node {config.own_node.node_id} was removed from region {config.region} with the data folder that it has"
             f" ({config.data_dir}), as another node of the region says. It takes part in nothing any more. If it is to be part of the"
-            " region again, move that folder away and start it with an empty one: it joins as a new member, and copies everything"
+            " region again, move that folder away and start it with an empty one: it joins as a new member, and copies everything. Where it was"
+            f" added while the region ran, and the files of the others do not name it: tidemark cluster node add {config.own_node.node_id} first"
         )
 
     def _own(self) -> Own:

@@ -39,7 +39,27 @@ def login_problems(config: NodeConfig, disk: Disk) -> Iterator[Problem]:
             if logs_in(config):
                 read(config, disk)
         except NodeRefused as refused:
-            yield Problem(f"{key} = {getattr(config, key)!r}", "cannot be used", str(refused))
+            named = f"{key} = {getattr(config, key)!r}"
+            yield Problem(named, "cannot be used", str(refused).removeprefix(named).lstrip(": "))
+
+
+def login_remarks(config: NodeConfig, disk: Disk) -> Iterator[str]:
+    """Yield what refuses no start, and lets nobody in: a file of an issuer's keys in which there are none (an address is not asked)."""
+    if not logs_in(config) or BEARER not in listed(config.sasl_mechanisms):
+        return
+    from region_broker.security.sasl.jwks import HTTPS, NotFetched, keys_in  # noqa: PLC0415 -- INV-LEAN3
+
+    name = config.sasl_oauth_jwks
+    if name.startswith(HTTPS):
+        return
+    try:
+        keys_in(_read(disk, name, "sasl_oauth_jwks"))
+    except (NotFetched, NodeRefused) as error:
+        why = str(error).removeprefix(f"sasl_oauth_jwks = {name!r}").lstrip(": ")
+        yield (
+            f"sasl_oauth_jwks = {name!r} holds no keys that can be used ({why}): the node starts, and nobody logs in by OAUTHBEARER until a JSON Web"
+            " Key Set of the issuer is in its place"
+        )
 
 
 def compose_logins(

@@ -36,6 +36,7 @@ from region_broker.security.tls import (
     TlsState,
     watch,
 )
+from region_broker.security.tls_contents import read_contents
 from region_broker.wire.listening import Listening, NoIdentity
 from region_broker.wire.server import KafkaServer
 
@@ -172,7 +173,22 @@ def tls_problems(
     except TlsRefused as refused:
         return [Problem("TLS", "cannot be spoken", str(refused))], []
     judged = tls.state.judgements(clock.wall_ms())
-    return [], [each.text for each in judged if each.urgency is not Urgency.FAR]
+    ends = [each.text for each in judged if each.urgency is not Urgency.FAR]
+    return [], [*ends, *_of_another_ca(config)]
+
+
+def _of_another_ca(config: NodeConfig) -> Iterator[str]:
+    """Yield that this node's certificate is of no CA that it believes itself: nodes mostly believe the same, so they refuse each other."""
+    if config.peer_security_protocol not in ENCRYPTED:
+        return
+    from region_broker.security.tls_identity import are_of  # noqa: PLC0415 -- INV-LEAN3
+
+    contents = read_contents(files_of(config))
+    if not are_of(contents.certificate, contents.ca):
+        yield (
+            f"the certificate in {config.tls_certificate} is of no CA that is in {config.tls_ca}: other nodes whose tls_ca is the same refuse this"
+            " node, and this one refuses nodes whose certificates are of the same CA as its own. Is it the right file?"
+        )
 
 
 def check_own_certificate(config: NodeConfig, certificate: bytes) -> None:

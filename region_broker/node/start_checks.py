@@ -30,7 +30,7 @@ from region_broker.controller.image_database import MetadataUnreadable
 from region_broker.controller.metadata_store import incarnation_of, stored_image
 from region_broker.controller.raft.entries import Member
 from region_broker.node.auditing import keeps_trail, trail_problem
-from region_broker.node.logins import login_problems
+from region_broker.node.logins import login_problems, login_remarks
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.node.node_tls import tls_problems
 from region_broker.node.storage import (
@@ -86,13 +86,14 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     found.problems += await asyncio.to_thread(lambda: list(_key_problems(config, ports)))
+    found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
+    found.remarks += await asyncio.to_thread(lambda: list(login_remarks(config, ports.disk)))
     if knows_its_clients(config) and not config.super_users:
         found.remarks.append(_NOBODY_ABOVE)
     if found.in_use:
         found.problems += await asyncio.to_thread(lambda: list(_owner_problems(config, ports)))
         return found
     found.problems += await asyncio.to_thread(lambda: list(_folder_problems(config, ports)))
-    found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
     found.unborn = not found.problems and await asyncio.to_thread(_is_unborn, folder, ports)
     for key in PORTS:
         problem = await _port_problem(config, key, ports.network)

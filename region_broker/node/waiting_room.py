@@ -73,7 +73,8 @@ class WaitingRoom:
         asked = silent or [node.node_id for node in self._config.siblings]
         names = ", ".join(map(str, sorted(asked)))
         way_out = (
-            "Start them; where they run, their logs and tidemark cluster status there say more (docs/runbooks/quorum_lost.md). The region"
+            "Start them; where they run, this node's log says what keeps it from meeting them, and their logs and tidemark cluster status"
+            " there say more (docs/runbooks/quorum_lost.md). The region"
             " is not new: do not run tidemark init"
             if begun.identity.history is not None or begun.metadata.image.version
             else "If the region is new, run tidemark init once, at one of its nodes, while that one is stopped"
@@ -89,7 +90,8 @@ class WaitingRoom:
         return (
             f"nodes {names} of region {self._config.region} answer, and have not taken this folder in yet. Either nobody leads their quorum"
             f" (docs/runbooks/quorum_lost.md), or another folder of node {own} runs: tidemark cluster status there says so. End that one, and this"
-            " one takes its place by itself; if it is to stay, give this one a node id of its own (tidemark cluster node add)"
+            " one takes its place by itself; if it is to stay, give this one a node id of its own (tidemark cluster node add). Or the region does"
+            f" not know node {own}, as it was removed and is in no file of the others: tidemark cluster node add {own} makes it known"
         )
 
     def _is_led(self) -> bool:

@@ -9,6 +9,8 @@ INV-OPS3  what was opened aside is opened once for all readers that asked for it
           it was opened with (INV-DKY3)
 INV-OPS4  in one step of the event loop a reader has at most OPENED_INLINE_BYTES_MAX opened on it, of all logs that it reads: they may be hundreds
           of small batches, of which each takes as long as 30 kB of a large one. Which ones these are is the same when it reads again
+INV-OPS5  a reading of several logs that lacks one of them gives back what it took of the others, and takes it again when it reads again: else
+          logs that are at hand in turns (one was opened for a reader that left, one was on the disk still) never are at the same time
 Mirrors, followers, mending and tools read what is stored, and need no key. Not here: sealing (`record_rules`), keys (`security.sealing`).
 """
 
@@ -30,6 +32,8 @@ ASIDE_BYTES_MAX: Final = 2 * FETCH_BYTES_MAX
 _log: Final = logging.getLogger(__name__)
 _Opened: TypeAlias = bytearray | LogError
 _Key: TypeAlias = tuple[LogPlace, int]
+Taken: TypeAlias = tuple[_Key, Buffer, _Opened, object]
+"""What a reading took: of which log, what was stored, what it came to, and by which keys."""
 
 
 class OpenedAside:
@@ -43,11 +47,17 @@ class OpenedAside:
         self._claims: Counter[_Key] = Counter()
         self._keys: object = None
         self._step_bytes = 0
+        self._taken: list[Taken] | None = None
         self._changes = threading.Lock()
 
-    def begin_step(self) -> None:
-        """A reader begins to read, or goes on in another step of the event loop (INV-OPS4)."""
+    def begin_step(self, taken: list[Taken] | None = None) -> None:
+        """A reader begins to read, or goes on in another step of the event loop (INV-OPS4); what it takes is noted in `taken`."""
         self._step_bytes = 0
+        self._taken = taken
+
+    def end_step(self) -> None:
+        """What is taken from now on is somebody else's."""
+        self._taken = None
 
     def opens_now(self, size_bytes: int) -> bool:
         """Return whether so much is opened in this step."""
@@ -80,10 +90,7 @@ class OpenedAside:
             claims = self._claims[key]
             self._drop(key)
             self._claims[key] = claims
-            self._held[key] = (data, opened)
-            self._held_bytes += len(data)
-            while self._held_bytes > self._bytes_max and len(self._held) > 1:
-                self._drop(next(iter(self._held)))
+            self._hold(key, data, opened)
 
     def take(self, key: _Key, keys: object = None) -> tuple[Buffer, _Opened] | None:
         """Return (what was stored, what it came to by `keys`), and forget it."""
@@ -93,6 +100,27 @@ class OpenedAside:
                 self._claims[key] -= 1
                 return self._held[key]
             return self._drop(key)
+
+    def note_taken(self, key: _Key, stored: Buffer, opened: _Opened, keys: object) -> None:
+        """What was taken is of use to who reads now."""
+        if self._taken is not None:
+            self._taken.append((key, stored, opened, keys))
+
+    def give_back(self, taken: list[Taken]) -> None:
+        """Keep for who took it what it has no use for yet (INV-OPS5)."""
+        with self._changes:
+            for key, stored, opened, keys in taken:
+                if keys is not self._keys:
+                    continue
+                self._claims[key] += 1
+                if key not in self._held:
+                    self._hold(key, stored, opened)
+
+    def _hold(self, key: _Key, stored: Buffer, opened: _Opened) -> None:
+        self._held[key] = (stored, opened)
+        self._held_bytes += len(stored)
+        while self._held_bytes > self._bytes_max and len(self._held) > 1:
+            self._drop(next(iter(self._held)))
 
     def _go_by(self, keys: object) -> None:
         """Forget all that was opened by other keys."""
@@ -146,12 +174,14 @@ class OpeningSealed:
 
     def _taken(self, data: Buffer, next_offset: int) -> tuple[bytearray, int] | None:
         """Return what `opened` does, of what was opened aside; None where that is not the beginning of `data`."""
-        held = self._aside.take(self._key(data), self._sealing.keys.named)
+        key, keys = self._key(data), self._sealing.keys.named
+        held = self._aside.take(key, keys)
         if held is None:
             return None
         stored, opened = held
         if len(stored) > len(data) or memoryview(data)[: len(stored)] != stored:
             return None
+        self._aside.note_taken(key, stored, opened, keys)
         if isinstance(opened, LogError):
             raise opened
         return opened, self._end_of(opened) if len(stored) < len(data) else next_offset

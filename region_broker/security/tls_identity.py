@@ -15,7 +15,7 @@ import re
 from typing import Any, Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from region_broker.security.identity import user
@@ -67,6 +67,22 @@ def node_of(der: bytes) -> NodeName | None:
         return node_in(certificate)
     except UNREADABLE:  # what cannot be read is no node's
         return None
+
+
+def are_of(shown: bytes, believed: bytes) -> bool:
+    """Return whether some certificate of a chain (PEM) was signed by one of these CAs, or is one of them; raises `ValueError`."""
+    chain, authorities = map(x509.load_pem_x509_certificates, (shown, believed))
+    return any(_is_of(each, ca) for each in chain for ca in authorities)
+
+
+def _is_of(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    if certificate == ca:
+        return True
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
 
 
 def node_in(certificate: x509.Certificate) -> NodeName | None:

@@ -2,8 +2,8 @@
 
 INV-CCO1  a group's position is committed only behind what was printed, and only by a member: what a poll has taken when the
           command is interrupted counts for nothing
-INV-CCO2  without --follow it ends at the ends of the partitions, and a partition without records is at its end; one that gives
-          neither records nor its end for a minute ends it with exit code 5
+INV-CCO2  without --follow it ends at the ends that the partitions have when their first record comes, however much is written meanwhile, and a
+          partition without records is at its end; one that gives neither records nor its end for a minute ends it with exit code 5
 INV-CCO3  it does not wait in silence: a loss of all brokers, a group that gives it no partition, and a partition that gives
           nothing before its end are said on stderr
 INV-CCO4  a member that follows commits while it reads; Ctrl-C and SIGTERM commit the rest and leave the group
@@ -105,7 +105,8 @@ def consume(
         render = _text(with_times, with_offsets, with_keys, with_headers)
     consumer = Consumer(config, logger=quiet())
     try:
-        with kafka_errors(f"topic {topic} cannot be read"):
+        member = f" by a member of group {group}" if group else ""
+        with kafka_errors(f"topic {topic} cannot be read{member}"):
             _place(consumer, topic, _chosen(consumer, topic, only), group, begin)
             with _until_a_signal():
                 for message in _messages(consumer, group, follow, count_max):
@@ -228,13 +229,13 @@ def _messages(
 ) -> Iterator[Any]:
     from confluent_kafka import KafkaError, KafkaException
 
-    ended: set[int] = set()
+    ends = _Ends(consumer, follow)
     count = 0
     empty_handed = _EmptyHanded(consumer, group, follow)
     while count_max is None or count < count_max:
         message: Any = consumer.poll(1.0)
         if message is None:
-            empty_handed.look(ended)
+            empty_handed.look(ends.reached)
             continue
         empty_handed.end_of_silence()
         error = message.error()
@@ -245,15 +246,67 @@ def _messages(
         ):
             continue  # librdkafka looks for a coordinator of its own accord: who reads without a group needs none (INV-CCO5)
         if error is None:
-            count += 1
-            ended.discard(message.partition())
-            yield message
+            if ends.is_within(message):
+                count += 1
+                yield message
+            ends.note(message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
-            if not follow and len(ended) >= len(consumer.assignment()):
-                return
+            ends.reached.add(message.partition())
         elif error.fatal() or not error.retriable():
             raise KafkaException(error)
+        if ends.are_all_reached:
+            return
+
+
+class _Ends:
+    """Where reading ends without --follow (INV-CCO2); with it, which partitions have nothing more just now."""
+
+    def __init__(self, consumer: "Consumer", follow: bool) -> None:
+        self._consumer, self._follow = consumer, follow
+        self._of: dict[int, int] = {}
+        self.reached: set[int] = set()
+
+    def is_within(self, message: Any) -> bool:
+        """Return whether the record lies before the end of its partition."""
+        if self._follow:
+            return True
+        end = self._of.get(message.partition())
+        if end is None:
+            end = self._of[message.partition()] = self._end_of(message)
+        return bool(message.offset() < end)
+
+    def _end_of(self, message: Any) -> int:
+        from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+
+        asked = TopicPartition(message.topic(), message.partition(), OFFSET_END)
+        try:
+            (found,) = self._consumer.offsets_for_times([asked], timeout=TIMEOUT_S)
+        except KafkaException:
+            return sys.maxsize  # nobody can say now: where a fetch meets the end, it ends
+        return sys.maxsize if found.error is not None else int(found.offset)
+
+    def note(self, message: Any) -> None:
+        """A record came: its partition is at its end now, or it is not."""
+        partition = message.partition()
+        if self._follow:
+            self.reached.discard(partition)
+        elif partition not in self.reached and message.offset() + 1 >= self._of[partition]:
+            self.reached.add(partition)
+            self._stop_reading(message)
+
+    def _stop_reading(self, message: Any) -> None:
+        """What is written behind the end is not to be fetched for nothing."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        with suppress(KafkaException):  # it was given to another member meanwhile
+            self._consumer.pause([TopicPartition(message.topic(), message.partition())])
+
+    @property
+    def are_all_reached(self) -> bool:
+        """Return whether there is nothing left to read."""
+        if self._follow or not self.reached:
+            return False
+        return self.reached >= {each.partition for each in self._consumer.assignment()}
 
 
 class _EmptyHanded:

@@ -28,6 +28,7 @@ from region_broker.log.failures import (
     SealedRecords,
 )
 from region_broker.partitions.fetch_sessions import FetchSession, Wanted
+from region_broker.partitions.opening_sealed import Taken
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.partitions.purgatory import ReadableWait
@@ -169,7 +170,8 @@ class Reading:
         """
         partitions = self._services.partitions
         wait = partitions.cold_reads.may_wait(self._tries)
-        partitions.opened_aside.begin_step()
+        taken: list[Taken] = []
+        partitions.opened_aside.begin_step(taken)
         self._nearer = self._services.nearer_nodes(self._rack, self._met_at)
         left_bytes = self._left_bytes()
         self._judges = self._services.authorizer.in_force  # it may be since it waits
@@ -178,8 +180,9 @@ class Reading:
         lacking: list[ColdRange] = []
         for seen, item in enumerate(self._wanted(), 1):
             if seen % YIELD_ROWS == 0:  # the same when it reads again (INV-OPS4)
+                partitions.opened_aside.end_step()
                 yield
-                partitions.opened_aside.begin_step()
+                partitions.opened_aside.begin_step(taken)
             try:
                 row = self._row(item, left_bytes, first=first, wait=wait)
             except ColdRange as cold:
@@ -191,7 +194,9 @@ class Reading:
             if row.records:
                 left_bytes -= len(row.records)
                 first = False
+        partitions.opened_aside.end_step()
         if lacking:
+            partitions.opened_aside.give_back(taken)
             self._tries += 1
             lacking[0].others = tuple(lacking[1:])
             return lacking[0]

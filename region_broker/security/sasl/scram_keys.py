@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -22,6 +23,8 @@ SALT_BYTES: Final = 32
 SALT_BYTES_MAX: Final = 1_024
 USER_LENGTH_MAX: Final = 249
 PASSWORD_BYTES_MAX: Final = 1_024
+_UNSEEN: Final = frozenset({"Cc", "Cf"})
+"""Unicode's categories of control characters, and of marks that only say how others are shown."""
 
 
 class Kind(NamedTuple):
@@ -51,6 +54,12 @@ def password_problem(password: str) -> str | None:
         return "the password is empty"
     if len(password.encode()) > PASSWORD_BYTES_MAX:
         return f"the password has more than {PASSWORD_BYTES_MAX} bytes"
+    odd = next((each for each in password if unicodedata.category(each) in _UNSEEN), None)
+    if odd is not None:
+        return (
+            f"the password holds the character U+{ord(odd):04X}, which is not seen and no client sends (SASLprep, RFC 4013): the file may"
+            " have a second line, or a byte order mark at its beginning"
+        )
     if not is_plain(password):
         return "clients would send this password in different ways (SASLprep, RFC 4013): take other characters"
     return None

@@ -10,14 +10,14 @@ Not here: the form of batches (`sealed_batch`), who is told of what (`partitions
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from idempotency.ports import Clock
 from idempotency.record_batch import BatchHeader, Buffer
 from region_broker.ports.disk import Disk
-from region_broker.security.sealing.data_keys import DataKeys, KeyNotHere
+from region_broker.security.sealing.data_keys import DataKeys, KeyNotHere, NamedKey
 from region_broker.security.sealing.key_ring import RingError, ring_bytes, ring_of, unlock
 from region_broker.security.sealing.key_sources import KeySources
 from region_broker.security.sealing.sealed_batch import LogPlace, opened, sealed
@@ -33,6 +33,11 @@ class KeysFile(NamedTuple):
 
     disk: Disk
     path: Path
+
+
+def _versions(named: Mapping[str, NamedKey]) -> set[tuple[str, str]]:
+    """Return which versions of which keys can be used."""
+    return {(name, each.version.hex()) for name, key in named.items() for each in key.versions}
 
 
 class Sealing:
@@ -52,8 +57,10 @@ class Sealing:
             return
         text = ring_bytes(*self._file)
         ring = ring_of(text, self._file.path)
-        self.keys.use(unlock(KeySources(self._file.disk), ring, self.keys.named))
+        before = self.keys.named
+        self.keys.use(unlock(KeySources(self._file.disk), ring, before))
         self._seen = text
+        self._tell_of_change(before)
         self._say_missing()
 
     def look(self) -> None:
@@ -68,6 +75,23 @@ class Sealing:
         except RingError as error:
             self._seen = b""  # what was there before is read anew, too
             self._say(f"{error}. This node goes on with the keys that it has")
+
+    def _tell_of_change(self, before: Mapping[str, NamedKey]) -> None:
+        """Log which versions count from now on, and which this node has forgotten: who destroys a key asks for that."""
+        now = self.keys.named
+        if _versions(now) == _versions(before):
+            return
+        counting = [
+            f"{name} seals by {key.versions[-1].version.hex()}, versions that it opens: {len(key.versions)}"
+            for name, key in now.items()
+            if key.versions
+        ]
+        gone = [f"{each} of {name}" for name, each in sorted(_versions(before) - _versions(now))]
+        assert self._file is not None, "it was read"
+        _log.info(
+            "the keys of %s count from now on: %s%s", self._file.path, "; ".join(counting) or "none",
+            f". Forgotten here: {', '.join(gone)}" if gone else "",
+        )  # fmt: skip
 
     @property
     def _has_failed(self) -> bool:

@@ -67,6 +67,7 @@ async def test_of_the_voters_only_those_are_named_that_are_not_there(tmp_path: P
         _, checks = await ready(third)
         assert "nodes 1, 2 have not come in" in checks["joined"]
         assert "do not run tidemark init" in checks["joined"], "it knows its region"
+        assert "this node's log says what keeps it from meeting them" in checks["joined"]
     finally:
         await cluster.stop()
 
@@ -123,6 +124,7 @@ async def test_INV_WRM1_a_second_folder_of_a_node_says_that_the_first_one_may_ru
         _, checks = await ready(second)
         told = checks["joined"]
         assert "another folder of node 2 runs: tidemark cluster status there says so" in told
+        assert "tidemark cluster node add 2 makes it known" in told, "it may have been removed"
         assert "init" not in told
         assert "have not come in" not in told
         for node in (first, third):

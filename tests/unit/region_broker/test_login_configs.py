@@ -7,7 +7,9 @@ import pytest
 
 from region_broker.config.node_config import ConfigError
 from region_broker.node import Node, NodeRefused
-from region_broker.node.logins import compose_logins
+from region_broker.node.logins import compose_logins, login_remarks
+from region_broker.node.start_checks import look_around
+from region_broker.node.storage import Storage
 from region_broker.security.access import Access
 from region_broker.security.sasl.bearer import BearerRules
 from region_broker.security.sasl.scram_keys import keys_of, line_of
@@ -15,6 +17,8 @@ from region_broker.security.sasl.tokens import TokenRules, TokenSecret
 from tests.fixtures.failover_regions import free_ports
 from tests.unit.region_broker.test_start_checks import PORTS, config_of, found
 
+# RFC 8037, appendix A.2.
+ED_KEY = '{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}'
 LINE = line_of(keys_of("root", "SCRAM-SHA-256", b"pw", b"salt", 4096))
 
 
@@ -76,8 +80,52 @@ async def test_a_start_refuses_a_file_of_users_that_is_not_right(
     config = built(tmp_path / "data", sasl_users_file=str(users))
     [problem] = await found(config)
     assert problem.key.startswith("sasl_users_file")
+    assert str(problem).count("sasl_users_file") == 1, "it is said once which key it is"
     with pytest.raises(NodeRefused, match=r"users\.txt"):
         await Node.open(config, PORTS)
+
+
+@pytest.mark.parametrize(
+    ("content", "remarked"),
+    [
+        (None, "No such file"),
+        ("no JSON", "no set of keys"),
+        ('{"tokens": []}', "no set of keys"),
+        ('{"keys": []}', "no key that came can be used"),
+        (f'{{"keys": [{ED_KEY}]}}', ""),
+    ],
+)
+async def test_a_look_remarks_a_file_of_an_issuers_keys_that_lets_nobody_in(
+    tmp_path: Path, content: str | None, remarked: str
+) -> None:
+    """The keys are read when the first login needs them: an operator heard nothing before."""
+    jwks = tmp_path / "jwks.json"
+    if content is not None:
+        jwks.write_text(content)
+    named = {"sasl_oauth_issuer": "i", "sasl_oauth_audience": "a", "sasl_oauth_jwks": str(jwks)}
+    tls = {"security_protocol": "SASL_SSL", "tls_certificate": "c.pem", "tls_key": "k.pem"}
+    config = config_of(
+        tmp_path / "data", free_ports(3), sasl_mechanisms="OAUTHBEARER", **tls, **named
+    )
+    told = list(login_remarks(config, PORTS.disk))
+    assert len(told) == bool(remarked)
+    assert all(remarked in each and each.count(str(jwks)) == 1 for each in told)
+
+
+async def test_files_of_logins_are_looked_at_beside_a_running_node(tmp_path: Path) -> None:
+    """A rolling restart checks first, while the node runs: what it will refuse it must say then, not when it is down."""
+    users = tmp_path / "users.txt"
+    users.write_text(f"{LINE}\n")
+    config = built(tmp_path / "data", sasl_users_file=str(users), super_users="User:root")
+    storage = await Storage.open(config, PORTS)
+    try:
+        assert (await look_around(config, PORTS)).in_use
+        assert await found(config) == []
+        users.write_text("root SCRAM\n")
+        [problem] = await found(config)
+        assert problem.key.startswith("sasl_users_file")
+    finally:
+        await storage.close()
 
 
 async def test_a_start_takes_a_file_of_users(tmp_path: Path) -> None:

@@ -131,6 +131,25 @@ def looked(config: NodeConfig) -> list[str]:
     return [str(each) for each in tls_problems(config, AsyncioNetwork(), SystemClock())[0]]
 
 
+def test_a_look_remarks_a_certificate_of_a_ca_that_the_node_itself_does_not_believe(
+    tmp_path: Path,
+) -> None:
+    """Most often the wrong file: every other node would refuse this one, after its start."""
+
+    def remarks(**more: Any) -> list[str]:
+        files = put(tmp_path / "tls", node_certificate(), **more)
+        config = built(tmp_path, files, peer_security_protocol="SSL", node_id=1)
+        problems, told = tls_problems(config, AsyncioNetwork(), SystemClock())
+        assert problems == []
+        return [each for each in told if "is of no CA" in each]
+
+    assert remarks() == []
+    assert remarks(trusted=[authority("another"), authority()]) == []
+    (remark,) = remarks(trusted=[authority("another")])
+    assert "own.pem is of no CA that is in" in remark
+    assert "Is it the right file?" in remark
+
+
 def test_a_look_says_which_files_are_not_there_or_do_not_fit(tmp_path: Path) -> None:
     files = put(tmp_path / "tls", node_certificate())
     config = built(tmp_path, files, security_protocol="SSL")

@@ -163,6 +163,18 @@ def test_a_topic_that_may_not_be_read_may_be_one_whose_key_is_gone(
     assert "tidemark.encryption" in told
 
 
+def test_who_may_not_be_in_a_group_is_told_which_rule_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The commonest rule to forget: READ of the topic alone lets nobody into a group."""
+    error = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "refused"))
+    with pytest.raises(SystemExit) as ended, kafka_errors("topic orders cannot be read"):
+        raise error
+    told = capsys.readouterr().err
+    assert ended.value.code == EXIT_AUTH
+    assert "read group:NAME" in told
+
+
 @pytest.mark.parametrize("host", ["eu1.example.org", "10.0.0.0/8", "10.0.0"])
 def test_a_host_that_no_client_comes_from_is_no_host_of_a_rule(host: str) -> None:
     """ADR 59: nodes compare the address that a client comes from, letter by letter; such a rule would never count."""

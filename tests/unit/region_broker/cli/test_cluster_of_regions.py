@@ -27,6 +27,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self.dead: set[int] = set()
+        self.refusing: set[int] = set()
         self.ordered: list[str] = []
 
     def request(self, url: str, method: str, path: str, *_body: Any, **_more: Any) -> Any:
@@ -34,6 +35,8 @@ class Nodes:
         (region,) = [name for name, ids in REGIONS.items() if node_id in ids]
         if node_id in self.dead:
             raise ConnectionRefusedError(111, "Connection refused")
+        if node_id in self.refusing and path != "/v1/region":
+            raise ApiError(403, "forbidden", "you may not")
         if method == "POST":
             self.ordered.append(f"{path} at {node_id}")
             leadership = {"leader": 5, "leader_epoch": 2, "in_sync": [5]}
@@ -133,3 +136,23 @@ def test_a_dead_region_of_several_is_not_taken_for_the_one_with_one_node(known: 
 def test_a_region_of_one_node_is_the_one_that_was_named_whoever_is_asked(url: int) -> None:
     (place,) = cluster_client.RegionOfNodes([http(url)], "ap").places()
     assert (place["region"], place["node_id"], place["http"]) == ("ap", 7, http(7))
+
+
+@pytest.mark.parametrize("words", [["status"], ["drain", "2"], ["upgrade", "--finalize"]])
+def test_who_may_not_is_told_so_though_a_region_of_one_node_answers(
+    known: Nodes, words: list[str]
+) -> None:
+    """The token's role is too low in eu: that ap has one node is not what the operator asked for."""
+    known.refusing = {1, 2, 3}
+    result = CliRunner().invoke(commands.cluster, [*words, "--url", f"{http(1)},{http(7)}"])
+    assert (result.exit_code, known.ordered) == (4, []), result.output
+    assert "you may not" in result.output
+    assert "has one node" not in result.output
+
+
+def test_where_a_region_of_one_node_answers_alone_the_silent_ones_are_named(known: Nodes) -> None:
+    known.dead = {1, 2, 3}
+    result = CliRunner().invoke(commands.cluster, ["status", "--url", f"{http(1)},{http(7)}"])
+    assert result.exit_code == 3, result.output
+    assert "has one node" in result.output
+    assert f"{http(1)}: [Errno 111] Connection refused" in result.output

@@ -52,7 +52,7 @@ def test_INV_CFC1_a_node_that_is_lacking_here_is_named(running: dict[str, Any]) 
     running["http://h5:9093"] = naming(*US)
     (told,) = differences(config(4, 5))
     assert told.startswith(
-        "node 5 of region us runs, and names node 6 of region us (http://h6:9093), which this configuration lacks"
+        "node 5 of region us runs, and names node 6 of region us (HTTP at h6:9093), which this configuration lacks"
     )
 
 

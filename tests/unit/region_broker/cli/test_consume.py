@@ -22,6 +22,9 @@ class Printed:
     def error(self) -> None:
         return None
 
+    def topic(self) -> str:
+        return "orders"
+
     def partition(self) -> int:
         return 0
 
@@ -36,8 +39,9 @@ class Printed:
 
 
 class PlayedConsumer:
-    def __init__(self, found: Iterator[Any], given: Sequence[int]) -> None:
-        self._found, self._given = found, given
+    def __init__(self, found: Iterator[Any], given: Sequence[int], end: int) -> None:
+        self._found, self._given, self._end = found, given, end
+        self.paused: list[int] = []
         self._stored: int | None = None
         self.committed: int | None = None
 
@@ -52,6 +56,16 @@ class PlayedConsumer:
 
     def assign(self, _partitions: list[TopicPartition]) -> None:
         """What is assigned was given at the start."""
+
+    def offsets_for_times(
+        self, asked: list[TopicPartition], *, timeout: float
+    ) -> list[TopicPartition]:
+        assert timeout > 0
+        assert [each.offset for each in asked] == [confluent_kafka.OFFSET_END]
+        return [TopicPartition(each.topic, each.partition, self._end) for each in asked]
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused += [each.partition for each in partitions]
 
     def store_offsets(self, message: Printed) -> None:
         self._stored = message.offset() + 1
@@ -69,8 +83,9 @@ def consume(
     found: Iterator[Any],
     *words: str,
     given: Sequence[int] = (),
+    end: int = 3,
 ) -> tuple[PlayedConsumer, Any]:
-    played = PlayedConsumer(found, given)
+    played = PlayedConsumer(found, given, end)
     monkeypatch.setattr(confluent_kafka, "Consumer", lambda *_args, **_more: played)
     monkeypatch.setattr(module, "client_config", lambda *_args, **_more: {})
     monkeypatch.setattr(module, "check_topic", lambda *_args: [0])
@@ -123,6 +138,26 @@ def test_INV_CCO2_a_partition_that_gives_nothing_is_named_and_ends_the_command_a
     assert done.stderr.count("partitions 1 give neither records nor their ends") == 1
     assert "partitions 1 were not read to their ends" in done.stderr
     assert len(list(silence)) == 940  # seconds that it did not wait
+
+
+@pytest.mark.parametrize(
+    ("offsets", "printed"),
+    [(itertools.count(), "0\n1\n2\n"), (itertools.chain([0, 1], itertools.count(3)), "0\n1\n")],
+    ids=["records up to the end", "a marker is the last before the end"],
+)
+def test_INV_CCO2_it_ends_however_much_is_written_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, offsets: Iterator[int], printed: str
+) -> None:
+    played, done = consume(monkeypatch, map(Printed, offsets), given=(0,), end=3)
+    assert (done.exit_code, done.stdout) == (0, printed), done.output
+    assert played.paused == [0]
+
+
+def test_INV_CCO2_who_follows_reads_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = map(Printed, itertools.count())
+    played, done = consume(monkeypatch, found, "--follow", "--max", "5", given=(0,), end=3)
+    assert (done.exit_code, done.stdout) == (0, "0\n1\n2\n3\n4\n"), done.output
+    assert played.paused == []
 
 
 def test_INV_CCO3_who_follows_hears_of_a_silent_partition_and_waits_on_but_not_of_a_quiet_one(

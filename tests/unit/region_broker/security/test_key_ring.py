@@ -251,6 +251,34 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
     assert not problem_of(sealing)  # as it was meant: nobody is called for it
 
 
+def test_a_node_says_which_versions_count_and_which_it_has_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who rotates a key, or destroys a version, wants to hear from each node that it has taken place there."""
+    caplog.set_level("INFO")
+    path, source = tmp_path / "keys.toml", source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "orders", source, NOW)
+    write_ring(DISK, path, ring)
+    sealing = Sealing(KeysFile(DISK, path), lambda: 0)
+    sealing.read()
+    first = ring["orders"].versions[0].id
+    assert f"orders seals by {first}, versions that it opens: 1" in caplog.text
+    caplog.clear()
+    sealing.look()
+    assert caplog.text == "", "nothing has changed"
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    write_ring(DISK, path, ring)
+    sealing.look()
+    second = ring["orders"].versions[1].id
+    assert f"orders seals by {second}, versions that it opens: 2" in caplog.text
+    assert "Forgotten" not in caplog.text
+    write_ring(DISK, path, destroyed(ring, "orders", first, NOW))
+    sealing.look()
+    assert f"Forgotten here: {first} of orders" in caplog.text
+    held = Path(source.file).read_text().strip()
+    assert held not in caplog.text
+
+
 def test_INV_SEA2_a_version_that_cannot_be_unlocked_yet_leaves_the_older_ones(
     tmp_path: Path,
 ) -> None:

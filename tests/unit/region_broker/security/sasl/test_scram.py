@@ -15,6 +15,7 @@ from region_broker.security.sasl.scram_keys import (
     keys_in,
     keys_of,
     line_of,
+    password_problem,
     played_keys,
     usual,
 )
@@ -227,3 +228,13 @@ def test_no_keys_stand_in_what_is_shown_of_them() -> None:
     shown: Any = repr(PENCIL)
     assert base64.b64encode(PENCIL.stored_key).decode() not in shown
     assert repr(PENCIL.stored_key)[2:-1] not in shown
+
+
+@pytest.mark.parametrize(
+    ("password", "named"), [("\ufeffsecret", "U+FEFF"), ("secret\n\n", "U+000A"), ("sec\x00ret", "U+0000")]
+)  # fmt: skip
+def test_a_character_that_nobody_sees_in_a_password_is_named(password: str, named: str) -> None:
+    told = password_problem(password) or ""
+    assert named in told
+    assert "secret" not in told
+    assert password_problem("secret") is None
