@@ -128,6 +128,38 @@ async def test_INV_HFB3_who_says_nothing_gives_way_to_who_asks(
         writer.close()
 
 
+async def test_INV_HFB3_who_left_without_a_word_gives_way_no_more(
+    patient_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_bytes, "OF_AN_ADDRESS_MAX", 100)
+    gone = [await asyncio.open_connection("127.0.0.1", patient_port) for _ in range(2)]
+    assert await _ping(patient_port) == 200
+    for _, writer in gone:
+        writer.close()
+        await writer.wait_closed()
+    assert await _ping(patient_port) == 200, "they were seen to leave"
+    silent = [await asyncio.open_connection("127.0.0.1", patient_port) for _ in range(4)]
+    assert await silent[0][0].read() == b"", "the oldest of those that are there"
+    for reader, writer in silent[1:]:
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    for _, writer in silent:
+        writer.close()
+
+
+def test_INV_PAD1_one_host_of_ipv6_counts_as_one_at_the_http_port() -> None:
+    class Met(asyncio.Transport):
+        """A transport that knows who is at its other end."""
+
+        def __init__(self, host: str) -> None:
+            super().__init__({"peername": (host, 1, 0, 0)})
+
+    hosts = [first_bytes._host_of(Met(f"2001:db8::{number}")) for number in range(1, 5)]
+    assert len(set(hosts)) == 1
+    assert first_bytes._host_of(Met("2001:db8:0:1::1")) not in hosts
+    assert first_bytes._host_of(Met("::ffff:10.0.0.1")) == "10.0.0.1"
+
+
 async def test_INV_HFB4_a_flood_of_what_is_no_http_fills_no_log(
     port: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,7 +34,7 @@ from region_broker.http_api.waiting import Waiting, waiting_app
 from region_broker.node import Node
 from region_broker.node.http_doors import DoorCollector, doors_of, told_to
 from region_broker.ports.system.chance import SystemChance
-from region_broker.security.access import Access, Operation, ResourceType
+from region_broker.security.access import Access, Operation, ResourceType, ScramKeys
 from region_broker.security.audit.events import AuditEvent, Kind
 from region_broker.security.audit.trail import AuditTrail
 from region_broker.security.http_tokens import HttpTokens, Role, file_of, made_token
@@ -309,6 +309,23 @@ async def test_INV_HND2_a_user_may_what_acls_allow() -> None:
             assert (status, said["code"]) == (403, "forbidden"), path
             assert "orders" not in str(said)
         assert (await node.ask("/v1/region/switch", "POST", auth=alice))[0] == 202
+
+
+async def test_INV_HND2_a_user_is_judged_by_the_whole_name_however_long_that_is() -> None:
+    """Logs show the beginning of it (INV-HDO5): who is called nearly as somebody else is not taken for that one."""
+    long, longer = "a" * SHOWN_MAX, "a" * 249
+    access = access_of(scram_keys(long, "p"), scram_keys(longer, "p"))
+
+    class ForLong:
+        def allows(
+            self, identity: Identity, _what: Operation, _type: ResourceType, _name: str
+        ) -> bool:
+            return identity.principal == f"User:{long}"
+
+    async with behind(doors_with(access, authorizer=ForLong())) as node:
+        assert (await node.ask("/metrics", auth=(long, "p")))[0] == 200
+        assert (await node.ask("/metrics", auth=(longer, "p")))[0] == 403
+        assert node.passed[-1].identity.principal == f"User:{longer}"
 
 
 async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
@@ -590,6 +607,27 @@ async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
     assert not await checks.proves("user", "pencil")
     assert await checks.proves("user", "crayon")
     assert not any(b"crayon" in mark or b"pencil" in mark for mark in checks._proved)
+
+
+async def test_INV_HPC2_keys_that_are_nobodys_let_nobody_in_whatever_fits_them() -> None:
+    is_real = True
+    checks = PasswordChecks(lambda _name: (rfc_keys(), is_real), CHANCE)
+    assert await checks.proves("user", "pencil")
+    is_real = False
+    assert not checks.knows("user", "pencil"), "though it was proved while they were somebody's"
+    assert not await checks.proves("user", "pencil")
+
+
+async def test_INV_HPC3_a_proof_is_of_that_user_those_keys_and_that_password_alone() -> None:
+    """However the three are cut: what stands one behind the other is the same."""
+    told = ScramKeys("ab", "SCRAM-SHA-256", b"s", 1, b"cd", b"")
+    other = ScramKeys("a", "SCRAM-SHA-256", b"s", 1, b"bcd", b"")
+    checks = PasswordChecks(lambda name: (told if name == "ab" else other, True), CHANCE)
+    marks = {
+        checks._mark(told, b"ef"), checks._mark(other, b"ef"),
+        checks._mark(ScramKeys("ab", "SCRAM-SHA-256", b"s", 1, b"cde", b""), b"f"),
+    }  # fmt: skip
+    assert len(marks) == 3
 
 
 async def test_INV_HPC3_so_many_proofs_are_remembered_the_newest(

@@ -50,7 +50,7 @@ def test_INV_CN2_addresses_are_forgotten() -> None:
         assert admission.admit(str(number), number) is None
         admission.left(str(number))
         assert len(admission._due_us) <= CONNECTIONS_MAX
-    assert not +admission._open
+    assert not admission._open
 
 
 def test_caps_come_before_the_rate_and_are_freed_again() -> None:
