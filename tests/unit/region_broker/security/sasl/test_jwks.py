@@ -96,9 +96,11 @@ def test_INV_JWK2_a_set_of_more_keys_than_any_issuer_has_is_none() -> None:
         keys_in(json.dumps({"keys": [row] * (KEYS_MAX + 1)}).encode())
 
 
-def test_rsa_keys_below_2048_bits_are_not_taken() -> None:
-    """NIST SP 800-131A; RFC 7518, 3.3: such a key MUST NOT be used."""
-    row = {"kty": "RSA", "kid": "short", "e": "AQAB", "n": base64.urlsafe_b64encode(b"\xc5" * 128).decode()}  # fmt: skip
+@pytest.mark.parametrize("zeros", [0, 200], ids=["plain", "zeros before it"])
+def test_rsa_keys_below_2048_bits_are_not_taken(zeros: int) -> None:
+    """RFC 7518, 3.3: a key of 2048 bits or larger MUST be used; zeros before a number are none of its bits (2)."""
+    modulus = base64.urlsafe_b64encode(bytes(zeros) + b"\xc5" * 128).decode().rstrip("=")
+    row = {"kty": "RSA", "kid": "short", "e": "AQAB", "n": modulus}
     (good,) = json.loads(key_set("one"))["keys"]
     assert [key.kid for key in keys_in(json.dumps({"keys": [row, good]}).encode())] == ["one"]
     with pytest.raises(NotFetched, match="no key that came can be used"):
