@@ -419,6 +419,8 @@ async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
+            {"Origin": node.url.replace("://", "://evil-")},  # its name ends with this one's
+            {"Origin": node.url.rpartition(":")[0]},  # another port of this host
             {"Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},  # another host of the same domain
         ):
@@ -520,6 +522,26 @@ async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() 
     assert not any(task.result() for task in asked)
 
 
+async def test_INV_HPC1_who_has_gone_while_he_waited_takes_no_place() -> None:
+    go = asyncio.Event()
+
+    async def offload(work: Any) -> None:
+        await go.wait()
+        work()
+
+    checks = PasswordChecks(
+        desk_of(lambda: access_of(rfc_keys())).keys_for_password, CHANCE, offload
+    )
+    for _ in range(2):
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(checks.proves("user", f"p{n}")) for n in range(WAITING_MAX)]
+            await asyncio.sleep(0)
+            for task in asked:
+                task.cancel()
+    go.set()
+    assert await checks.proves("user", "pencil")
+
+
 async def wrong() -> bool:
     return False
 
@@ -549,6 +571,19 @@ async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
     for n in range(ADDRESSES_MAX + 10):
         await slow.judged(str(n), right)
     assert len(slow._by_address) == ADDRESSES_MAX
+
+
+async def test_INV_HPC2_who_fails_again_is_not_forgotten_for_who_failed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(password_checks, "ADDRESSES_MAX", 3)
+    clock = Hurried()
+    slow = SlowRefusals(clock)
+    for n in range(6):
+        await slow.judged("10.0.0.1", wrong)
+        await slow.judged(f"h{n}", wrong)
+        await slow.judged(f"i{n}", right)
+    assert clock.slept[::2] == [100, 200, 400, 800, 1_600, DELAY_MS_MAX]
 
 
 async def test_INV_HPC2_what_is_right_comes_in_while_its_address_is_flooded() -> None:

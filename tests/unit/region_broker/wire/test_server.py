@@ -76,6 +76,23 @@ async def test_half_a_frame_is_not_waited_for_forever() -> None:
         await good.receive_raw()
 
 
+async def test_a_flood_of_connections_that_may_not_stay_is_a_line_a_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(caps=ConnectionCaps(per_address=1, rate=0)) as fixture:
+        good = await fixture.connect()
+        good.send_raw(REQUEST)
+        await good.receive_raw()
+        for _ in range(20):
+            assert await (await fixture.connect()).closed()
+        assert caplog.text.count("connections are open") == 1
+        fixture.clock.pass_ms(1_000)
+        assert await (await fixture.connect()).closed()
+        assert caplog.text.count("connections are open") == 2
+        refused = fixture.metrics.connections_refused.labels("address")
+        assert refused._value.get() == 21, "the counter has them all"
+
+
 async def test_INV_PN8_a_server_expects_what_a_request_lacks_and_nothing_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
