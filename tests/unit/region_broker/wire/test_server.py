@@ -134,6 +134,22 @@ async def test_idle_connection_is_closed_in_the_end() -> None:
         assert b'connections_refused_total{reason="timeout"} 1.0' in fixture.metrics.render()
 
 
+async def test_who_waits_for_an_answer_is_not_idle() -> None:
+    async with served() as fixture:
+        waits = await fixture.connect()
+        waits.send_raw(struct.pack(">ihhi", 8, 62, 0, 1))
+        await until(
+            lambda: any(link.core.in_flight for link in fixture.server._links), "it is served"
+        )
+        idle = await fixture.connect()
+        idle.send_raw(REQUEST)
+        await idle.receive_raw()
+        fixture.clock.pass_ms(IDLE_TIMEOUT_MS + 1)
+        assert await idle.closed(), "the sweeper has looked"
+        fixture.gate.set()
+        await waits.receive_raw()
+
+
 async def test_connections_beyond_the_limit_are_refused() -> None:
     async with served(caps=ConnectionCaps(in_all=1)) as fixture:
         first = await fixture.connect()

@@ -217,6 +217,18 @@ def test_who_is_not_there_looks_as_others_do_and_always_the_same() -> None:
     assert len({row.salt for row in [played, *others]}) == 3
 
 
+def test_INV_SKY1_nobody_has_a_salt_for_each_mechanism_as_users_have() -> None:
+    """Commands and clients draw one for each: who has the same for both would be seen to be nobody."""
+    both = [
+        played_keys(b"secret", "bob", usual([], name))
+        for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    ]
+    assert both[0].salt != both[1].salt
+    for keys in both:
+        parts = [keys.salt, keys.stored_key[:32], keys.server_key[:32]]
+        assert len(set(parts)) == 3, "what is shown tells nothing of what is not"
+
+
 KEY_OF_32 = base64.b64encode(bytes(32)).decode()
 
 
