@@ -111,6 +111,9 @@ def test_INV_CCR2_an_option_beats_the_environment_which_beats_the_context(
     assert (found.http_token, found.ca, found.mechanism) == ("one", "/o", "SCRAM-SHA-256")
     monkeypatch.setenv("TIDEMARK_HTTP_TOKEN", "direct")
     assert command().http_token == "direct"
+    assert command("--http-token-file", first).http_token == "one", (
+        "an option beats it all the same"
+    )
 
 
 def test_INV_CCR2_a_password_of_another_user_is_never_sent(
@@ -158,9 +161,10 @@ def test_INV_CCR3_a_file_that_others_may_read_is_told(
     path = file_with(tmp_path / "secret", "s")
     assert secret_in(path, "token") == "s"
     assert capsys.readouterr().err == ""
-    Path(path).chmod(0o644)
-    assert secret_in(path, "token") == "s"
-    assert "chmod 600" in capsys.readouterr().err
+    for mode in (0o644, 0o640, 0o604):
+        Path(path).chmod(mode)
+        assert secret_in(path, "token") == "s"
+        assert "chmod 600" in capsys.readouterr().err
 
 
 def test_mistakes_are_usage_errors(tmp_path: Path) -> None:
