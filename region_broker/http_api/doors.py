@@ -39,7 +39,6 @@ _MECHANISMS: Final = {"bearer": BY_TOKEN, "basic": BY_PASSWORD}
 SHOWN_MAX: Final = 200
 TOLD_MAX: Final = 20
 TOLD_WITHIN_MS: Final = 10_000
-_HEADER_MAX: Final = 4096
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 IN_BRIEF: Final = web.RequestKey("in_brief", bool)
 IDENTITY: Final = web.RequestKey("identity", Identity)
@@ -209,7 +208,7 @@ async def _caller_of(request: web.Request, doors: Doors, refusals: SlowRefusals 
     header = request.headers.get(hdrs.AUTHORIZATION)
     if header is None:
         return _certified(request, doors, host)
-    scheme, _, said = header[:_HEADER_MAX].partition(" ")
+    scheme, _, said = header.partition(" ")
     kind = _MECHANISMS.get(scheme.lower(), "HTTP")
     if kind == BY_TOKEN and (found := _of_token(said.strip(), doors, host)) is not None:
         return found

@@ -10,6 +10,8 @@ Not here: what keys are for (`bearer`).
 """
 
 import asyncio
+import base64
+import binascii
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -111,8 +113,15 @@ def _key(row: Any) -> Key | None:
 
 
 def _is_short(modulus: object) -> bool:
-    """Return whether a modulus in base64 has fewer bits than a key must have; six of them are a letter."""
-    return not isinstance(modulus, str) or len(modulus.rstrip("=")) * 6 < RSA_BITS_MIN
+    """Return whether a modulus in base64 has fewer bits than a key must have; zeros before it are none."""
+    if not isinstance(modulus, str):
+        return True
+    text = modulus.rstrip("=")
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return True
+    return int.from_bytes(data, "big").bit_length() < RSA_BITS_MIN
 
 
 def source_of(place: str, ca: str, disk: Disk) -> Fetch:

@@ -115,7 +115,7 @@ def ring_of(text: bytes, path: Path) -> Ring:
 
 def write_ring(disk: Disk, path: Path, ring: Ring) -> None:
     """Replace the file (INV-SKR2); raises `RingError`, OSError."""
-    text = _text_of(ring).encode()
+    text = _text_of(ring).encode("utf-8", "surrogatepass")  # reading it back refuses what is none
     if ring_of(text, path) != dict(ring):
         raise RingError(f"what would be written to {path} does not read back as it is meant")
     disk.write_file_atomic(path, text)
@@ -136,8 +136,8 @@ def _text_of(ring: Ring) -> str:
 
 
 def _toml(value: str | tuple[str, ...] | list[str]) -> str:
-    """Return a text, or a list of texts: TOML's basic strings are JSON's, but for DEL."""
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    """Return a text, or a list of texts: TOML's basic strings are JSON's, but for DEL, and for characters in halves (`\\ud83d\\udd11`)."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # --- what is done with keys --------------------------------------------------------------------------

@@ -13,7 +13,13 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
+from idempotency.identity import (
+    ProducerEpoch,
+    ProducerId,
+    SequenceNumber,
+    TopicName,
+    TopicPartition,
+)
 from idempotency.record_batch import ControlType, crc_ok, iter_headers, read_header
 from region_broker.limits import OPENED_INLINE_BYTES_MAX
 from region_broker.log.cleaning.batch_filter import open_body
@@ -23,7 +29,7 @@ from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
 from region_broker.records.compression import Codec
-from region_broker.security.sealing.sealed_batch import LogPlace
+from region_broker.security.sealing.sealed_batch import LogPlace, sealed
 from region_broker.security.sealing.sealing import without_keys
 from tests.fixtures.node_logs import (
     DATA_DIR,
@@ -418,6 +424,53 @@ def test_INV_OPS3_what_was_opened_aside_goes_with_the_key(monkeypatch: pytest.Mo
     again.value.work()
     with pytest.raises(SealedRecords):
         fetch(wait=False)
+
+
+def test_INV_OPS3_what_is_being_opened_while_its_key_goes_is_kept_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)
+    some = node()
+    for _ in range(4):
+        some.partition.writer.append(build_batch(RECORDS))
+    some.sync()
+    fetch = partial(some.partition.reader.fetch, 0, 1 << 20, Isolation.READ_UNCOMMITTED)
+    with pytest.raises(SealedRange) as cold:
+        fetch(wait=False)
+    open_them = some.sealing.opened
+
+    def meanwhile(data: bytes, place: LogPlace) -> bytearray:
+        found = open_them(data, place)
+        some.sealing.keys.use({})
+        return found
+
+    monkeypatch.setattr(some.sealing, "opened", meanwhile)
+    cold.value.work()
+    assert some.table.opened_aside.is_empty
+
+
+def test_INV_OPS1_what_stands_elsewhere_now_is_not_given_for_what_was_opened_there() -> None:
+    """A log that is cut while a thread opens its end, and written anew, has other batches at the same offsets."""
+    sealing, aside = keys_in_memory(), opening_sealed.OpenedAside()
+    place = LogPlace.of(Topic().topic_id, 0)
+    opening = opening_sealed.OpeningSealed(TopicPartition(TopicName("t"), 0), place, sealing, aside)
+
+    def stored(value: bytes) -> tuple[bytes, bytes]:
+        plain = build_batch([Record(None, value, timestamp_ms=NOW_MS)], codec=Codec.NONE)
+        return plain, bytes(
+            sealed(plain, read_header(plain), place, sealing.keys.sealing_key("secret"))
+        )
+
+    (_, before), (plain, now) = stored(b"before " * 20_000), stored(b"and now" * 20_000)
+    assert len(before) == len(now) > OPENED_INLINE_BYTES_MAX
+    with pytest.raises(SealedRange) as cold:
+        opening.opened(before, 1, wait=False)
+    cold.value.work()
+    with pytest.raises(SealedRange) as cold:
+        opening.opened(now, 1, wait=False)
+    cold.value.work()
+    opened, next_offset = opening.opened(now, 1, wait=False)
+    assert (bytes(opened), next_offset) == (plain, 1)
 
 
 def test_a_large_batch_is_sealed_ahead_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

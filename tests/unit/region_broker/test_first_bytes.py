@@ -128,6 +128,105 @@ async def test_INV_HFB3_who_says_nothing_gives_way_to_who_asks(
         writer.close()
 
 
+async def test_INV_HFB3_who_left_without_a_word_gives_way_no_more(
+    patient_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_bytes, "OF_AN_ADDRESS_MAX", 100)
+    gone = [await asyncio.open_connection("127.0.0.1", patient_port) for _ in range(2)]
+    assert await _ping(patient_port) == 200
+    for _, writer in gone:
+        writer.close()
+        await writer.wait_closed()
+    assert await _ping(patient_port) == 200, "they were seen to leave"
+    silent = [await asyncio.open_connection("127.0.0.1", patient_port) for _ in range(4)]
+    assert await silent[0][0].read() == b"", "the oldest of those that are there"
+    for reader, writer in silent[1:]:
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    for _, writer in silent:
+        writer.close()
+
+
+class Met(asyncio.Transport):
+    """A transport that knows who is at its other end, and whether it was cut off."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": (host, 1, 0, 0)})
+        self.ended = False
+
+    def abort(self) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        self.ended = True
+
+
+async def test_INV_HFB3_a_place_is_given_back_once_and_who_has_asked_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 2)
+    opened, served = first_bytes.OpenConnections(), list[asyncio.Protocol]()
+
+    def serve() -> asyncio.Protocol:
+        served.append(asyncio.Protocol())
+        return served[-1]
+
+    def came(host: str) -> tuple[first_bytes.FirstBytes, Met]:
+        connection, transport = first_bytes.FirstBytes(serve, 60_000, opened), Met(host)
+        connection.connection_made(transport)
+        return connection, transport
+
+    asks, asking = came("10.0.0.1")
+    with suppress(AttributeError):  # what serves here is a bare protocol
+        asks.data_received(b"GET / HTTP/1.1")
+    silent, silence = came("10.0.0.2")
+    late, lateness = came("10.0.0.3")
+    assert [each.ended for each in (asking, silence, lateness)] == [False, True, False]
+    silent.connection_lost(None)
+    with suppress(AttributeError):
+        late.data_received(b"GET / HTTP/1.1")
+    _, fourth = came("10.0.0.4")
+    assert fourth.ended, "both places are taken by who has asked"
+    assert len(served) == 2
+
+
+async def test_INV_HFB3_who_was_sent_away_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind TLS the first bytes may have come with the handshake."""
+    monkeypatch.setattr(first_bytes, "CONNECTIONS_MAX", 0)
+
+    def serve() -> asyncio.Protocol:
+        raise AssertionError("nobody is served")
+
+    connection, transport = (
+        first_bytes.FirstBytes(serve, 60_000, first_bytes.OpenConnections()),
+        Met("h"),
+    )
+    connection.connection_made(transport)
+    assert transport.ended
+    connection.data_received(b"GET / HTTP/1.1")
+
+
+async def test_INV_HFB3_so_many_of_an_address_and_not_one_more() -> None:
+    opened = first_bytes.OpenConnections()
+    each = [
+        first_bytes.FirstBytes(asyncio.Protocol, 1, opened)
+        for _ in range(first_bytes.OF_AN_ADDRESS_MAX + 1)
+    ]
+    assert [opened.enter(one, "10.0.0.1") for one in each] == [
+        True
+    ] * first_bytes.OF_AN_ADDRESS_MAX + [False]
+    assert opened.enter(each[-1], "10.0.0.2")
+    opened.left(each[0], "10.0.0.1")
+    assert opened.enter(each[0], "10.0.0.1")
+
+
+def test_INV_PAD1_one_host_of_ipv6_counts_as_one_at_the_http_port() -> None:
+    hosts = [first_bytes._host_of(Met(f"2001:db8::{number}")) for number in range(1, 5)]
+    assert len(set(hosts)) == 1
+    assert first_bytes._host_of(Met("2001:db8:0:1::1")) not in hosts
+    assert first_bytes._host_of(Met("::ffff:10.0.0.1")) == "10.0.0.1"
+
+
 async def test_INV_HFB4_a_flood_of_what_is_no_http_fills_no_log(
     port: int, caplog: pytest.LogCaptureFixture
 ) -> None:

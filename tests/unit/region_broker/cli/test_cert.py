@@ -4,15 +4,18 @@ import json
 import re
 import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
 
 from region_broker.cli.cert import cert
 from region_broker.security import authority_folder
+from region_broker.security.authority_folder import AuthorityFolder
 
 NODE = """
 region = "eu"
@@ -200,6 +203,38 @@ def test_what_was_not_written_whole_can_be_revoked_all_the_same(
     )
     assert Path("alice-key.pem").exists()
     assert [row["revoked"] for row in told("revoke", "--user", "alice")] == ["now"]
+
+
+def test_INV_AUF4_a_revocation_reads_and_writes_within_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else two commands at once each write the list that they have read, and one revocation is gone."""
+    run("init")
+    run("issue", "--user", "alice")
+    held: list[str] = []
+    locked, crl = AuthorityFolder.locked, AuthorityFolder.crl
+    replace_crl = AuthorityFolder.replace_crl
+
+    @contextmanager
+    def turn(folder: AuthorityFolder) -> Iterator[None]:
+        with locked(folder):
+            held.append("begin")
+            yield
+            held.append("end")
+
+    def read(folder: AuthorityFolder) -> x509.CertificateRevocationList:
+        held.append("read")
+        return crl(folder)
+
+    def write(folder: AuthorityFolder, made: x509.CertificateRevocationList) -> None:
+        held.append("write")
+        replace_crl(folder, made)
+
+    monkeypatch.setattr(AuthorityFolder, "locked", turn)
+    monkeypatch.setattr(AuthorityFolder, "crl", read)
+    monkeypatch.setattr(AuthorityFolder, "replace_crl", write)
+    run("revoke", "--user", "alice")
+    assert held == ["begin", "read", "write", "end"]
 
 
 def test_what_cannot_be_revoked_is_said() -> None:

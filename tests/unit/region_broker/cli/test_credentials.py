@@ -1,13 +1,17 @@
 """Who a command says it is: options, environment, contexts; and tokens for the HTTP port."""
 
+import fcntl
 import json
+import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from region_broker.cli import token as token_module
 from region_broker.cli.context.command import context
 from region_broker.cli.context.credentials import (
     OPTIONS,
@@ -107,6 +111,9 @@ def test_INV_CCR2_an_option_beats_the_environment_which_beats_the_context(
     assert (found.http_token, found.ca, found.mechanism) == ("one", "/o", "SCRAM-SHA-256")
     monkeypatch.setenv("TIDEMARK_HTTP_TOKEN", "direct")
     assert command().http_token == "direct"
+    assert command("--http-token-file", first).http_token == "one", (
+        "an option beats it all the same"
+    )
 
 
 def test_INV_CCR2_a_password_of_another_user_is_never_sent(
@@ -154,9 +161,10 @@ def test_INV_CCR3_a_file_that_others_may_read_is_told(
     path = file_with(tmp_path / "secret", "s")
     assert secret_in(path, "token") == "s"
     assert capsys.readouterr().err == ""
-    Path(path).chmod(0o644)
-    assert secret_in(path, "token") == "s"
-    assert "chmod 600" in capsys.readouterr().err
+    for mode in (0o644, 0o640, 0o604):
+        Path(path).chmod(mode)
+        assert secret_in(path, "token") == "s"
+        assert "chmod 600" in capsys.readouterr().err
 
 
 def test_mistakes_are_usage_errors(tmp_path: Path) -> None:
@@ -221,6 +229,60 @@ def test_INV_CTK2_the_file_is_its_owner_s_and_changes_as_a_whole(tmp_path: Path)
     for words in (("create", "d", "--role", "reader"), ("revoke", "a"), ("list",)):
         assert "cannot be used" in tokens(*words, file=path).output
     assert path.read_text() == "{}"
+
+
+def test_INV_CTK2_what_the_owner_let_a_group_read_stays_so_and_nobody_else_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "tokens.json"
+    for number, (given, left) in enumerate(((0o640, 0o640), (0o666, 0o640), (0o600, 0o600))):
+        tokens("create", f"t{number}", "--role", "reader", file=path)
+        path.chmod(given)
+        tokens("create", f"u{number}", "--role", "reader", file=path)
+        assert stat.S_IMODE(path.stat().st_mode) == left
+
+
+def test_INV_CTK2_what_a_command_left_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    path.with_name("tokens.json.new").write_text("half")
+    assert tokens("create", "a", "--role", "reader", file=path).exit_code == 0
+    assert [row.name for row in rows_of(path.read_bytes())] == ["a"]
+
+
+def test_INV_CTK2_one_command_at_a_time_and_what_is_replaced_is_durable_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "tokens.json", list[str]()
+    flock, fsync, replace = fcntl.flock, os.fsync, Path.replace
+
+    def locked(file: Any, how: int) -> None:
+        done.append("locked")
+        flock(file, how)
+
+    def synced(descriptor: int) -> None:
+        done.append("synced")
+        fsync(descriptor)
+
+    def replaced(fresh: Path, target: Path) -> Path:
+        done.append("replaced")
+        return replace(fresh, target)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    tokens("create", "a", "--role", "reader", file=path)
+    assert done == ["locked", "synced", "replaced"]
+
+
+def test_no_more_tokens_are_made_than_a_node_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-HTK3: nodes would go on with the tokens of before, and the new one would open nothing."""
+    path = tmp_path / "tokens.json"
+    monkeypatch.setattr(token_module, "TOKEN_COUNT_MAX", 1)
+    assert tokens("create", "a", "--role", "reader", file=path).exit_code == 0
+    assert "are the most" in tokens("create", "b", "--role", "reader", file=path).output
+    assert [row.name for row in rows_of(path.read_bytes())] == ["a"]
 
 
 def test_a_file_of_certificates_that_cannot_be_used_is_named(tmp_path: Path) -> None:

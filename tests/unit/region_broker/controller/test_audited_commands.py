@@ -1,5 +1,6 @@
 """What the trail is told of commands: each kind, before it is applied, and no secret (INV-AUC1, INV-AUC2, INV-AUD1)."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from region_broker.controller.access_commands import ChangeAccess
-from region_broker.controller.audited_commands import QUIET, RECORDED, event_of
+from region_broker.controller.audited_commands import QUIET, RECORDED, audited, event_of
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.metadata_commands import (
     Command,
@@ -101,6 +102,30 @@ async def test_a_refused_change_says_why(store: MetadataStore) -> None:
     assert [(each.outcome.value, each.reason) for each in trail_of(store).told[-2:]] == [
         ("intended", ""), ("refused", "topic-exists"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (MetadataInDoubt("the quorum did not answer"), Outcome.UNKNOWN),
+        (MetadataUnwritable("the disk is full"), Outcome.FAILED),
+        (ZeroDivisionError("nobody thought of it"), Outcome.UNKNOWN),
+        (asyncio.CancelledError(), Outcome.UNKNOWN),
+    ],
+)
+async def test_an_intent_has_an_outcome_however_its_change_ends(
+    error: BaseException, outcome: Outcome
+) -> None:
+    """Nobody is told that nothing happened where nobody knows."""
+
+    async def apply() -> None:
+        raise error
+
+    trail = ToldTrail()
+    with acting_as(Alice()), pytest.raises(type(error)):
+        await audited(trail, EMPTY, CreateTopic(TOPIC), apply)
+    assert [each.outcome for each in trail.told] == [Outcome.INTENDED, outcome]
+    assert trail.told[1].answers == 1
 
 
 async def test_what_a_node_does_by_itself_is_recorded_behind_and_some_not(store: MetadataStore) -> None:  # fmt: skip

@@ -41,6 +41,14 @@ async def _fail(_request: web.Request) -> web.Response:
     raise ZeroDivisionError
 
 
+async def _late(_request: web.Request) -> web.Response:
+    return problem(504, "not-answered", "nobody knows")
+
+
+async def _raise(_request: web.Request) -> web.Response:
+    raise web.HTTPServiceUnavailable
+
+
 @asynccontextmanager
 async def serving(trail: ToldTrail) -> AsyncIterator[tuple[ClientSession, str]]:
     app = bounded(DEFAULT_LIMITS, audit=trail)
@@ -48,6 +56,8 @@ async def serving(trail: ToldTrail) -> AsyncIterator[tuple[ClientSession, str]]:
     app.router.add_post("/v1/region/switch", _switch)
     app.router.add_post("/v1/cluster/drain", _refuse)
     app.router.add_post("/v1/cluster/elect", _fail)
+    app.router.add_post("/v1/cluster/remove", _late)
+    app.router.add_post("/v1/cluster/nodes", _raise)
     app.router.add_get("/v1/region", _refuse)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
@@ -77,7 +87,10 @@ async def test_an_order_is_recorded_with_who_asks_and_what_came_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "outcome", "reason"),
-    [("POST", "/v1/cluster/drain", "refused", "409 not-now"), ("POST", "/v1/cluster/elect", "unknown", "it ended without an answer")],
+    [
+        ("POST", "/v1/cluster/drain", "refused", "409 not-now"), ("POST", "/v1/cluster/elect", "unknown", "it ended without an answer"),
+        ("POST", "/v1/cluster/remove", "unknown", "504 not-answered"), ("POST", "/v1/cluster/nodes", "failed", "503"),
+    ],
 )  # fmt: skip
 async def test_refused_and_failed_orders_say_so(
     method: str, path: str, outcome: str, reason: str
@@ -107,6 +120,16 @@ async def test_an_order_that_cannot_be_recorded_is_not_carried_out() -> None:
         found = await response.json()
     assert (response.status, found["code"]) == (503, "audit-unwritable")
     assert "No space" in found["detail"]
+
+
+async def test_a_body_that_no_parser_goes_through_is_recorded_as_that() -> None:
+    """INV-HAO1: it is judged by who carries the order out, and the record is there before."""
+    trail, headers = ToldTrail(), {"Content-Type": "application/json"}
+    async with serving(trail) as (session, url):
+        for body in (b"[" * 50_000, b'{"to": "\xff"}', b"{"):
+            async with session.post(f"{url}/v1/cluster/drain", data=body, headers=headers) as got:
+                assert got.status == 409
+    assert [each.details for each in trail.told[::2]] == [{"body": "no JSON"}] * 3
 
 
 def test_a_body_that_is_no_object_tells_nothing() -> None:

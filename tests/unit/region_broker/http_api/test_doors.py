@@ -34,7 +34,7 @@ from region_broker.http_api.waiting import Waiting, waiting_app
 from region_broker.node import Node
 from region_broker.node.http_doors import DoorCollector, doors_of, told_to
 from region_broker.ports.system.chance import SystemChance
-from region_broker.security.access import Access, Operation, ResourceType
+from region_broker.security.access import Access, Operation, ResourceType, ScramKeys
 from region_broker.security.audit.events import AuditEvent, Kind
 from region_broker.security.audit.trail import AuditTrail
 from region_broker.security.http_tokens import HttpTokens, Role, file_of, made_token
@@ -311,6 +311,23 @@ async def test_INV_HND2_a_user_may_what_acls_allow() -> None:
         assert (await node.ask("/v1/region/switch", "POST", auth=alice))[0] == 202
 
 
+async def test_INV_HND2_a_user_is_judged_by_the_whole_name_however_long_that_is() -> None:
+    """Logs show the beginning of it (INV-HDO5): who is called nearly as somebody else is not taken for that one."""
+    long, longer = "a" * SHOWN_MAX, "a" * 249
+    access = access_of(scram_keys(long, "p"), scram_keys(longer, "p"))
+
+    class ForLong:
+        def allows(
+            self, identity: Identity, _what: Operation, _type: ResourceType, _name: str
+        ) -> bool:
+            return identity.principal == f"User:{long}"
+
+    async with behind(doors_with(access, authorizer=ForLong())) as node:
+        assert (await node.ask("/metrics", auth=(long, "p")))[0] == 200
+        assert (await node.ask("/metrics", auth=(longer, "p")))[0] == 403
+        assert node.passed[-1].identity.principal == f"User:{longer}"
+
+
 async def test_INV_HDO2_wrong_credentials_are_one_answer_and_slow() -> None:
     clock = Hurried()
     async with behind(doors_with(clock=clock)) as node:
@@ -402,6 +419,8 @@ async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
+            {"Origin": node.url.replace("://", "://evil-")},  # its name ends with this one's
+            {"Origin": node.url.rpartition(":")[0]},  # another port of this host
             {"Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},  # another host of the same domain
         ):
@@ -503,6 +522,26 @@ async def test_INV_HPC1_checks_are_few_at_once_and_others_wait_or_are_refused() 
     assert not any(task.result() for task in asked)
 
 
+async def test_INV_HPC1_who_has_gone_while_he_waited_takes_no_place() -> None:
+    go = asyncio.Event()
+
+    async def offload(work: Any) -> None:
+        await go.wait()
+        work()
+
+    checks = PasswordChecks(
+        desk_of(lambda: access_of(rfc_keys())).keys_for_password, CHANCE, offload
+    )
+    for _ in range(2):
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(checks.proves("user", f"p{n}")) for n in range(WAITING_MAX)]
+            await asyncio.sleep(0)
+            for task in asked:
+                task.cancel()
+    go.set()
+    assert await checks.proves("user", "pencil")
+
+
 async def wrong() -> bool:
     return False
 
@@ -532,6 +571,19 @@ async def test_INV_HPC2_an_address_is_slowed_by_itself_alone() -> None:
     for n in range(ADDRESSES_MAX + 10):
         await slow.judged(str(n), right)
     assert len(slow._by_address) == ADDRESSES_MAX
+
+
+async def test_INV_HPC2_who_fails_again_is_not_forgotten_for_who_failed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(password_checks, "ADDRESSES_MAX", 3)
+    clock = Hurried()
+    slow = SlowRefusals(clock)
+    for n in range(6):
+        await slow.judged("10.0.0.1", wrong)
+        await slow.judged(f"h{n}", wrong)
+        await slow.judged(f"i{n}", right)
+    assert clock.slept[::2] == [100, 200, 400, 800, 1_600, DELAY_MS_MAX]
 
 
 async def test_INV_HPC2_what_is_right_comes_in_while_its_address_is_flooded() -> None:
@@ -590,6 +642,27 @@ async def test_INV_HPC3_a_proof_is_known_until_the_keys_change() -> None:
     assert not await checks.proves("user", "pencil")
     assert await checks.proves("user", "crayon")
     assert not any(b"crayon" in mark or b"pencil" in mark for mark in checks._proved)
+
+
+async def test_INV_HPC2_keys_that_are_nobodys_let_nobody_in_whatever_fits_them() -> None:
+    is_real = True
+    checks = PasswordChecks(lambda _name: (rfc_keys(), is_real), CHANCE)
+    assert await checks.proves("user", "pencil")
+    is_real = False
+    assert not checks.knows("user", "pencil"), "though it was proved while they were somebody's"
+    assert not await checks.proves("user", "pencil")
+
+
+async def test_INV_HPC3_a_proof_is_of_that_user_those_keys_and_that_password_alone() -> None:
+    """However the three are cut: what stands one behind the other is the same."""
+    told = ScramKeys("ab", "SCRAM-SHA-256", b"s", 1, b"cd", b"")
+    other = ScramKeys("a", "SCRAM-SHA-256", b"s", 1, b"bcd", b"")
+    checks = PasswordChecks(lambda name: (told if name == "ab" else other, True), CHANCE)
+    marks = {
+        checks._mark(told, b"ef"), checks._mark(other, b"ef"),
+        checks._mark(ScramKeys("ab", "SCRAM-SHA-256", b"s", 1, b"cde", b""), b"f"),
+    }  # fmt: skip
+    assert len(marks) == 3
 
 
 async def test_INV_HPC3_so_many_proofs_are_remembered_the_newest(

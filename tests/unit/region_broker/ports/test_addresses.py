@@ -1,12 +1,20 @@
 """What counts as one host (INV-PAD1)."""
 
 import asyncio
+import socket
+from pathlib import Path
 
 import pytest
 
 from region_broker.ports.addresses import network_of
+from region_broker.ports.handshakes import TOO_MANY, HandshakeLimits
+from region_broker.ports.network import FailedHandshake
+from region_broker.ports.system.tls_accept import TlsServer
 from region_broker.security.sasl.desk import Proving
+from region_broker.security.tls import ServerTls
 from region_broker.wire.connection_caps import Admission, ConnectionCaps, Refused
+from tests.fixtures.certificates import node_certificate, put
+from tests.fixtures.waiting import until
 
 ONE = [f"2001:db8:0:7::{number:x}" for number in range(1, 40)]
 """Addresses of one host, as any has 2**64 of them."""
@@ -54,3 +62,23 @@ async def test_one_host_of_ipv6_waits_for_its_own_logins() -> None:
             tasks.create_task(prove(host))
     assert order.index("192.0.2.7") < 3
     assert not proving._by_host
+
+
+async def test_INV_PAD1_handshakes_of_one_host_of_ipv6_count_together(tmp_path: Path) -> None:
+    told: list[FailedHandshake] = []
+    contexts = ServerTls(put(tmp_path / "eu", node_certificate()))
+    server = TlsServer(contexts, asyncio.Protocol, told.append, HandshakeLimits(per_address=1))
+    pairs = [socket.socketpair() for _ in range(3)]
+    for (ours, _), host in zip(
+        pairs, ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"), strict=True
+    ):
+        ours.setblocking(False)
+        server._begin(ours, (host, 9, 0, 0))
+    assert [each.reason for each in told] == [TOO_MANY]
+    assert server.under_way == 2
+    server.close()
+    await until(lambda: not server.under_way, "they are ended")
+    assert not server._tasks
+    assert [ours.fileno() for ours, _ in pairs] == [-1] * 3, "and hold no descriptor"
+    for _, theirs in pairs:
+        theirs.close()

@@ -157,6 +157,22 @@ def test_INV_SAC4_few_rows_and_many_come_to_the_same(
     assert access.bytes_by_kind == fresh.bytes_by_kind
 
 
+@pytest.mark.parametrize("few", [0, 500])
+def test_INV_SAC3_keys_and_quotas_that_are_there_are_replaced_by_few_and_by_many(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password that was changed is changed, however many are changed with it."""
+    monkeypatch.setattr(access_module, "_FEW_ROWS", few)
+    names = [f"user{at}" for at in range(5)]
+    old = tuple(msgspec.structs.replace(KEYS, user=name) for name in names)
+    new = tuple(msgspec.structs.replace(row, stored_key=b"another") for row in old)
+    access = changed(NO_ACCESS, AccessChange(keys_put=old, quotas_put=(QUOTA,)))
+    wider = msgspec.structs.replace(QUOTA, limits={"producer_byte_rate": 2048.0})
+    access = changed(access, AccessChange(keys_put=new, quotas_put=(wider,)))
+    assert access.keys == new
+    assert access.quotas == (wider,)
+
+
 def test_INV_SAC4_what_a_change_does_not_touch_is_not_looked_at() -> None:
     full = changed(NO_ACCESS, EVERYTHING)
     after = changed(full, AccessChange(tokens_removed=("id1",)))

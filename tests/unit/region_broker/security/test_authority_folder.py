@@ -50,6 +50,34 @@ def test_keys_are_their_owners_only_from_the_first_byte_on(
     assert modes[0] == 0, "the key is written first"
 
 
+def test_what_every_node_reads_can_be_read_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        folder = made(tmp_path)
+    finally:
+        os.umask(before)
+    assert [mode(path) for path in (folder.certificate_path, folder.crl_path, folder.key_path)] == [
+        0o644, 0o644, 0o600,
+    ]  # fmt: skip
+
+
+def test_INV_AUF1_a_file_is_there_for_good_once_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revocation that was told and is gone after a loss of power lets somebody in."""
+    synced: list[Path] = []
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write(tmp_path / "crl.pem", b"x")
+    file, folder = synced
+    assert (file.parent, folder) == (tmp_path, tmp_path)
+
+
 def test_a_ca_is_read_as_it_was_made(tmp_path: Path) -> None:
     folder = made(tmp_path)
     again = AuthorityFolder.load(folder.path)

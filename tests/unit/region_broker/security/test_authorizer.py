@@ -220,12 +220,38 @@ def test_INV_AUZ4_what_is_remembered_is_of_that_asker_operation_and_kind_alone()
     assert not rules.allows(Operation.WRITE, "t", kind=GROUP), "3 + 4 is 4 + 3"
 
 
+def test_INV_AUZ4_one_of_a_kind_is_remembered_for_that_operation_and_kind_alone() -> None:
+    """WRITE and TOPIC are 4 and 2, READ and GROUP 3 and 3."""
+    rules = kept(acl("t", Operation.WRITE))
+    assert rules.authorizer.allows_any(ALICE, Operation.WRITE, TOPIC)
+    assert not rules.authorizer.allows_any(ALICE, Operation.READ, GROUP)
+
+
+def test_INV_AUZ1_a_super_user_may_write_with_a_producer_id_whatever_is_denied() -> None:
+    denied = Access(acls=(acl("*", Operation.WRITE, DENY, who="User:*"),))
+    rules = AclAuthorizer(lambda: denied, principals_of(ALICE.principal))
+    assert rules.allows_any(ALICE, Operation.WRITE, TOPIC)
+    assert not rules.allows_any(BOB, Operation.WRITE, TOPIC)
+
+
 def test_INV_AUZ4_nothing_is_remembered_while_nothing_is_in_force() -> None:
     listens: list[bool] = []
     rules = AclAuthorizer(lambda: NO_ACCESS, authenticates=lambda: bool(listens))
     assert rules.allows(ALICE, Operation.READ, TOPIC, "t")
     listens.append(True)
     assert not rules.allows(ALICE, Operation.READ, TOPIC, "t")
+
+
+def test_INV_AUZ4_what_was_refused_while_it_was_in_force_is_not_refused_behind_that() -> None:
+    """The last user goes, and no ACL has come or gone: what was remembered was decided by rules that are there no more."""
+    keys = ScramKeys("alice", "SCRAM-SHA-256", b"s", 4096, b"k", b"v")
+    rules = Kept(changed(NO_ACCESS, AccessChange(keys_put=(keys,))))
+    assert not rules.allows()
+    assert not rules.authorizer.allows_any(ALICE, Operation.WRITE, TOPIC)
+    gone = AccessChange(keys_removed=((keys.user, keys.mechanism),))
+    rules.access = changed(rules.access, gone)
+    assert rules.allows()
+    assert rules.authorizer.allows_any(ALICE, Operation.WRITE, TOPIC)
 
 
 # --- held against Kafka's documentation -----------------------------------------------------------

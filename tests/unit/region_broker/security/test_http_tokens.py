@@ -85,11 +85,13 @@ def test_INV_HTK3_what_cannot_be_used_adds_nobody_and_is_told_once() -> None:
     token, row = made_token("ops", Role.OPERATOR, CHANCE, 5)
     other, second = made_token("new", Role.ADMIN, CHANCE, 5)
     broken = file_of([row, second]).replace(b'"admin"', b'"root"')
-    told = Told(file_of([row]), broken, OSError(13, "Permission denied"), file_of([second]))
+    gone = OSError(13, "Permission denied")
+    told = Told(file_of([row]), broken, gone, gone, file_of([second]), gone)
     told.tokens.look()
     assert told.name_of(token) == "ops"
     told.tokens.look()
     assert (told.name_of(token), told.name_of(other)) == ("ops", "")
+    told.tokens.look()
     told.tokens.look()
     assert told.told == [
         "it is not what `tidemark token create` writes (ValidationError)",
@@ -97,6 +99,8 @@ def test_INV_HTK3_what_cannot_be_used_adds_nobody_and_is_told_once() -> None:
     ]
     told.tokens.look()
     assert (told.name_of(token), told.name_of(other)) == ("", "new")
+    told.tokens.look()
+    assert told.told[2:] == ["Permission denied"], "it was right meanwhile"
 
 
 @pytest.mark.parametrize(

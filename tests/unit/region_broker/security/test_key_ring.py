@@ -4,6 +4,7 @@ import base64
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from region_broker.security.sealing.key_ring import (
     FAILURES_MAX,
     RingError,
     WrappedKey,
+    WrappedVersion,
     destroyed,
     read_ring,
     rewrapped,
@@ -356,3 +358,128 @@ def test_INV_SKR3_a_command_that_gives_nothing_is_not_asked_for_each_of_many(
     broken = {"orders": WrappedKey(KeySource(unwrap=("x",)), ring["orders"].versions)}
     assert unlock(SOURCES, broken)["orders"].versions == ()
     assert len(asked) == FAILURES_MAX
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, known: Mapping[bytes, bytes]) -> list[bytes]:
+    """Let commands unwrap what is `known`, and fail for all else; return what they are asked for, as it comes."""
+    asked: list[bytes] = []
+
+    def run(_arguments: tuple[str, ...], given: bytes) -> bytes:
+        asked.append(given)
+        if given not in known:
+            raise SourceFailed("command x ended with 1")
+        return known[given]
+
+    monkeypatch.setattr(key_sources, "_run", run)
+    return asked
+
+
+def of_a_command(count: int) -> tuple[dict[str, WrappedKey], list[bytes]]:
+    """Return a key of so many versions, the newest last, and what each of them is wrapped in."""
+    wrapped = [b"wrapped %d" % number for number in range(count)]
+    versions = tuple(
+        WrappedVersion(id=f"{number:016x}", made=NOW, wrapped=base64.b64encode(each).decode())
+        for number, each in enumerate(wrapped)
+    )
+    return {"orders": WrappedKey(KeySource(unwrap=("x",)), versions)}, wrapped
+
+
+def test_INV_SKR3_what_seals_now_is_asked_for_before_older_ones_that_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring, wrapped = of_a_command(FAILURES_MAX + 2)
+    answering(monkeypatch, {wrapped[-1]: KEY})
+    (found,) = unlock(SOURCES, ring)["orders"].versions
+    assert found.version.hex() == ring["orders"].versions[-1].id
+
+
+def test_INV_SKR3_a_file_that_has_lost_many_newer_ones_still_gives_the_oldest(
+    tmp_path: Path,
+) -> None:
+    """A file is read at once, so there is nothing to be saved by giving up."""
+    held = source_in(tmp_path, content=KEK)
+    ring = with_version(SOURCES, {}, "orders", held, NOW)
+    source_in(tmp_path)
+    for _ in range(FAILURES_MAX + 1):
+        ring = with_version(SOURCES, ring, "orders", None, NOW)
+    source_in(tmp_path, content=KEK)
+    found = unlock(SOURCES, ring)["orders"].versions
+    assert [each.version.hex() for each in found] == [ring["orders"].versions[0].id]
+
+
+def test_INV_SEA2_nobody_is_asked_for_what_was_unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring, wrapped = of_a_command(3)
+    asked = answering(monkeypatch, dict.fromkeys(wrapped[:2], KEY))
+    held = unlock(SOURCES, ring)
+    assert sorted(asked) == wrapped
+    asked.clear()
+    assert unlock(SOURCES, ring, held)["orders"].versions == held["orders"].versions
+    assert asked == wrapped[2:]
+
+
+def test_INV_SKR1_rewrapping_brings_nothing_back_and_asks_for_nothing_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    ring = destroyed(ring, "orders", ring["orders"].versions[0].id, NOW)
+    again = rewrapped(SOURCES, ring, "orders", source_in(tmp_path, "new.key"))
+    assert again["orders"].versions[0] == ring["orders"].versions[0]
+    assert unlock(SOURCES, again)["orders"].versions == unlock(SOURCES, ring)["orders"].versions
+
+
+@pytest.mark.parametrize(
+    "odd", ["a\x7fb", '" \\ \x01\n\t', "\u00e9 \uffff", "\U0001f511 \U00010348"]
+)
+def test_INV_SKR2_any_path_and_argument_reads_back(tmp_path: Path, odd: str) -> None:
+    """TOML's strings are not quite JSON's: DEL is escaped in them, and half a character is none (TOML 1.0, "String")."""
+    path = tmp_path / "keys.toml"
+    ring = {
+        "a": WrappedKey(KeySource(file=odd), ()),
+        "b": WrappedKey(KeySource(unwrap=(odd, "")), ()),
+    }
+    write_ring(DISK, path, ring)
+    assert read_ring(DISK, path) == ring
+
+
+def test_INV_SKR2_a_path_that_is_no_text_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    """Names of files may be any bytes; Python shows those that are no UTF-8 as halves of characters."""
+    path = tmp_path / "keys.toml"
+    with pytest.raises(RingError, match=r"keys\.toml"):
+        write_ring(DISK, path, {"a": WrappedKey(KeySource(file="a\udc80b"), ())})
+    assert not path.exists()
+
+
+def looked_after(tmp_path: Path, ring: Mapping[str, WrappedKey]) -> tuple[Sealing, Path]:
+    path = tmp_path / "keys.toml"
+    write_ring(DISK, path, ring)
+    sealing = Sealing(KeysFile(DISK, path), lambda: 0)
+    sealing.read()
+    return sealing, path
+
+
+def test_INV_SEA2_a_source_that_failed_is_asked_again_at_every_sixth_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every 30 s, at a look each 5 s; and a line in the log, not one for each time."""
+    ring, _ = of_a_command(1)
+    asked = answering(monkeypatch, {})
+    sealing, _ = looked_after(tmp_path, ring)
+    counts = []
+    for _ in range(12):
+        asked.clear()
+        sealing.look()
+        counts.append(len(asked))
+    assert counts == [0, 0, 0, 0, 0, 1] * 2
+    assert caplog.text.count("ended with 1") == 1
+
+
+def test_INV_SEA1_a_file_of_other_content_is_read_though_it_is_as_long(tmp_path: Path) -> None:
+    """A destroyed key is to be forgotten within seconds, whatever takes its place."""
+    source = source_in(tmp_path)
+    sealing, path = looked_after(tmp_path, with_version(SOURCES, {}, "first", source, NOW))
+    size_bytes = path.stat().st_size
+    write_ring(DISK, path, with_version(SOURCES, {}, "other", source, NOW))
+    assert path.stat().st_size == size_bytes
+    sealing.look()
+    assert [*sealing.keys.named] == ["other"]

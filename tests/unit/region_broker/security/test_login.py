@@ -111,6 +111,8 @@ def test_INV_LGN2_over_http_secrets_go_to_https_and_to_this_machine() -> None:
         "http://10.0.0.1:9093",
         "http://127.0.0.1.example.org",
         "http://localhost.example.org",
+        "htps://example.org",  # a slip of the pen is no TLS
+        "//example.org",
     ):
         with pytest.raises(LoginRefused, match="give an https address"):
             user.http_headers(url)

@@ -233,6 +233,25 @@ def test_INV_SQB3_what_is_kept_of_clients_that_name_themselves_at_length_is_boun
     assert max(len(client_id or "") for client_id in kept) == NAME_LENGTH_MAX + 1
 
 
+def test_INV_SQT2_the_time_told_is_not_too_short() -> None:
+    """What waits for so long owes nothing any more, also where the time is no whole number of milliseconds."""
+    bucket = Bucket(3.0, 1.0, 0.0)
+    bucket.take(4.0, 0.0)
+    told_ms = bucket.wait_ms(0.0)
+    assert told_ms == 334
+    assert bucket.left(told_ms / 1_000) >= 0.0
+
+
+def test_KIP_599_a_strict_change_is_made_while_nothing_is_owed() -> None:
+    """Sensor.checkQuotas refuses a token bucket that is below zero, and no empty one."""
+    throttles = Throttles(lambda: 0.0)
+    throttles.take({(("user", "u"),): {"controller_mutation_rate": 1.0}})
+    meter = throttles.meter("u", "", is_forwarded=False)
+    assert meter.mutate(11, strict=True), "all that was saved up"
+    assert meter.mutate(1, strict=True), "nothing is owed"
+    assert not meter.mutate(1, strict=True)
+
+
 def test_a_lower_rate_cuts_what_was_saved_up_at_once() -> None:
     bucket = Bucket(1_000.0, 1.0, 0.0)
     bucket.follow(10.0, 0.0)

@@ -9,13 +9,14 @@ from uuid import UUID
 
 import google_crc32c
 import pytest
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.keywrap import aes_key_unwrap, aes_key_wrap
 
 from geo_replicator.reconciliation.evidence import ledger_facts
 from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.ledger_bytes import LedgerError
-from idempotency.record_batch import BatchHeader, read_header
+from idempotency.record_batch import BatchHeader, Buffer, read_header
 from region_broker.records.batches import Origin, Record, RecordsError, build_batch, iter_records
 from region_broker.records.compression import Codec
 from region_broker.security.sealing import data_keys
@@ -117,6 +118,36 @@ def test_INV_SLB3_whatever_is_changed_is_refused_and_nothing_is_given_out(at: in
     with pytest.raises((SealBroken, KeyNotHere)) as told:
         opened(broken, PLACE, there.cipher)
     assert b"value" not in str(told.value).encode()
+
+
+class Leaking:
+    """A data key at work that has written what it was to refuse, as AESGCM may (its documentation)."""
+
+    def __init__(self) -> None:
+        self.into = bytearray()
+
+    def encrypt_into(
+        self, _nonce: Buffer, _data: Buffer, _bound: Buffer | None, _into: Buffer, /
+    ) -> int:
+        raise AssertionError("nothing is sealed here")
+
+    def decrypt_into(
+        self, _nonce: Buffer, _data: Buffer, _bound: Buffer | None, into: Buffer, /
+    ) -> int:
+        view = memoryview(into)
+        view[:6] = b"secret"
+        assert isinstance(view.obj, bytearray)
+        self.into = view.obj
+        raise InvalidTag
+
+
+def test_INV_SLB3_what_was_written_before_the_tag_was_looked_at_is_wiped() -> None:
+    _, _, found = make()
+    key = Leaking()
+    with pytest.raises(SealBroken):
+        opened(found, PLACE, lambda _ref: key)
+    assert b"secret" not in key.into
+    assert len(key.into) > 61
 
 
 @pytest.mark.parametrize(

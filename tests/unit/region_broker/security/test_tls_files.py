@@ -139,6 +139,13 @@ def test_a_crl_that_its_ca_has_not_signed_is_refused(tmp_path: Path) -> None:
     assert "has not signed it" in text or "cannot be read" in text
 
 
+def test_a_crl_of_a_ca_that_is_not_in_the_set_is_left_to_who_sees_the_chain(tmp_path: Path) -> None:
+    """A chain may show an intermediate CA that `tls_ca` does not hold."""
+    both = crl_of() + crl_of(by=authority("an intermediate CA"))
+    files = put(tmp_path / "s", node_certificate(), crl=both)
+    assert [end.kind for end in judged(files, read_contents(files))].count("crl") == 2
+
+
 def test_a_crl_of_several_cas_and_none_without_a_ca(tmp_path: Path) -> None:
     both = crl_of() + crl_of(by=authority("another CA"))
     files = put(

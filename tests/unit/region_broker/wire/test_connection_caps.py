@@ -50,7 +50,7 @@ def test_INV_CN2_addresses_are_forgotten() -> None:
         assert admission.admit(str(number), number) is None
         admission.left(str(number))
         assert len(admission._due_us) <= CONNECTIONS_MAX
-    assert not +admission._open
+    assert not admission._open
 
 
 def test_caps_come_before_the_rate_and_are_freed_again() -> None:
@@ -71,3 +71,8 @@ def test_INV_CN3_a_quota_of_an_address_counts_in_place_of_the_nodes_rate() -> No
     assert admitted(admission, "c", 0) == 100 * CONNECTION_BURST_S
     admission.rate_of = None
     assert admitted(admission, "a", 60_000) == 100 * CONNECTION_BURST_S
+
+
+def test_a_node_with_few_descriptors_lets_one_in_and_not_more_from_an_address_than_in_all() -> None:
+    """An operator who has set the limit of the process too low must still be able to ask it."""
+    assert ConnectionCaps.fitting(1, 100, 5) == ConnectionCaps(in_all=1, per_address=1, rate=5)

@@ -57,6 +57,26 @@ async def test_INV_LST1_a_certificate_says_whom_a_connection_speaks_for(tmp_path
         assert state.must_log_in
 
 
+async def test_INV_SDK1_a_connection_is_encrypted_where_its_address_speaks_tls_and_nowhere_else(
+    tmp_path: Path,
+) -> None:
+    """By this a password is offered to be sent, or is not."""
+    tls = ServerTls(put(tmp_path / "s", node_certificate()))
+    async with wire_fixture(tmp_path) as fixture:
+        secured = await _state_behind(
+            fixture, tmp_path, Listening(tls=tls, must_log_in=True), node_certificate()
+        )
+        assert (secured.is_encrypted, secured.must_log_in) == (True, True)
+        await until(lambda: not fixture.server._links)
+        await fixture.server.start("127.0.0.1", 0, Listening(must_log_in=True))
+        stream = await AsyncioNetwork().connect("127.0.0.1", fixture.server.ports[-1])
+        await until(lambda: bool(fixture.server._links))
+        plain = list(fixture.server._links)[-1].core.peer.state
+        assert (plain.is_encrypted, plain.must_log_in) == (False, True)
+        stream.close()
+        await stream.wait_closed()
+
+
 async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_its_place(
     tmp_path: Path,
 ) -> None:

@@ -76,6 +76,23 @@ async def test_half_a_frame_is_not_waited_for_forever() -> None:
         await good.receive_raw()
 
 
+async def test_a_flood_of_connections_that_may_not_stay_is_a_line_a_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(caps=ConnectionCaps(per_address=1, rate=0)) as fixture:
+        good = await fixture.connect()
+        good.send_raw(REQUEST)
+        await good.receive_raw()
+        for _ in range(20):
+            assert await (await fixture.connect()).closed()
+        assert caplog.text.count("connections are open") == 1
+        fixture.clock.pass_ms(1_000)
+        assert await (await fixture.connect()).closed()
+        assert caplog.text.count("connections are open") == 2
+        refused = fixture.metrics.connections_refused.labels("address")
+        assert refused._value.get() == 21, "the counter has them all"
+
+
 async def test_INV_PN8_a_server_expects_what_a_request_lacks_and_nothing_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,6 +132,22 @@ async def test_idle_connection_is_closed_in_the_end() -> None:
         fixture.clock.pass_ms(IDLE_TIMEOUT_MS + 1)
         assert await idle.closed()
         assert b'connections_refused_total{reason="timeout"} 1.0' in fixture.metrics.render()
+
+
+async def test_who_waits_for_an_answer_is_not_idle() -> None:
+    async with served() as fixture:
+        waits = await fixture.connect()
+        waits.send_raw(struct.pack(">ihhi", 8, 62, 0, 1))
+        await until(
+            lambda: any(link.core.in_flight for link in fixture.server._links), "it is served"
+        )
+        idle = await fixture.connect()
+        idle.send_raw(REQUEST)
+        await idle.receive_raw()
+        fixture.clock.pass_ms(IDLE_TIMEOUT_MS + 1)
+        assert await idle.closed(), "the sweeper has looked"
+        fixture.gate.set()
+        await waits.receive_raw()
 
 
 async def test_connections_beyond_the_limit_are_refused() -> None:

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.throttling import metered, settled
+from region_broker.security.quotas.throttles import Throttles
 from region_broker.wire.codec.answers import encode_response, top_level_error
 from region_broker.wire.codec.fast_paths import produce
 from region_broker.wire.codec.fast_paths.leaders import Endpoint
 from region_broker.wire.codec.throttle_times import throttle_told_ms, with_throttle
+from region_broker.wire.connection import Incoming, Numbering, Peer
 from region_broker.wire.loop_time import by_steps
 from tests.fixtures.kafka_port import parse_answer
 
+CREATE_TOPICS = 19
 _TOLD = timedelta(milliseconds=1_234)
 
 
@@ -63,6 +67,45 @@ def test_INV_HTH1_what_another_node_told_is_read_where_it_stands_first() -> None
     answer = encode_response(19, 7, 1, {"topics": []})
     assert throttle_told_ms(19, 7, answer) == 0
     assert throttle_told_ms(19, 7, with_throttle(19, 7, answer, 4_321)) == 4_321
+
+
+def asked_by(peer: Peer, throttles: Throttles, size_bytes: int = 4_000) -> Incoming:
+    """Return a Produce of that many bytes, charged as it comes."""
+    incoming = Incoming(peer, memoryview(bytes(size_bytes)), 0, 9, 7)
+    metered(throttles, incoming, "c", 0.0)
+    return incoming
+
+
+def limited(**rates: float) -> Throttles:
+    throttles = Throttles(lambda: 0.0)
+    throttles.take({(("client-id", "c"),): rates})
+    return throttles
+
+
+def test_a_produce_is_charged_for_all_of_its_request() -> None:
+    """`request.sizeInBytes` in KafkaApis.scala: header and body."""
+    rates = limited(producer_byte_rate=1_000.0)
+    assert asked_by(Peer(1, "h:1"), rates).throttle_ms == 3_000, "1000 were saved up"
+
+
+def test_INV_SQT3_what_another_node_sends_on_was_charged_there() -> None:
+    rates = limited(producer_byte_rate=1_000.0)
+    assert asked_by(Peer(1, "h:1", Numbering(origin=3)), rates).throttle_ms == 0
+    assert asked_by(Peer(1, "h:1"), rates).throttle_ms == 3_000
+
+
+@pytest.mark.parametrize(("told_ms", "told_in_all_ms"), [(1_000, 3_000), (5_000, 5_000)])
+def test_INV_HTH1_of_two_times_the_longer_one_is_told_and_waited_for(
+    told_ms: int, told_in_all_ms: int
+) -> None:
+    incoming = Incoming(Peer(1, "h:1"), memoryview(b""), CREATE_TOPICS, 6, 7)
+    metered(limited(controller_mutation_rate=1.0), incoming, "c", 0.0)
+    assert incoming.meter is not None
+    incoming.meter.mutate(14, strict=False)  # 11 were saved up
+    answer = encode_response(CREATE_TOPICS, 6, 7, {"throttle_time": told_ms, "topics": []})
+    sent = settled(all_apis().by_key[CREATE_TOPICS], incoming, answer, 0.0)
+    assert sent is not None
+    assert throttle_told_ms(CREATE_TOPICS, 6, sent) == incoming.throttle_ms == told_in_all_ms
 
 
 def test_INV_WTT1_tags_that_end_with_zeros_are_no_throttle_time() -> None:

@@ -13,7 +13,7 @@ from region_broker.controller.raft.entries import LogIndex, Term
 from region_broker.ports.network import ByteStream, Network
 from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
-from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.ports.system.network import AsyncioNetwork, SecuredStream
 from region_broker.region.peers.client import opened
 from region_broker.region.peers.node_client import NodeClient
 from region_broker.region.peers.protocol import PREFACE, PeerRefused, PeerUnreachable, ShutOut
@@ -121,9 +121,17 @@ async def test_INV_PNT3_a_user_at_the_peer_port_is_one_line_and_a_number(
 
 @pytest.mark.parametrize("shown", STRANGERS.values(), ids=STRANGERS.keys())
 async def test_INV_PNT1_nothing_is_said_to_who_is_no_node_of_this_cluster(
-    eu: PeerNetwork, tmp_path: Path, shown: x509.Certificate | None
+    eu: PeerNetwork, tmp_path: Path, shown: x509.Certificate | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[bytes] = []
+    left: list[object] = []
+    abort = SecuredStream.abort
+
+    def noted(stream: SecuredStream) -> None:
+        left.append(stream)
+        abort(stream)
+
+    monkeypatch.setattr(SecuredStream, "abort", noted)
 
     async def listen(stream: ByteStream) -> None:
         with suppress(OSError):
@@ -136,6 +144,8 @@ async def test_INV_PNT1_nothing_is_said_to_who_is_no_node_of_this_cluster(
         async with opened(eu, ("127.0.0.1", listener.port), PlayedIdentity("eu")):
             pass
     assert not refused.value.sent
+    # What shows a user's certificate does not come so far: that one may not serve.
+    assert left or shown is not STRANGERS["of another cluster"], "and it is not kept"
     listener.close()
     await listener.wait_closed()
     assert all(PREFACE not in each for each in heard)

@@ -1,5 +1,6 @@
 """The chain against a verifier that knows only the reference, and against each way to tamper with it (INV-ACH1, INV-AVF1)."""
 
+import hashlib
 import json
 import re
 import string
@@ -52,6 +53,7 @@ def test_an_edited_record_is_found_at_its_line() -> None:
     lines[4] = lines[4].replace(b"op3", b"op7")
     assert not is_sound_by_hand(lines)
     assert re.search(r"^a:5: record 5: its hash is not that of its bytes", findings(lines))
+    assert findings(lines).count("\n") == 0, "INV-AVF2: at its first place, and nowhere else"
 
 
 def test_an_edited_record_with_a_hash_of_its_own_is_found_at_the_next_one() -> None:
@@ -88,7 +90,8 @@ def test_a_cut_tail_shows_against_a_head_only() -> None:
     head = head_of(lines)
     cut = lines[:-2]
     assert verified(cut).is_sound
-    assert "its end was cut off" in findings(cut, head)
+    for some in (cut, lines[:-1]):
+        assert "its end was cut off" in findings(some, head)
     assert verified(lines, head).is_sound
     half = [*lines[:-1], lines[-1][:20]]
     assert "ends in the middle of a record" in findings(half)
@@ -171,6 +174,14 @@ def test_names_begin_no_line_and_speak_to_no_terminal() -> None:
     assert line.count(b"\n") == 1
     assert json.loads(line)["principal"] == name
     assert read_line(line[:-1]).fields["principal"] == name
+
+
+def test_a_line_that_no_parser_goes_through_is_a_finding() -> None:
+    """Whoever writes the file can give it a hash that is right."""
+    deep = b'{"seq":2,"prev":' + b"[" * 200_000
+    digest = hashlib.sha256(b"tidemark-audit-1\0" + deep).hexdigest().encode()
+    lines = [*chain_of(0), deep + b',"hash":"' + digest + b'"}\n', *chain_of(0)]
+    assert "it is no JSON object with seq, prev and hash" in findings(lines)
 
 
 def test_heads_are_read_as_they_are_told() -> None:

@@ -72,6 +72,17 @@ def test_another_node_does_not_write_into_it(other: Owner) -> None:
     assert "that of node 1 of region eu" in str(owner_problem(disk, FOLDER, other))
 
 
+def test_INV_ACF3_a_chain_of_another_node_whose_newest_file_says_nothing_is_not_written_to() -> (
+    None
+):
+    """Its node ended while it began a file; a copy of its folder is no less its own."""
+    disk = SimulatedDisk()
+    opened(disk, Owner("world", "us", 1, "cd" * 16)).close()
+    disk.write_file_atomic(FOLDER / file_name(2), b'{"seq":2,"prev"')
+    with pytest.raises(AuditRefused, match="that of node 1 of region us"):
+        opened(disk)
+
+
 def test_a_new_data_folder_of_the_same_node_is_told() -> None:
     disk = SimulatedDisk()
     opened(disk).close()
@@ -144,6 +155,28 @@ def test_what_a_start_builds_on_is_durable_first() -> None:
         assert operations(lines_on(disk)) == ["chain-begun", "op0", "op1", "file-begun", "next"]
 
 
+def test_INV_ACF1_the_head_that_a_start_tells_outlives_the_power() -> None:
+    """It is kept elsewhere, and a chain without it is one whose end was cut off."""
+    for seed in range(20):
+        disk = SimulatedDisk()
+        head = opened(disk).head
+        disk.power_loss(random.Random(seed))
+        assert verified_on(disk, head).is_sound, seed
+
+
+def test_INV_ACF2_what_a_start_cut_off_does_not_come_back_in_a_file_that_it_left() -> None:
+    """A node with another data folder begins a file: nobody looks into the one before it again."""
+    for seed in range(20):
+        disk = SimulatedDisk()
+        opened(disk).write([record("op0")], 5)
+        path = FOLDER / file_name(1)
+        disk.write_file_atomic(path, disk.read_file(path) + b'{"seq":3,"half')
+        opened(disk, Owner("world", "eu", 1, "cd" * 16))
+        disk.power_loss(random.Random(seed))
+        assert operations(lines_on(disk)) == ["chain-begun", "op0", "file-begun", "torn"], seed
+        assert is_sound_by_hand(lines_on(disk)), seed
+
+
 def test_each_crash_leaves_a_chain_that_holds_what_was_durable() -> None:
     """INV-ACF1: at every operation of the disk, killed or without power."""
     for seed in range(120):
@@ -204,6 +237,23 @@ def test_INV_ACF6_a_full_disk_keeps_no_node_from_starting(torn: bool, room_bytes
     assert operations(lines_on(disk)) == [*begun, "after"]
     assert is_sound_by_hand(lines_on(disk))
     assert verified_on(disk).is_sound
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS])
+def test_a_disk_that_is_not_full_but_fails_keeps_the_node_from_starting(code: int) -> None:
+    """Room comes again by itself; a folder that is not to be written is a mistake that is told at once."""
+    disk = SimulatedDisk()
+
+    def broken(operation: str, _path: Path) -> None:
+        if operation == "pwrite":
+            raise OSError(code, "no")
+
+    disk.fault = broken
+    with pytest.raises(OSError, match="no") as refused:
+        opened(disk)
+    assert refused.value.errno == code
+    disk.fault = None
+    ChainFiles.open(disk, FOLDER, OWNER, file_bytes_max=MIB, wall_ms=1).close()
 
 
 def test_a_start_that_a_full_disk_refuses_leaves_no_file_open() -> None:
@@ -280,6 +330,23 @@ def test_a_sync_that_failed_is_not_tried_again() -> None:
 
     def broken(operation: str, _path: Path) -> None:
         if operation == "fdatasync":
+            raise OSError(errno.EIO, "Input/output error")
+
+    disk.fault = broken
+    with pytest.raises(OSError, match="Input/output"):
+        chain.write([record("unknown")], 5)
+    disk.fault = None
+    with pytest.raises(OSError, match="restart the node"):
+        chain.write([record("refused")], 5)
+
+
+def test_a_sync_of_the_folder_that_failed_is_not_tried_again() -> None:
+    """INV-ACF1, INV-DK3: at the border of files, where the next one gets its name."""
+    disk = SimulatedDisk()
+    chain = opened(disk, file_bytes_max=1)
+
+    def broken(operation: str, _path: Path) -> None:
+        if operation == "fsync_dir":
             raise OSError(errno.EIO, "Input/output error")
 
     disk.fault = broken

@@ -107,6 +107,7 @@ async def test_the_outcome_answers_its_intent_once() -> None:
         assert trail.recorder.lost["change"] == 10
         intent, outcome = [row for row in trail.records() if row["operation"] == "CreateTopic"]
         assert (outcome["outcome"], outcome["answers"]) == ("done", intent["seq"])
+        assert "details" not in outcome, "its intent has them"
 
 
 async def test_INV_ARC4_who_is_gone_before_his_intent_is_written_has_done_nothing() -> None:
@@ -213,6 +214,25 @@ async def test_what_was_put_back_is_written_in_its_order() -> None:
         assert [row["operation"] for row in rows[3:]] == ["step 0", "step 1", "step 2"]
 
 
+async def test_what_was_put_back_stands_before_what_no_group_has_had_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder_module, "GROUP_MAX", 2)
+    async with running() as trail:
+        recorded = [await trail.recorder.intended(change(name)) for name in "abcde"]
+        trail.disk.room_bytes = 0
+        for number, each in enumerate(recorded):
+            each.ended(Outcome.DONE)
+            trail.recorder.record(change(f"step {number}", Outcome.DONE))
+        await trail.turns()
+        trail.disk.room_bytes = None
+        await trail.pass_ms(recorder_module.RETRY_MS)
+        rows = trail.records()[5:]
+        assert [row["answers"] for row in rows if "answers" in row] == [2, 3, 4, 5, 6]
+        steps = [row["operation"] for row in rows if "answers" not in row]
+        assert steps == [f"step {number}" for number in range(5)]
+
+
 async def test_what_a_node_does_by_itself_is_in_its_name() -> None:
     async with running() as trail:
         await trail.recorder.intent(
@@ -298,6 +318,35 @@ async def test_refusals_are_written_each_second_also_while_changes_keep_the_trai
         assert written.index("WRITE") < written.index("last")
 
 
+async def test_refusals_for_another_reason_are_another_record() -> None:
+    async with running() as trail:
+        for reason in ("unknown", "forbidden", "unknown"):
+            trail.recorder.refused(ALICE, "GET /metrics", "HTTP", "/metrics", reason=reason)
+        await trail.pass_ms(FLOOD_MS)
+        counts = {row["reason"]: row.get("count", 1) for row in trail.records()}
+        assert counts == {"unknown": 2, "forbidden": 1}
+
+
+async def test_a_stop_writes_the_refusals_of_its_last_second() -> None:
+    """INV-ATR2: only a crash loses them."""
+    async with running() as trail:
+        trail.recorder.refused(ALICE, "READ", "TOPIC", "orders")
+        await trail.turns()
+        assert trail.records() == []
+    assert [row["operation"] for row in trail.records()] == ["READ"]
+
+
+async def test_a_stop_says_how_much_a_disk_that_fails_has_cost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trail = Trail()
+    for number in range(3):
+        trail.recorder.record(change(f"step {number}", Outcome.DONE))
+    trail.disk.room_bytes = 0
+    trail.recorder.close()
+    assert "3 audit records are lost as the node stops" in caplog.text
+
+
 async def test_a_flood_of_different_ones_is_counted_not_kept() -> None:
     """INV-ARC2."""
     async with running() as trail:
@@ -318,9 +367,12 @@ async def test_a_flood_of_different_ones_is_counted_not_kept() -> None:
 async def test_beyond_bytes_max_refusals_are_counted_and_changes_recorded() -> None:
     async with running(bytes_max=1) as trail:
         trail.recorder.refused(ALICE, "READ", "TOPIC", "orders")
+        for _ in range(4):
+            trail.recorder.refused(ALICE, "READ", "TOPIC", "bills")
         await trail.pass_ms(FLOOD_MS)
         await trail.recorder.intent(change())
         assert [row["operation"] for row in trail.records()] == ["CreateTopic", "lost"]
+        assert trail.records()[-1]["details"] == {"refusal": 5} == trail.recorder.lost
 
 
 async def test_texts_of_peers_are_bounded_and_nothing_is_dropped_silently() -> None:

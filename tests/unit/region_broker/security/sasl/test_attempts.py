@@ -64,6 +64,20 @@ def test_who_failed_often_is_not_forgotten_among_many(monkeypatch: pytest.Monkey
     assert attempts.failed("10.0.0.1", 2 * FORGIVEN_AFTER_MS).delay_ms == LONG_DELAY_MS
 
 
+def test_INV_SAT3_who_finds_no_place_shares_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever has many addresses fills the places, and guesses with the others as one who never failed."""
+    monkeypatch.setattr(attempts_module, "ADDRESSES_MAX", 3)
+    attempts = FailedAttempts(100)
+    for number in range(3):
+        attempts.failed(f"10.0.0.{number}", 0).left()
+    delays = [attempts.failed(f"h{number}", 0).delay_ms for number in range(FREE_FAILURES + 1)]
+    assert delays == [100] * FREE_FAILURES + [LONG_DELAY_MS]
+    for number in range(WAITING_MAX):
+        attempts.failed(f"i{number}", 0)
+    assert len(attempts._by_address) == 4
+    assert attempts.failed("10.0.0.0", 0).delay_ms == 100, "who has a place waits for itself alone"
+
+
 def test_a_network_of_64_bits_is_one_host() -> None:
     attempts = FailedAttempts(0)
     for number in range(WAITING_MAX):

@@ -85,6 +85,7 @@ def test_a_token_lets_in_whom_it_names_until_it_ends(key: Any, algorithm: str) -
         ({"exp": 1e300}, "no end"),
         ({"nbf": NOW_MS // 1000 + 31}, "not count yet"),
         ({"nbf": "x"}, "not count yet"),
+        ({"nbf": True}, "not count yet"),
         ({"sub": None}, "names nobody"),
         ({"sub": ""}, "names nobody"),
         ({"sub": "a\nb"}, "names nobody"),
@@ -156,6 +157,23 @@ def test_kid_is_a_name_and_nothing_else(kid: Any) -> None:
         judge(".".join([head, *token().split(".")[1:]]))
 
 
+def test_a_kid_that_is_no_name_fits_no_key_without_one() -> None:
+    """An issuer that names no key: what a header says then is looked for, and not there."""
+    fields = {name: value for name, value in RSA.as_dict(private=False).items() if name != "kid"}
+    nameless = keys_in(json.dumps({"keys": [fields]}).encode())
+    head = encoded({"alg": "RS256", "kid": 7})
+    with pytest.raises(LoginRefused, match="no key"):
+        judged(
+            read_bearer(message(".".join([head, *token().split(".")[1:]]))), nameless, RULES, NOW_MS
+        )
+
+
+def test_a_token_for_ever_counts_for_a_year() -> None:
+    """A session is told in milliseconds of 64 bits, and ended by a timer: neither takes any number."""
+    far = judge(token(claims=CLAIMS | {"exp": 2**52}))
+    assert far.until_wall_ms == NOW_MS + 366 * 24 * 3_600_000
+
+
 def test_keys_and_addresses_in_a_header_are_not_used() -> None:
     """CVE class: SSRF and forged keys by `jwk`, `jku`, `x5u`: only the signature of a fetched key counts."""
     own = RSAKey.generate_key(2048, {"kid": "rsa"})
@@ -200,6 +218,9 @@ def test_another_authorization_identity_is_refused() -> None:
         b"",
         b"n,,",
         b"n,,\x01auth=Bearer a.b.c\x01",
+        b"n,,\x01auth=Bearer e30.b.c\x01host=x",
+        b"n,,\x01auth=Bearer e30.b.c\x01host=x\x01port=1",
+        b"n,,\x01auth=Bearer e30.b.c\x01host=x\x01",
         b"n,,\x01auth=Basic a.b.c\x01\x01",
         b"n,,\x01host=x\x01\x01",
         b"y,,\x01auth=Bearer a.b.c\x01\x01",

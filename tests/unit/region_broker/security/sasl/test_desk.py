@@ -1,17 +1,21 @@
 """The desk by itself: what it refuses unjudged, and what it looks up (INV-SDK2, INV-SAT2)."""
 
 import asyncio
+import hashlib
+import threading
 from collections import Counter
 
 import pytest
 
 from region_broker.ports.system.chance import SystemChance
-from region_broker.security.access import NO_ACCESS, Access, DelegationToken
+from region_broker.security.access import NO_ACCESS, Access, DelegationToken, ScramKeys
 from region_broker.security.identity import Identity
 from region_broker.security.sasl import attempts
+from region_broker.security.sasl import desk as desk_module
 from region_broker.security.sasl.desk import PROVING_MAX, LoginDesk, LoginSettings, Proving
 from region_broker.security.sasl.login import AUTHENTICATE_KEY, Login, Outcome, Proved, Stage
 from region_broker.security.sasl.refusals import LoginRefused
+from region_broker.security.sasl.scram_keys import Kind, played_keys
 from region_broker.security.sasl.tokens import TokenSecret
 from tests.fixtures.scram_users import access_of, rfc_keys, scram_keys
 from tests.fixtures.waiting import until
@@ -96,6 +100,81 @@ def test_what_has_ended_meanwhile_lets_nobody_in() -> None:
     login.identity = Identity("User:bob")
     with pytest.raises(LoginRefused, match="may not log in again as"):
         desk.identity_of(login, alice, "h")
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "session_ms"), [(10_000, 10_000), (90_000, 60_000), (0, 60_000)]
+)
+def test_INV_LGI3_a_session_ends_with_what_proved_it_or_sooner(
+    left_ms: int, session_ms: int
+) -> None:
+    settings = LoginSettings(mechanisms=("SCRAM-SHA-256",), max_reauth_ms=60_000)
+    desk = LoginDesk(settings, lambda: NO_ACCESS, Held(), SystemChance())
+    proved = Proved("User:alice", Held().wall_ms() + left_ms if left_ms else 0)
+    login = Login(Stage.CHOSEN, "SCRAM-SHA-256")
+    assert desk.identity_of(login, proved, "h")[1] == session_ms
+
+
+def test_INV_SDK3_keys_of_nobody_are_made_for_who_is_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+    real = played_keys
+
+    def counted(secret: bytes, name: str, kind: Kind) -> ScramKeys:
+        made.append(name)
+        return real(secret, name, kind)
+
+    monkeypatch.setattr(desk_module, "played_keys", counted)
+    desk = desk_with(Held(), access_of(rfc_keys()))
+    for name in ("user", "nobody"):
+        desk.keys_for("SCRAM-SHA-256", name)
+        desk.keys_for_password(name)
+    assert made == ["user", "user", "nobody", "nobody"]
+
+
+def test_INV_SDK4_nodes_with_one_secret_of_tokens_show_the_same_for_who_is_not_there() -> None:
+    """Also where they share nothing else, or have not heard of it yet."""
+    settings = LoginSettings(mechanisms=("SCRAM-SHA-256",), token_secret=TokenSecret(bytes(32)))
+    desks = [
+        LoginDesk(settings, lambda: NO_ACCESS, Held(), SystemChance(), shared=str),
+        LoginDesk(settings, lambda: NO_ACCESS, Held(), SystemChance(), shared=lambda: "born"),
+    ]
+    assert len({desk.keys_for("SCRAM-SHA-256", "nobody")[0].salt for desk in desks}) == 1
+
+
+async def test_plain_lets_nobody_in_by_keys_that_are_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = desk_with(Held(), NO_ACCESS)
+    for is_real in (True, False):
+        monkeypatch.setattr(
+            desk, "keys_for_password", lambda _name, is_real=is_real: (rfc_keys(), is_real)
+        )
+        login = begun(desk, "h", "PLAIN")
+        if is_real:
+            assert (await desk.step(login, "h", b"\0user\0pencil")).proved == Proved("User:user")
+            continue
+        with pytest.raises(LoginRefused, match="no such user"):
+            await desk.step(login, "h", b"\0user\0pencil")
+
+
+async def test_INV_SDK2_keys_are_made_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+    real = hashlib.pbkdf2_hmac
+
+    def counted(name: str, secret: bytes, salt: bytes, iterations: int) -> bytes:
+        threads.append(threading.get_ident())
+        return real(name, secret, salt, iterations)
+
+    desk = desk_with(Held(), NO_ACCESS)
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+    keys = await desk.token_keys("h", "SCRAM-SHA-256", "id")
+    assert not await desk.password_fits("h", keys, b"wrong")
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 def test_a_token_counts_until_it_expires_and_where_secrets_of_tokens_are_known() -> None:

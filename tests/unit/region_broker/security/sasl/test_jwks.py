@@ -1,6 +1,7 @@
 """Where keys of tokens are fetched from, and how often (INV-JWK1, INV-JWK2, INV-JWK3)."""
 
 import asyncio
+import base64
 import datetime
 import json
 import ssl
@@ -21,8 +22,10 @@ from region_broker.security.sasl import jwks
 from region_broker.security.sasl.jwks import (
     AGAIN_AFTER_MS,
     ANSWER_BYTES_MAX,
+    KEYS_MAX,
     KeySource,
     NotFetched,
+    keys_in,
     source_of,
 )
 from tests.fixtures.node_logs import ManualClock
@@ -69,6 +72,39 @@ async def test_keys_are_fetched_once_again_in_time_and_for_a_name_that_is_not_th
     clock.pass_ms(1)
     await source.keys("two")
     assert issuer.asked == 3
+
+
+async def test_INV_JWK3_an_issuer_that_is_away_is_asked_no_more_often_than_one_that_answers() -> (
+    None
+):
+    issuer, clock = Issuer(b""), ManualClock()
+    issuer.content = None
+    source = KeySource(issuer.fetch, clock, REFRESH_MS)
+    for _ in range(100):
+        assert [*await source.keys("one")] == []
+    assert issuer.asked == 1
+    clock.pass_ms(AGAIN_AFTER_MS)
+    issuer.content = key_set("one")
+    assert [key.kid for key in await source.keys("one")] == ["one"]
+    assert issuer.asked == 2
+
+
+def test_INV_JWK2_a_set_of_more_keys_than_any_issuer_has_is_none() -> None:
+    (row,) = json.loads(key_set("one"))["keys"]
+    assert len(keys_in(json.dumps({"keys": [row] * KEYS_MAX}).encode())) == KEYS_MAX
+    with pytest.raises(NotFetched, match=f"at most {KEYS_MAX} keys"):
+        keys_in(json.dumps({"keys": [row] * (KEYS_MAX + 1)}).encode())
+
+
+@pytest.mark.parametrize("zeros", [0, 200], ids=["plain", "zeros before it"])
+def test_rsa_keys_below_2048_bits_are_not_taken(zeros: int) -> None:
+    """RFC 7518, 3.3: a key of 2048 bits or larger MUST be used; zeros before a number are none of its bits (2)."""
+    modulus = base64.urlsafe_b64encode(bytes(zeros) + b"\xc5" * 128).decode().rstrip("=")
+    row = {"kty": "RSA", "kid": "short", "e": "AQAB", "n": modulus}
+    (good,) = json.loads(key_set("one"))["keys"]
+    assert [key.kid for key in keys_in(json.dumps({"keys": [row, good]}).encode())] == ["one"]
+    with pytest.raises(NotFetched, match="no key that came can be used"):
+        keys_in(json.dumps({"keys": [row]}).encode())
 
 
 async def test_INV_JWK4_who_comes_while_keys_are_fetched_is_judged_by_them() -> None:

@@ -60,6 +60,35 @@ def test_scramp_logs_in_and_believes_the_server(mechanism: str, user: str) -> No
     client.set_server_final(server.final(client.get_client_final().encode()).decode())
 
 
+@pytest.mark.parametrize(
+    ("header", "bound"),
+    [
+        (b"n,,", b"n,a=user,"),
+        (b"n,a=user,", b"n,,"),
+        (b"y,,", b"n,,"),
+        (b"n,,", b"n,, "),
+        (b"n,,", b""),
+    ],
+)
+def test_INV_SCR2_the_last_message_binds_the_first_ones_header_byte_by_byte(
+    header: bytes, bound: bytes
+) -> None:
+    """RFC 5802, 5.1: `c` holds the header as it was sent; else somebody between may have changed it."""
+    last = CLIENT_FINAL.replace(b"c=biws", b"c=" + base64.b64encode(bound))
+    with pytest.raises(LoginRefused, match="channel binding is not that"):
+        begun(header + CLIENT_FIRST[3:]).final(last)
+
+
+@pytest.mark.parametrize(
+    ("extension", "why"),
+    [(b",m=must", "mandatory"), (b",x=1,m=must", "mandatory"), (b",nonsense", "malformed")],
+)
+def test_what_a_last_message_asks_for_beside_is_judged(extension: bytes, why: str) -> None:
+    """RFC 5802, 5.1: who sees `m` MUST fail, wherever it stands."""
+    with pytest.raises(LoginRefused, match=why):
+        begun().final(CLIENT_FINAL.replace(b",p=", extension + b",p="))
+
+
 def test_scramp_with_a_wrong_password_is_refused() -> None:
     client = scramp.ScramClient(["SCRAM-SHA-256"], "user", "pen")
     server = ScramServer("SCRAM-SHA-256", SERVER_NONCE)
@@ -187,6 +216,18 @@ def test_who_is_not_there_looks_as_others_do_and_always_the_same() -> None:
     assert (len(played.salt), played.iterations, len(played.stored_key)) == (24, 8192, 64)
     others = [played_keys(b"secret", "eve", kind), played_keys(b"other", "bob", kind)]
     assert len({row.salt for row in [played, *others]}) == 3
+
+
+def test_INV_SKY1_nobody_has_a_salt_for_each_mechanism_as_users_have() -> None:
+    """Commands and clients draw one for each: who has the same for both would be seen to be nobody."""
+    both = [
+        played_keys(b"secret", "bob", usual([], name))
+        for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    ]
+    assert both[0].salt != both[1].salt
+    for keys in both:
+        parts = [keys.salt, keys.stored_key[:32], keys.server_key[:32]]
+        assert len(set(parts)) == 3, "what is shown tells nothing of what is not"
 
 
 KEY_OF_32 = base64.b64encode(bytes(32)).decode()

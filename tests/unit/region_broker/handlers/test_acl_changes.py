@@ -1,0 +1,66 @@
+"""What CreateAcls and DeleteAcls refuse before anything is changed: AclControlManager.java (`validateNewAcl`), AclApis.scala, KIP-290."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.access.acl_filters import Malformed
+from region_broker.handlers.access.create_acls import ACL_TEXT_CHARS_MAX, _acl
+from region_broker.handlers.access.delete_acls import OPEN_FILTERS_MAX, handle_delete_acls
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.access import NO_ACCESS
+
+TOPIC, CLUSTER, ANY, LITERAL, MATCH, READ, ALLOW = 2, 4, 1, 3, 2, 3, 3
+GOOD: dict[str, Any] = {
+    "resource_type": TOPIC, "resource_pattern_type": LITERAL, "resource_name": "orders", "principal": "User:alice", "host": "*",
+    "operation": READ, "permission_type": ALLOW,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"resource_type": CLUSTER}, "only valid name for the CLUSTER resource is kafka-cluster"),
+        ({"resource_type": ANY}, "resourceType ANY"),
+        ({"resource_type": 99}, "99 is no ResourceType"),
+        ({"resource_name": ""}, "empty resource name"),
+        ({"resource_pattern_type": ANY}, "patternType ANY"),
+        ({"resource_pattern_type": MATCH}, "patternType MATCH"),
+        ({"operation": ANY}, "operation ANY"),
+        ({"permission_type": ANY}, "permissionType ANY"),
+        ({"principal": "alice"}, "is no principal"),
+        ({"host": ""}, "empty host"),
+        *(
+            ({name: "User:" + "x" * (ACL_TEXT_CHARS_MAX - 4)}, "characters at most")
+            for name in ("resource_name", "principal", "host")
+        ),
+    ],
+)
+def test_an_acl_that_makes_no_sense_is_refused(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(Malformed, match=why):
+        _acl(SimpleNamespace(**GOOD | changed))
+
+
+def test_what_is_as_long_as_it_may_be_is_taken() -> None:
+    longest = "User:" + "x" * (ACL_TEXT_CHARS_MAX - 5)
+    assert _acl(SimpleNamespace(**GOOD | {"principal": longest})).principal == longest
+    of_cluster = {"resource_type": CLUSTER, "resource_name": "kafka-cluster"}
+    assert _acl(SimpleNamespace(**GOOD | of_cluster)).name == "kafka-cluster"
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [(OPEN_FILTERS_MAX, ErrorCode.none), (OPEN_FILTERS_MAX + 1, ErrorCode.invalid_request)],
+)
+async def test_so_many_filters_look_at_all_acls_and_no_more(count: int, error: ErrorCode) -> None:
+    wide = SimpleNamespace(
+        resource_type_filter=TOPIC, pattern_type_filter=LITERAL, resource_name_filter=None, principal_filter=None,
+        host_filter=None, operation=READ, permission_type=ALLOW,
+    )  # fmt: skip
+    metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS))
+    services = SimpleNamespace(authorizer=SimpleNamespace(in_force=True), metadata=metadata)
+    ctx = cast("RequestContext", SimpleNamespace(services=services))
+    answer = await handle_delete_acls(ctx, SimpleNamespace(filters=[wide] * count))
+    assert [row["error_code"] for row in answer["filter_results"]] == [error] * count

@@ -1,0 +1,105 @@
+"""Requests that destroy something are recorded before, and what is recorded behind is what came of them (INV-DAR1, INV-DAR2)."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from region_broker.handlers.apis import all_apis
+from region_broker.handlers.dispatch.audited_requests import handled
+from region_broker.handlers.dispatch.registry import Fields
+from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.security.audit.events import present_actor
+from region_broker.security.audit.trail import AuditUnwritable
+from region_broker.security.identity import Identity
+from tests.fixtures.audit_trails import ToldTrail
+
+PARTS = [SimpleNamespace(name="orders", partitions=[SimpleNamespace(partition_index=1, offset=7)])]
+ASKED = {
+    21: SimpleNamespace(topics=PARTS),
+    27: SimpleNamespace(
+        markers=[SimpleNamespace(transaction_result=True, producer_id=5, topics=PARTS)]
+    ),
+    42: SimpleNamespace(groups_names=["billing"]),
+    47: SimpleNamespace(group_id="billing", topics=PARTS),
+}
+DONE: Fields = {"error_code": ErrorCode.none}
+
+
+def asked_by(trail: ToldTrail, host: str = "10.0.0.1") -> RequestContext:
+    """Return the context of a request that came from another node, for a client elsewhere."""
+    ctx = SimpleNamespace(
+        services=SimpleNamespace(audit=trail), identity=Identity("User:alice", host, "TLS"), host="192.0.2.9",
+        request_id="10.0.0.1:5#7",
+    )  # fmt: skip
+    return cast("RequestContext", ctx)
+
+
+async def answered(trail: ToldTrail, key: int, answer: Fields | BaseException) -> None:
+    async def handle(_ctx: RequestContext, _request: Any) -> Fields:
+        assert [each.outcome.value for each in trail.told] == ["intended"]
+        assert present_actor().principal == "User:alice"
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    await handled(replace(all_apis().by_key[key], handle=handle), asked_by(trail), ASKED[key])
+
+
+@pytest.mark.parametrize("key", ASKED)
+async def test_INV_DAR1_what_destroys_is_recorded_before(key: int) -> None:
+    trail = ToldTrail()
+    await answered(trail, key, DONE)
+    intent, outcome = trail.told
+    assert (intent.operation, intent.actor.request_id) == (
+        all_apis().by_key[key].name,
+        "10.0.0.1:5#7",
+    )
+    assert intent.resource in {"orders", "billing", "markers"}
+    assert (outcome.outcome.value, outcome.answers) == ("done", 1)
+    refusing = ToldTrail(refuses="the disk is full")
+    with pytest.raises(AuditUnwritable):
+        await answered(refusing, key, AssertionError("it was not to be done"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.request_timed_out, ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error,
+        ErrorCode.coordinator_not_available,
+    ],
+)  # fmt: skip
+async def test_INV_DAR2_what_may_have_been_done_is_not_called_refused(code: ErrorCode) -> None:
+    trail = ToldTrail()
+    await answered(trail, 42, {"results": [{"group_id": "billing", "error_code": code}]})
+    assert [(each.outcome.value, each.reason) for each in trail.told[1:]] == [
+        ("unknown", code.name)
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), asyncio.CancelledError(), OSError(5, "I/O")]
+)
+async def test_INV_ARC4_an_intent_has_an_outcome_however_its_request_ends(
+    error: BaseException,
+) -> None:
+    trail = ToldTrail()
+    with pytest.raises(type(error)):
+        await answered(trail, 42, error)
+    assert [each.outcome.value for each in trail.told] == ["intended", "unknown"]
+
+
+@pytest.mark.parametrize(("host", "told"), [("10.0.0.1", "10.0.0.1"), ("", "192.0.2.9")])
+async def test_who_asked_is_told_from_the_clients_own_address(host: str, told: str) -> None:
+    """Of a forwarded request that is another one than the connection's."""
+    trail = ToldTrail()
+
+    async def handle(_ctx: RequestContext, _request: Any) -> Fields:
+        return DONE
+
+    api = replace(all_apis().by_key[42], handle=handle)
+    await handled(api, asked_by(trail, host), ASKED[42])
+    assert [each.actor.host for each in trail.told] == [told, told]
