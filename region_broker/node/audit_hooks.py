@@ -1,5 +1,7 @@
 """Lets the audit trail hear who was let in and who was refused, at every door of a node.
 
+INV-NAH2  which versions of a key of sealed topics count at this node is recorded at its start and whenever it changes: a version that it has
+          forgotten is one that was destroyed, as far as this node goes
 INV-NAH1  what a peer, a client or a browser said is recorded as names and codes: no request, no header, no credential
 Logins by SASL are told by `handlers.sasl.sasl_authenticate`, refused peers by `region.peers.server`. Who only asks over HTTP and may is not
 recorded, however he proves who he is: orders are (`http_api.audited_orders`).
@@ -13,9 +15,11 @@ from region_broker.ports.handshakes import GONE
 from region_broker.ports.network import FailedHandshake
 from region_broker.region.peers.server import PeerServer
 from region_broker.security.access import Operation, ResourceType
+from region_broker.security.audit.events import AuditEvent, Kind, Outcome
 from region_broker.security.audit.trail import AuditTrail
 from region_broker.security.failed_handshakes import FailedHandshakes
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, host_of
+from region_broker.security.sealing.sealing import CountingKey
 from region_broker.wire.listening import BY_TLS
 from region_broker.wire.server import KafkaServer
 
@@ -45,6 +49,19 @@ def hear(
             nobody = Identity(ANONYMOUS_PRINCIPAL, host, BY_TLS)
             trail.login(nobody, right=False, reason=f"{port}: {handshake.reason}")
 
+    def counts(key: CountingKey) -> None:
+        trail.record(
+            AuditEvent(
+                kind=Kind.CHANGE,
+                operation="keys",
+                outcome=Outcome.DONE,
+                resource_type="KEY",
+                resource=key.name,
+                details={"versions": list(key.versions), "forgotten": list(key.forgotten)},
+            )
+        )
+
+    services.partitions.sealing.tell(counts)
     services.on_denied = denied
     peers.audit = trail
     doors.on_passed = told_to(trail)

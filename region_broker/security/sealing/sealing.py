@@ -5,6 +5,7 @@ INV-SEA1  a file of keys that cannot be read (any more) changes nothing: the nod
 INV-SEA2  a source that does not answer costs the versions of its key that this node has not unlocked yet: what needs those is refused until it does,
           and it is asked again. What was unlocked stays for as long as it is in the file
 INV-SEA3  nothing is written plain because a key is not here: `KeyNotHere` says what is refused, and why
+INV-SEA4  who asked for it is told which versions of each key count here, at once, and again when that has changed: also which are forgotten
 Not here: the form of batches (`sealed_batch`), who is told of what (`partitions`).
 """
 
@@ -35,6 +36,14 @@ class KeysFile(NamedTuple):
     path: Path
 
 
+class CountingKey(NamedTuple):
+    """Which versions of a named key count at a node, the one that seals last, and which it has forgotten since it was told last."""
+
+    name: str
+    versions: tuple[str, ...]
+    forgotten: tuple[str, ...]
+
+
 def _versions(named: Mapping[str, NamedKey]) -> set[tuple[str, str]]:
     """Return which versions of which keys can be used."""
     return {(name, each.version.hex()) for name, key in named.items() for each in key.versions}
@@ -49,6 +58,8 @@ class Sealing:
         self._seen = b""
         self._looks = 0
         self._said = ""
+        self._heard: Callable[[CountingKey], None] | None = None
+        self._told: dict[str, tuple[str, ...]] = {}
         self.keys = DataKeys(monotonic_ms)
 
     def read(self) -> None:
@@ -75,6 +86,25 @@ class Sealing:
         except RingError as error:
             self._seen = b""  # what was there before is read anew, too
             self._say(f"{error}. This node goes on with the keys that it has")
+
+    def tell(self, heard: Callable[[CountingKey], None]) -> None:
+        """Tell which versions of each key count, now and when that has changed while `run` runs (INV-SEA4)."""
+        self._heard = heard
+        self._tell_heard()
+
+    def _tell_heard(self) -> None:
+        if self._heard is None:
+            return
+        now = {
+            name: tuple(each.version.hex() for each in key.versions)
+            for name, key in self.keys.named.items()
+        }
+        for name in sorted({*now, *self._told}):
+            before, counting = self._told.get(name, ()), now.get(name, ())
+            if counting != before:
+                gone = tuple(each for each in before if each not in counting)
+                self._heard(CountingKey(name, counting, gone))
+        self._told = now
 
     def _tell_of_change(self, before: Mapping[str, NamedKey]) -> None:
         """Log which versions count from now on, and which this node has forgotten: who destroys a key asks for that."""
@@ -119,6 +149,7 @@ class Sealing:
         while self._file is not None:
             await clock.sleep_ms(LOOK_MS)
             await asyncio.to_thread(self.look)
+            self._tell_heard()
 
     def refusal_of(self, name: str) -> str | None:
         """Return why this node cannot seal under a named key, None if it can."""

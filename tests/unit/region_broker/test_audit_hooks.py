@@ -1,5 +1,9 @@
 """The trail hears of refusals and logins at every door (INV-NAH1)."""
 
+import asyncio
+import base64
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,21 +11,30 @@ from region_broker.http_api.doors import Doors, Passed
 from region_broker.node.audit_hooks import hear
 from region_broker.ports.handshakes import GONE
 from region_broker.ports.network import FailedHandshake
+from region_broker.ports.system.disk import RealDisk
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.audit.trail import NO_AUDIT
 from region_broker.security.failed_handshakes import FailedHandshakes
 from region_broker.security.identity import Identity
+from region_broker.security.sealing.key_ring import destroyed, with_version, write_ring
+from region_broker.security.sealing.key_sources import KeySource, KeySources
+from region_broker.security.sealing.sealing import LOOK_MS, KeysFile, Sealing, without_keys
 from tests.fixtures.audit_trails import ToldTrail
 from tests.fixtures.node_logs import ManualClock
+from tests.fixtures.waiting import until
 
+_NOW = "2026-11-28T04:30:00Z"
 ALICE = Identity("User:alice", "10.0.0.1", "SCRAM-SHA-256")
 
 
 class Node:
     """The doors of a node that keeps `trail`."""
 
-    def __init__(self, trail: Any) -> None:
-        self.services = cast("Any", SimpleNamespace(on_denied=None))
+    def __init__(self, trail: Any, sealing: Sealing | None = None) -> None:
+        sealing = sealing or without_keys()
+        self.sealing = sealing
+        partitions = SimpleNamespace(sealing=sealing)
+        self.services = cast("Any", SimpleNamespace(on_denied=None, partitions=partitions))
         self.doors = Doors()
         self.kafka = cast("Any", SimpleNamespace(on_certificate=None))
         self.peers = cast("Any", SimpleNamespace(audit=NO_AUDIT))
@@ -68,6 +81,37 @@ def test_logins_by_certificate_are_told_right_and_wrong() -> None:
     node.kafka.on_certificate(ALICE, "its certificate names nobody")
     assert [each.outcome.value for each in trail.told] == ["done", "refused"]
     assert node.peers.audit is trail
+
+
+async def test_INV_NAH2_INV_SEA4_a_key_that_is_made_and_destroyed_leaves_a_record(
+    tmp_path: Path,
+) -> None:
+    path, trail = tmp_path / "keys.toml", ToldTrail()
+    held = tmp_path / "orders.key"
+    held.write_text(base64.b64encode(os.urandom(32)).decode())
+    source = KeySource(file=str(held))
+    ring = with_version(KeySources(RealDisk()), {}, "orders", source, _NOW)
+    first = ring["orders"].versions[0].id
+    write_ring(RealDisk(), path, ring)
+    sealing = Sealing(KeysFile(RealDisk(), path), lambda: 0)
+    sealing.read()
+    Node(trail, sealing)
+    clock = ManualClock()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(sealing.run(clock))
+        await until(lambda: bool(clock.sleepers), what="it sleeps")
+        assert len(trail.told) == 1, "what counts at a start"
+        write_ring(RealDisk(), path, destroyed(ring, "orders", first, _NOW))
+        clock.pass_ms(LOOK_MS)
+        await until(lambda: len(trail.told) == 2, what="the look has found it")
+        running.cancel()
+    assert [
+        (each.kind.value, each.operation, each.resource_type, each.resource, dict(each.details))
+        for each in trail.told
+    ] == [
+        ("change", "keys", "KEY", "orders", {"versions": [first], "forgotten": []}),
+        ("change", "keys", "KEY", "orders", {"versions": [], "forgotten": [first]}),
+    ]  # fmt: skip
 
 
 def test_without_a_trail_nothing_hears() -> None:
