@@ -41,6 +41,22 @@ async def test_INV_SBS1_a_few_run_at_once_and_results_come_in_order() -> None:
     assert counted.ended != sorted(counted.ended)
 
 
+async def test_INV_SBS4_the_loop_turns_between_logs_that_wait_for_nothing() -> None:
+    done = most_in_a_turn = 0
+
+    async def run() -> None:
+        nonlocal done
+        done += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(side_by_side(LogWork("a log", each) for each in [run] * COUNT))
+        while done < COUNT:
+            before = done
+            await asyncio.sleep(0)
+            most_in_a_turn = max(most_in_a_turn, done - before)
+    assert most_in_a_turn <= LOGS_AT_ONCE
+
+
 async def test_nothing_to_do_is_done_at_once() -> None:
     assert await side_by_side(()) == []
 
