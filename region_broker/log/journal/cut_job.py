@@ -4,6 +4,9 @@ INV-CTJ1  before: all that the log holds is synced in its own files, and then th
           gone yet: after a crash the log is as it was, and a cut of a log that has changed since does it once more
 INV-CTJ2  behind: what is gone is durably gone. Until then nothing is appended (`LogContent.cut_owes_syncs`): after a crash old batches could
           stand behind new ones
+INV-CTJ3  the checkpoint is lowered beforehand within the open segment only: a cut may never come, and what a checkpoint names must be there
+          1. It is lowered into a full segment. 2. The takeover is given up. 3. Retention deletes that segment, or cleaning puts another in its
+          place. 4. The next start finds the checkpoint's segment missing, and refuses the log.
 
 In between the log is cut in one step of the event loop, which waits for no disk. As with every job: fixed on the loop, run in a thread under
 `FileSync.lock`, taken in on the loop, and void once the log was cut again, or closed.
@@ -22,12 +25,12 @@ from region_broker.ports.disk import Disk
 
 @dataclass(slots=True, eq=False)
 class LoweringJob:
-    """What comes before a cut (INV-CTJ1). `sync`: of what is not in the log's own files."""
+    """What comes before a cut (INV-CTJ1). `sync`: of what is not in the log's own files; `checkpoint`: None where it is left to the cut."""
 
     files: FileSync
     generation: int
     sync: SyncJob | None
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
     fence: JournalMark
     error: OSError | None = None
     is_done: bool = False
@@ -36,7 +39,7 @@ class LoweringJob:
         """Do it. Never called twice."""
         if self.sync is not None:
             self.error = self.sync.run()
-        if self.error is None:
+        if self.error is None and self.checkpoint is not None:
             self.error = self.files.lower(self.generation, self.checkpoint, self.fence)
         self.is_done = True
 

@@ -116,13 +116,17 @@ class LogTrimmer:
         content = self._content
         content.check_running()
         segment, position = content.segments.boundary(offset)
-        if offset == content.end_offset or self._is_lowered(self._below(segment, position, offset)):
+        below = self._below(segment, position, offset)
+        if offset == content.end_offset or self._is_lowered(below):
             return None
+        if self._durability.has_pending_seals:
+            return None  # a group commit seals, and closes files that a job of ours would sync
         return LoweringJob(
             files=self._files,
             generation=self._files.generation,
             sync=self._durability.begin_last_sync(),
-            checkpoint=self._below(segment, position, offset),
+            # INV-CTJ3: only sealed segments are deleted, or cleaned, and none is sealed before the checkpoint is past it.
+            checkpoint=below if segment is content.active else None,
             fence=self._journal_mark(),
         )
 

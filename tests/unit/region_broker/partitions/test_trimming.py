@@ -230,6 +230,19 @@ async def test_INV_TRM3_a_disk_that_fails_beside_a_cut_stops_the_log_and_the_nex
     assert some.partition.log_end_offset == 2
 
 
+async def test_INV_CTJ3_retention_goes_on_behind_a_cut_that_was_prepared_and_never_came() -> None:
+    some = fixture({"segment.bytes": "4096", "retention.bytes": "1"})
+    for _ in range(6):
+        some.partition.writer.append(batch(size_bytes=3000))
+        some.sync()
+    some.sync_files()
+    await some.partition.trimming.lower(1)
+    assert some.partition.log.trimmer.apply_retention(now_ms=0, hold_offset=INT32_MAX) > 1
+    some.leads = False
+    some.kill_and_reopen()
+    assert (some.partition.failed, some.partition.log_end_offset) == (None, 6)
+
+
 async def test_a_cut_aside_where_the_log_ends_changes_nothing() -> None:
     some = fixture()
     in_order(some, 4)
