@@ -73,20 +73,9 @@ def meanwhile(model: LogModel, rng: random.Random) -> None:
 
 def without_writes(model: LogModel, rng: random.Random) -> None:
     """Do what may come before the last syncs of a cut (INV-CTJ2), or nothing."""
-    others = (
-        "sync",
-        "catch up",
-        "sync files",
-        "recovery_checkpoint",
-        "retain",
-        "read with little memory",
-    )
+    others = ("sync", "catch up", "sync files", "retain", "read with little memory")
     if rng.random() < 0.7:
-        name = rng.choice(others)
-        if name == "recovery_checkpoint":
-            model.recovery_checkpoint(lambda: None, rng.choice(HALF_DONE))
-        else:
-            OPERATIONS[name][1](model, rng)
+        OPERATIONS[rng.choice(others)][1](model, rng)
 
 
 def chosen(rng: random.Random) -> str:
