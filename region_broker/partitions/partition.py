@@ -248,13 +248,14 @@ class Partition:
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, *, settles: bool = True) -> None:
         """Cut the log off at `offset`, a batch boundary, durably; the state is rebuilt (C9, T20).
 
-        Waiters for more get NotLeader. Raises NotABatchBoundary, CutIntoCleaned, LogDamaged, PartitionFailed.
+        Without `settles` it is durable once `trimming.settle` has returned, which comes next (INV-CTJ2). Waiters for more get
+        NotLeader. Raises NotABatchBoundary, CutIntoCleaned, LogDamaged, PartitionFailed.
         """
         cuts = offset < self.log_end_offset
-        self.trimming.cut(offset)
+        self.trimming.cut(offset, settles=settles)
         if cuts:
             self.commits.doubt_start()
             self.copies.on_cut()

@@ -15,6 +15,7 @@ from idempotency.identity import TopicPartition
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
+from region_broker.ports.offload import to_the_end
 from region_broker.wire.cooperative_yield import run_yielding
 
 
@@ -69,13 +70,40 @@ class Trimming:
         if self._log.failed is None and offset < self._log.log_end_offset:
             await run_yielding(self._log.trimmer.prepare_cut(offset))
 
-    def cut(self, offset: int) -> None:
-        """Cut the log off at `offset`; raises NotABatchBoundary, CutIntoCleaned, LogDamaged."""
+    async def lower(self, offset: int) -> None:
+        """Sync in a thread what comes before a `cut` at `offset` (INV-CTJ1); raises what that raises."""
+        trimmer = self._log.trimmer
+        self._check_cut(offset)
+        with self.stops_on_disk_errors(f"preparing the cut at {offset}"):
+            job = trimmer.begin_lowering(offset)
+        if job is not None:
+            try:
+                await to_the_end(asyncio.to_thread(job.run))
+            finally:
+                trimmer.finish_lowering(job)
+        self._log.check_running()
+
+    async def settle(self) -> None:
+        """Return once a `cut` that did not settle is durable (INV-CTJ2)."""
+        trimmer = self._log.trimmer
+        job = trimmer.begin_settling()
+        if job is not None:
+            try:
+                await to_the_end(asyncio.to_thread(job.run))
+            finally:
+                trimmer.finish_settling(job)
+        self._log.check_running()
+
+    def _check_cut(self, offset: int) -> None:
         if self._log.log_start_offset < offset < self._log.log_end_offset:
             self._log.cleaning.check_cut(offset)
+
+    def cut(self, offset: int, *, settles: bool = True) -> None:
+        """Cut the log off at `offset`; raises NotABatchBoundary, CutIntoCleaned, LogDamaged. Without `settles`, `settle` comes next."""
+        self._check_cut(offset)
         self._cut_start(offset)
         with self.stops_on_disk_errors(f"cutting at {offset}"):
-            self._log.trimmer.truncate_to(offset)
+            self._log.trimmer.truncate_to(offset, settles=settles)
             if offset == self._log.log_start_offset:
                 self._log.cleaning.forget()
 

@@ -65,10 +65,18 @@ class DurableSide(Protocol):
 
 
 class CutSide(Protocol):
-    """What comes before a cut of one partition (`region_broker.partitions.trimming`)."""
+    """What comes before a cut of one partition, and behind it (`region_broker.partitions.trimming`)."""
 
     async def prepare_cut(self, offset: int) -> None:
-        """Do beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it."""
+        """Read beforehand what a `truncate_to` this offset would hold the event loop for; nothing is changed by it."""
+        ...
+
+    async def lower(self, offset: int) -> None:
+        """Sync in a thread what a `truncate_to` this offset syncs first; nothing is cut off by it."""
+        ...
+
+    async def settle(self) -> None:
+        """Return once the last cut is durable, by syncs in a thread."""
         ...
 
 
@@ -174,8 +182,8 @@ class RegionLog(Protocol):
         """Return who prepares its cuts."""
         ...
 
-    def truncate_to(self, offset: int) -> None:
-        """Cut the log at a batch boundary, durably; the state is rebuilt."""
+    def truncate_to(self, offset: int, *, settles: bool = True) -> None:
+        """Cut the log at a batch boundary, durably; without `settles` once `trimming.settle` has returned. The state is rebuilt."""
         ...
 
     async def wait_committed(self, offset: int) -> None:

@@ -49,6 +49,14 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
     ),
     "damage the recovery checkpoint": (1, lambda model, rng: model.damage_recovery_checkpoint(rng)),
     "cut": (1, lambda model, rng: model.cut(rng.random())),
+    "cut in threads": (
+        1,
+        lambda model, rng: model.cut_in_threads(rng.random(), lambda: without_writes(model, rng)),
+    ),
+    "prepare a cut": (
+        1,
+        lambda model, rng: model.prepare_a_cut(rng.random(), lambda: meanwhile(model, rng)),
+    ),
     "drop and make again": (1, lambda model, rng: model.drop_and_make_again()),
     "retain": (1, lambda model, rng: model.retain()),
     "read with little memory": (1, lambda model, rng: model.read_with_little_memory(rng)),
@@ -57,9 +65,16 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
 
 
 def meanwhile(model: LogModel, rng: random.Random) -> None:
-    """Do something else, or nothing, while a recovery checkpoint waits for its thread."""
-    others = [name for name in OPERATIONS if name != "recovery_checkpoint"]
+    """Do something else, or nothing, while a recovery checkpoint, or a cut, waits for its thread."""
+    others = [name for name in OPERATIONS if name not in {"recovery_checkpoint", "prepare a cut"}]
     if rng.random() < 0.5:
+        OPERATIONS[rng.choice(others)][1](model, rng)
+
+
+def without_writes(model: LogModel, rng: random.Random) -> None:
+    """Do what may come before the last syncs of a cut (INV-CTJ2), or nothing."""
+    others = ("sync", "catch up", "sync files", "retain", "read with little memory")
+    if rng.random() < 0.7:
         OPERATIONS[rng.choice(others)][1](model, rng)
 
 

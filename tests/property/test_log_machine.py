@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fixtures.log_model import LogModel
-from tests.property.power_loss import HALF_DONE, meanwhile, operations_that_fail
+from tests.property.power_loss import HALF_DONE, meanwhile, operations_that_fail, without_writes
 
 PRODUCERS = st.integers(1, 3)
 SEEDS = st.integers(0, 2**32)
@@ -69,6 +69,16 @@ class LogMachine(RuleBasedStateMachine):
     @rule(choice=st.floats(0, 1))
     def cut(self, choice: float) -> None:
         self.model.cut(choice)
+
+    @rule(choice=st.floats(0, 1), seed=SEEDS)
+    def cut_in_threads(self, choice: float, seed: int) -> None:
+        rng = random.Random(seed)
+        self.model.cut_in_threads(choice, lambda: without_writes(self.model, rng))
+
+    @rule(choice=st.floats(0, 1), seed=SEEDS)
+    def prepare_a_cut(self, choice: float, seed: int) -> None:
+        rng = random.Random(seed)
+        self.model.prepare_a_cut(choice, lambda: meanwhile(self.model, rng))
 
     @rule()
     def retain(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from region_broker.log.indexes.checked_file import (
     CHECKPOINT_FILE_BYTES,
+    NO_MARK,
     Checkpoint,
     JournalMark,
 )
@@ -39,6 +40,10 @@ class CheckpointFile:
     def covers(self, offset: int) -> bool:
         """Return whether all below `offset` was synced."""
         return self._written_offset >= offset
+
+    def says(self, checkpoint: Checkpoint) -> bool:
+        """Return whether it was written last, with whatever fence."""
+        return replace(self._newest, fence=NO_MARK) == replace(checkpoint, fence=NO_MARK)
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write, unless what is there says more."""

@@ -13,6 +13,7 @@ Not here: when (`group_commit`), what comes of it (`parts.durability`).
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -251,6 +252,30 @@ class FileSync:
                 return None  # cut or closed meanwhile: the files may be gone
             if self._error is None:
                 self._error = self._run(job)
+            return self._error
+
+    def lower(self, generation: int, checkpoint: Checkpoint, fence: JournalMark) -> OSError | None:
+        """Let the checkpoint of a log that is about to be cut say `checkpoint` (INV-CTJ1); return the error."""
+
+        def lower() -> None:
+            assert self.checkpoint is not None
+            self.checkpoint.lower(checkpoint, fence)
+
+        return self._guarded(generation, lower)
+
+    def settle_cut(self, generation: int, settle: Callable[[], None]) -> OSError | None:
+        """Do the last syncs of a cut (INV-CTJ2); return the error."""
+        return self._guarded(generation, settle)
+
+    def _guarded(self, generation: int, work: Callable[[], None]) -> OSError | None:
+        with self.lock:
+            if generation != self.generation:
+                return None
+            if self._error is None:
+                try:
+                    work()
+                except OSError as error:
+                    self._error = error
             return self._error
 
     def leave(self) -> None:

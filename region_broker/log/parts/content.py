@@ -24,7 +24,7 @@ class LogContent:
     """One for each log; its fields are for the parts to change, and for everybody to read."""
 
     __slots__ = (
-        "active", "cache", "closed", "config", "disk", "end_offset", "epochs", "failed", "folder", "listener",
+        "active", "cache", "closed", "config", "cut_owes_syncs", "disk", "end_offset", "epochs", "failed", "folder", "listener",
         "policy", "segments", "state", "wall_ms",
     )  # fmt: skip
 
@@ -46,6 +46,8 @@ class LogContent:
         self.end_offset = self.active.next_offset if self.active is not None else 0
         self.failed: str | None = None
         self.closed = False
+        self.cut_owes_syncs = False
+        """Whether a cut is not durable yet (INV-CTJ2)."""
 
     @property
     def start_offset(self) -> int:

@@ -239,7 +239,7 @@ class LogDurability:
     def _takes_recovery_checkpoint(self) -> bool:
         content = self._content
         is_running = content.failed is None and not content.closed and content.active is not None
-        return is_running and not self._pending_seals
+        return is_running and not self._pending_seals and not content.cut_owes_syncs
 
     def finish_recovery_checkpoint(
         self, job: RecoveryCheckpointJob, outcome: RecoveryCheckpointOutcome

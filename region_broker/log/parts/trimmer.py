@@ -8,6 +8,8 @@ INV-TRM1  what a cut has to read of the log, the newest snapshot and its open se
           of small batches, or of many producers, takes up to seconds, in which a node that is cut at a takeover would answer nobody, and be fenced
 INV-TRM2  a cut whose state cannot be told, as what lies below it is damaged, changes nothing: a log that was cut, and has the state of before,
           would judge producers by batches that are gone
+INV-TRM3  the syncs of a cut can be made in threads: what comes before it by `begin_lowering`, what comes behind it where it `settles` later. A
+          cut that finds anything changed since makes those itself, as one without them does
 
 Not here: how far anything may go (`partitions.trimming`), holes (`cleaning`).
 """
@@ -26,7 +28,7 @@ from region_broker.log.indexes.checked_file import Checkpoint, JournalMark
 from region_broker.log.indexes.checkpoint_file import CHECKPOINT_NAME
 from region_broker.log.indexes.leader_epochs import EPOCHS_NAME, LeaderEpochs
 from region_broker.log.indexes.producer_snapshots import remove_outside
-from region_broker.log.journal.sync_job import remove_recovery_checkpoint
+from region_broker.log.journal.cut_job import CutEnd, LoweringJob, SettlingJob
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
 from region_broker.log.replay import keep_state_at, rebuild_state, state_in_pieces
@@ -62,6 +64,9 @@ class LogTrimmer:
         self._cleaning = cleaning
         self._journal_mark = journal_mark
         self._prepared: _StateBelow | None = None
+        self._lowered: Checkpoint | None = None
+        """What the checkpoint was lowered to for a cut; None once it was cut."""
+        self._settling: SettlingJob | None = None
 
     @contextmanager
     def _changing(self, work: str, *, voids: bool) -> Iterator[None]:
@@ -70,6 +75,7 @@ class LogTrimmer:
         with self._files.lock:
             if voids:
                 self._files.void()
+                self._settling, content.cut_owes_syncs = None, False
             try:
                 self._cleaning.interrupt()
                 yield
@@ -102,11 +108,55 @@ class LogTrimmer:
         content = self._content
         return rebuild_state(content.folder, content.segments.segments, offset)
 
-    def truncate_to(self, offset: int) -> None:
+    def begin_lowering(self, offset: int) -> LoweringJob | None:
+        """Return what comes before a cut at `offset`, for a thread; None where nothing does. Nothing is cut off by it (INV-CTJ1).
+
+        Raises NotABatchBoundary, LogDamaged, PartitionFailed, or OSError of the disk.
+        """
+        content = self._content
+        content.check_running()
+        segment, position = content.segments.boundary(offset)
+        below = self._below(segment, position, offset)
+        if offset == content.end_offset or self._is_lowered(below):
+            return None
+        if self._durability.has_pending_seals:
+            return None  # a group commit seals, and closes files that a job of ours would sync
+        return LoweringJob(
+            files=self._files,
+            generation=self._files.generation,
+            sync=self._durability.begin_last_sync(),
+            # INV-CTJ3: only sealed segments are deleted, or cleaned, and none is sealed before the checkpoint is past it.
+            checkpoint=below if segment is content.active else None,
+            fence=self._journal_mark(),
+        )
+
+    def finish_lowering(self, job: LoweringJob) -> None:
+        """Take in what came of it; the log stops if the disk failed."""
+        content = self._content
+        if not job.is_done or job.generation != self._files.generation:
+            return
+        if job.error is not None:
+            content.fail(f"preparing the cut of {content.folder} failed: {job.error}")
+            return
+        if job.sync is not None:
+            self._durability.finish_sync(job.sync, None)
+        self._lowered = job.checkpoint
+
+    def _below(self, segment: Segment, position: int, offset: int) -> Checkpoint:
+        return replace(self._durability.checkpoint_now(), synced_offset=offset,
+                       segment_base=segment.base_offset, segment_bytes=position)  # fmt: skip
+
+    def _is_lowered(self, checkpoint: Checkpoint) -> bool:
+        """Return whether the checkpoint says so since a lowering. What was appended since is synced before a cut, which writes another one:
+        no journal block behind the fence holds anything of this log."""
+        file = self._files.checkpoint
+        return self._lowered == checkpoint and file is not None and file.says(checkpoint)
+
+    def truncate_to(self, offset: int, *, settles: bool = True) -> None:
         """Cut off everything from `offset`, a batch boundary, durably; rebuild the state (C9, T20).
 
-        Raises NotABatchBoundary, LogDamaged or PartitionFailed. After a crash in the middle the log is the
-        old or the cut one, or between: call it again.
+        Without `settles` it is durable once `begin_settling` is done, which comes next. Raises NotABatchBoundary, LogDamaged or
+        PartitionFailed. After a crash in the middle the log is the old or the cut one, or between: call it again.
         """
         content = self._content
         content.check_running()
@@ -116,21 +166,23 @@ class LogTrimmer:
             return
         state = self._state_below(offset)  # INV-TRM2
         with self._changing(f"cutting {content.folder} at {offset}", voids=True):
-            self._cut(segment, position, offset)
+            self._cut(segment, position, offset, settles=settles)
         content.epochs.truncate_end(offset)
         content.state = state
         content.state.forget_aborted_below(segment.base_offset)
-        content.listener.on_read(self._durability)
+        if settles:
+            content.listener.on_read(self._durability)
         content.listener.on_stable()
 
-    def _cut(self, segment: Segment, position: int, offset: int) -> None:
+    def _cut(self, segment: Segment, position: int, offset: int, *, settles: bool) -> None:
         content, checkpoint = self._content, self._files.checkpoint
         assert checkpoint is not None
-        lowered = replace(self._durability.checkpoint_now(), synced_offset=offset,
-                          segment_base=segment.base_offset, segment_bytes=position)  # fmt: skip
         # The checkpoint first: it must never claim bytes that are gone, and it says that what the
         # journal holds of this log is void (INV-K4): all of it that stays was synced by `truncate_to`.
-        checkpoint.lower(lowered, self._journal_mark())
+        below = self._below(segment, position, offset)
+        if not self._is_lowered(below):
+            checkpoint.lower(below, self._journal_mark())
+        self._lowered = None
         kept = content.segments.slot(offset) + 1
         for removed in reversed(content.segments.keep(0, kept)):
             if removed.file is not None:
@@ -140,13 +192,31 @@ class LogTrimmer:
         self._reopen_as_active(segment)
         assert segment.file is not None
         segment.file.truncate(position)
-        segment.file.fdatasync()
-        remove_outside(content.disk, content.folder, content.start_offset, offset)
-        remove_recovery_checkpoint(content.disk, segment)
-        content.disk.fsync_dir(content.folder)
+        end = CutEnd(content.disk, content.folder, segment, content.start_offset, offset)
+        if settles:
+            end.settle()
+        else:
+            self._settling = SettlingJob(self._files, self._files.generation, end)
         content.active = segment
         content.end_offset = offset
+        content.cut_owes_syncs = not settles
         self._durability.cut_at(offset)
+
+    def begin_settling(self) -> SettlingJob | None:
+        """Return what makes the last cut durable, for a thread; None where it is (INV-CTJ2)."""
+        settling, self._settling = self._settling, None
+        return settling
+
+    def finish_settling(self, job: SettlingJob) -> None:
+        """Take in what came of it; the log stops if the disk failed."""
+        content = self._content
+        if not job.is_done or job.generation != self._files.generation:
+            return
+        if job.error is not None:
+            content.fail(f"syncing the cut of {content.folder} failed: {job.error}")
+            return
+        content.cut_owes_syncs = False
+        content.listener.on_read(self._durability)
 
     def _reopen_as_active(self, segment: Segment) -> None:
         if segment.file is not None:
@@ -216,6 +286,7 @@ class LogTrimmer:
     def _empty_and_start_at(self, offset: int) -> None:
         content = self._content
         disk, folder = content.disk, content.folder
+        self._lowered = None
         self._cleaning.forget()
         self._durability.close_files()
         fence = self._journal_mark()

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -31,6 +32,7 @@ from region_broker.region.failover.log_surgery import (
     tell_cut,
 )
 from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.side_by_side import LogWork, side_by_side
 from region_broker.region.ports import RegionLog
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -120,19 +122,32 @@ async def cut_by_lineage(
     quarantine: QuarantineStore,
 ) -> list[Provenance]:
     """Cut off, into quarantine, all that is void; return what was moved. Raises OSError: running it again goes on (INV-LNC3)."""
-    moved, voiding, yielding = [], voiding_of(lineage), CooperativeYield()
+    voiding, yielding, works = voiding_of(lineage), CooperativeYield(), []
     for log in sorted(logs, key=key_of):
         await yielding.row()
-        while log.failed is None:
-            found = next_cut(LoggedEpochs.of(log), voiding)
-            if found is None:
-                break
-            step = LogCut(extent_of(log), found.position, found.lacks)
-            cut = lowest_base((found.entry,))
-            kept = await cut_log(log, step, cut, reason(found.entry), quarantine)
-            if kept is not None:
-                moved.append(kept)
-            await asyncio.sleep(0)
+        if log.failed is None and next_cut(LoggedEpochs.of(log), voiding) is not None:
+            run = partial(_cut_what_is_void, log, voiding, reason, quarantine)
+            works.append(LogWork(f"{log.tp} is not cut", run))
+    return [tail for moved in await side_by_side(works) for tail in moved]
+
+
+async def _cut_what_is_void(
+    log: RegionLog,
+    voiding: Iterable[Voiding],
+    reason: Callable[[LineageEntry], CutReason],
+    quarantine: QuarantineStore,
+) -> list[Provenance]:
+    moved = []
+    while log.failed is None:
+        found = next_cut(LoggedEpochs.of(log), voiding)
+        if found is None:
+            break
+        step = LogCut(extent_of(log), found.position, found.lacks)
+        cut = lowest_base((found.entry,))
+        kept = await cut_log(log, step, cut, reason(found.entry), quarantine)
+        if kept is not None:
+            moved.append(kept)
+        await asyncio.sleep(0)
     return moved
 
 

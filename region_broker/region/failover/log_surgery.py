@@ -8,7 +8,8 @@ INV-LS5  below what was shown under the region epoch that is followed, a log is 
          (`cut_logs`, T25); a divergence that reaches below it is refused, whoever found it (T35)
 INV-LS6  a region that returns shows nothing beyond the cut from before it knows whom to forward to: its answers are of
          one history (T31)
-Work is done in chunks of `CHUNK_BYTES`, the event loop gets its turn in between.
+Several logs are cut side by side, with their syncs in threads (`side_by_side`). Work is done in chunks of `CHUNK_BYTES`, the event loop
+gets its turn in between.
 
 Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means (`geo_replicator.loss`).
 """
@@ -17,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Final, Self
 
 import msgspec
@@ -54,6 +55,7 @@ from region_broker.region.failover.quarantine_store import (
     QuarantineStore,
     ReadBatches,
 )
+from region_broker.region.failover.side_by_side import LogWork, side_by_side
 from region_broker.region.ports import RegionLog
 
 _log: Final = logging.getLogger("tidemark.failover")
@@ -101,16 +103,18 @@ async def cut_logs(
 
     A log that starts above the cut is emptied; where another region acts, it is copied anew, from the beginning.
 
-    A log whose tail cannot be read whole stops, uncut (INV-LS4). Raises OSError; running it again goes on where it stopped.
+    A log whose tail cannot be read whole stops, uncut (INV-LS4). Raises OSError, which names the logs whose tails quarantine does not take;
+    running it again goes on where it stopped.
     """
     by_key = {key_of(log): log for log in logs}
-    moved = []
-    for step in plan_cut(map(extent_of, by_key.values()), cut):
-        found = await cut_log(by_key[step.log.key], step, cut, reason, quarantine)
-        if found is not None:
-            moved.append(found)
-        await asyncio.sleep(0)
-    return moved
+    steps = [
+        (by_key[step.log.key], step) for step in plan_cut(map(extent_of, by_key.values()), cut)
+    ]
+    moved = await side_by_side(
+        LogWork(f"{log.tp} is not cut", partial(cut_log, log, step, cut, reason, quarantine))
+        for log, step in steps
+    )
+    return [tail for tail in moved if tail is not None]
 
 
 async def cut_log(
@@ -205,8 +209,21 @@ async def _cut_one(
     # Before the tail is read: nothing may come between its quarantine and the cut.
     await log.trimming.prepare_cut(first)
     moved = await quarantine.move_in(msgspec.structs.replace(provenance, first_offset=first), read)
-    log.truncate_to(first)
+    assert log.log_end_offset in {first, provenance.last_offset + 1}, (log.tp, log.log_end_offset)
+    await truncate_aside(log, first)
     return moved
+
+
+async def truncate_aside(log: RegionLog, offset: int) -> None:
+    """Cut a log with syncs in threads: the event loop waits for none. Nothing may be appended meanwhile (INV-CTJ2).
+
+    Cancelled in the middle it ends between two of its steps, each of which may be done again.
+    """
+    end_offset = log.log_end_offset
+    await log.trimming.lower(offset)
+    assert log.log_end_offset in {offset, end_offset}, log.tp  # what came since is in no quarantine
+    log.truncate_to(offset, settles=False)
+    await log.trimming.settle()
 
 
 class DivergedLogs:

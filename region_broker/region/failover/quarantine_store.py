@@ -7,6 +7,8 @@ INV-QS3  every read checks the CRC that the provenance promises
 INV-QS4  what is damaged here costs itself only: a tail beside it is kept under a name of its own, and nobody's start waits
 INV-QS5  a copy of another node's tail is kept as one of this node's own is (INV-QS1): whole, as its provenance says, and durable, or
          nothing of it is left
+INV-QS6  at most one move at a time writes into the folder of a log; syncs and names are made in threads, and one that was begun ends before
+         its move does, also before one that is cancelled: its repetition finds all of it, or nothing that still changes
 
 Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
 ``<root>/<domain>/statements/<lineage epoch>.json``.
@@ -15,6 +17,7 @@ Not here: which tails to move (`geo_replicator.quarantine.plan_cut`), what was l
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,7 +40,7 @@ from geo_replicator.quarantine import (
 from idempotency.identity import RegionEpoch
 from idempotency.record_batch import BatchError, Buffer, iter_headers
 from region_broker.ports.disk import Disk, DiskFile
-from region_broker.ports.offload import Offload
+from region_broker.ports.offload import Offload, to_the_end
 
 _log: Final = logging.getLogger("tidemark.failover")
 CHUNK_BYTES: Final = 1024 * 1024
@@ -66,6 +69,8 @@ class QuarantineStore:
         (T23); `log_surgery.DivergedLogs` counts."""
         self._kept: dict[TailIdentity, Provenance] = {}
         self._has_looked = False
+        self._moves: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held by whoever gives names in a folder (INV-QS6)."""
 
     async def move_in(self, provenance: Provenance, read: ReadBatches) -> Provenance:
         """Store the tail that `read` yields, durably, and return its provenance, with counts and CRC.
@@ -74,35 +79,49 @@ class QuarantineStore:
         is not touched: truncate it afterwards (INV-Q2). Raises `QuarantineDamaged`, OSError.
         """
         folder = self._folder(provenance.key)
-        kept = self._readable_in(folder)
-        for known in kept:
-            if await self._holds(known, provenance, read):
-                self._disk.fsync_dir(
-                    self._folder(known.key)
-                )  # its names may be of a life that was killed
-                return known
-        self._disk.make_dirs(folder)
-        partial = folder / f"{_stem(provenance)}.partial"
-        if self._disk.exists(partial):
-            self._disk.remove(partial)
-        file = self._disk.open(partial, create=True)
-        try:
-            complete = await _copy(file, provenance, read)
-            await self._offload(file.fdatasync)
-        finally:
-            file.close()
-        return self._name(partial, complete)
+        async with self._moves[folder]:
+            for known in self._readable_in(folder):
+                if await self._holds(known, provenance, read):
+                    # Its names may be of a life that was killed.
+                    await self._in_thread(partial(self._disk.fsync_dir, folder))
+                    return known
+            await self._in_thread(partial(self._disk.make_dirs, folder))
+            path = folder / f"{_stem(provenance)}.partial"
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            file = self._disk.open(path, create=True)
+            try:
+                complete = await _copy(file, provenance, read)
+                return await self._finish(file, path, complete)
+            finally:
+                file.close()
 
-    def _name(self, partial: Path, tail: Provenance) -> Provenance:
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await to_the_end(self._offload(work))
+
+    async def _finish(self, file: DiskFile, path: Path, tail: Provenance) -> Provenance:
+        """Make a whole file durable, and name it, all in one piece of work that ends before this does (INV-QS6)."""
+        named: list[Provenance] = []
+
+        def finish() -> None:
+            file.fdatasync()
+            named.append(self._name(path, tail))
+
+        try:
+            await self._in_thread(finish)
+        finally:
+            self._kept.update((kept.identity, kept) for kept in named)
+        return named[0]
+
+    def _name(self, path: Path, tail: Provenance) -> Provenance:
         """Give a durable file the name of its tail, then its provenance (INV-QS1); beside what has that name (INV-Q4)."""
         folder = self._folder(tail.key)
         while self._disk.exists(folder / f"{_stem(tail)}{_PROVENANCE}"):
             tail = msgspec.structs.replace(tail, edition=tail.edition + 1)
         stem = _stem(tail)
-        self._disk.rename(partial, folder / f"{stem}{_BATCHES}")
+        self._disk.rename(path, folder / f"{stem}{_BATCHES}")
         self._disk.fsync_dir(folder)
         self._disk.write_file_atomic(folder / f"{stem}{_PROVENANCE}", encode_provenance(tail))
-        self._kept[tail.identity] = tail
         return tail
 
     async def _holds(self, known: Provenance, wanted: Provenance, read: ReadBatches) -> bool:
@@ -196,11 +215,11 @@ class QuarantineStore:
         Raises `CopyDamaged` where the pieces are not what its provenance says, OSError, and what `pieces` raises.
         """
         folder = self._folder(tail.key)
-        self._disk.make_dirs(folder)
-        partial = folder / f"{_stem(tail)}.copied.partial"
-        if self._disk.exists(partial):
-            self._disk.remove(partial)
-        file, is_whole = self._disk.open(partial, create=True), False
+        await self._in_thread(partial(self._disk.make_dirs, folder))
+        path = folder / f"{_stem(tail)}.copied.partial"
+        if self._disk.exists(path):
+            self._disk.remove(path)
+        file, is_whole = self._disk.open(path, create=True), False
         try:
             byte_count, crc = 0, 0
             async for piece in pieces:
@@ -211,13 +230,13 @@ class QuarantineStore:
                     f"the copy of {tail.topic}-{tail.partition} from {tail.first_offset} to {tail.last_offset} is not what its"
                     f" provenance says: {byte_count} bytes, CRC-32C {crc:#010x}"
                 )
-            await self._offload(file.fdatasync)
+            async with self._moves[folder]:
+                await self._finish(file, path, tail)
             is_whole = True
         finally:
             file.close()
-            if not is_whole:
-                self._disk.remove(partial)
-        self._name(partial, tail)
+            if not is_whole and self._disk.exists(path):
+                self._disk.remove(path)
 
     def chunks(self, provenance: Provenance) -> Iterator[bytes]:
         """Yield the tail in pieces of whole batches, in order; raises `QuarantineDamaged` (INV-QS3)."""

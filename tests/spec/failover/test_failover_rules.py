@@ -45,6 +45,7 @@ from idempotency.identity import (
 from idempotency.ledger_records import TxnStatus
 from region_broker.controller.metadata_image import OFFSETS_LEDGER, TIDEMARK_LEDGER
 from region_broker.partitions.admission import AppendVerdict
+from region_broker.partitions.partition import Partition
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Origin, Record, build_batch
 from region_broker.region.failover import log_surgery
@@ -192,17 +193,21 @@ async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_
     await pair.eu.write("first")
     await pair.reached("first")
     await pair.eu.kill()
-    tail_moved_at: list[int] = []
-    truncate = type(pair.us.partition()).truncate_to
+    cut_logs: list[TopicPartition] = []
+    truncate = Partition.truncate_to
 
-    def watched(partition: object, offset: int) -> None:
-        tail_moved_at.append(len(pair.us.quarantine.tails()))
-        truncate(partition, offset)  # type: ignore[arg-type]
+    def watched(partition: Partition, offset: int, *, settles: bool) -> None:
+        tails = pair.us.quarantine.tails()
+        place = partition.tp.topic, partition.tp.partition
+        (tail,) = [tail for tail in tails if (tail.topic, tail.partition) == place]
+        assert (tail.first_offset, tail.last_offset + 1) == (offset, partition.log_end_offset)
+        cut_logs.append(partition.tp)
+        truncate(partition, offset, settles=settles)
 
     cut = pair.us.tidemarks.claim()
     shards = [pair.us.ledger.shard(number) for number in range(2)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(pair.us.partition()), "truncate_to", watched)
+        patch.setattr(Partition, "truncate_to", watched)
         durable = hang_after(pair.us, LogsCut)
         begin(pair.us)
         await wait(durable)
@@ -210,7 +215,7 @@ async def test_T20_every_log_ends_at_its_position_and_the_tail_is_in_quarantine_
         key = LogKey(log.topic_id, log.tp.partition)
         assert log.log_end_offset == cut.position_of(key), log.tp
     # L is the offset of the ROUND record: each shard had at least that one beyond the cut.
-    assert tail_moved_at == [number + 1 for number in range(len(shards))]
+    assert sorted(cut_logs) == [shard.tp for shard in shards]
     assert pair.us.partition(0, TIDEMARK_LEDGER).log_end_offset == cut.position_of(
         LogKey(pair.us.partition(0, TIDEMARK_LEDGER).topic_id, 0)
     )
@@ -571,7 +576,8 @@ async def test_T31_a_tail_is_a_loss_of_the_takeover_that_cut_it_off_not_of_a_lat
     assert (losses.plain_record_count, losses.not_arrived_count) == (1, 1)
 
 
-def _is_killed(_offset: int) -> None:
+def _is_killed(_offset: int, *, settles: bool) -> None:
+    assert not settles
     raise OSError("killed")
 
 

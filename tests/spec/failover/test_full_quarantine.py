@@ -79,6 +79,27 @@ async def test_T20_a_disk_that_is_full_at_a_late_cut_ends_no_region_that_acts(
     await pair.us.until(Phase.ACTING)
 
 
+def broken_for_one_log(
+    monkeypatch: pytest.MonkeyPatch, site: Site, number: int
+) -> Callable[[], None]:
+    """Let the disk refuse to name the tail of one partition until what is returned is called."""
+    disk, is_broken = site.quarantine._disk, True
+    rename = disk.rename
+    folder = f"{site.partition(number).topic_id.hex}-{number}"
+
+    def renamed(source: Path, target: Path) -> None:
+        if is_broken and target.parent.name == folder:
+            raise OSError(errno.EIO, "input/output error")
+        rename(source, target)
+
+    def mend() -> None:
+        nonlocal is_broken
+        is_broken = False
+
+    monkeypatch.setattr(disk, "rename", renamed)
+    return mend
+
+
 def says_it_has_no_room(site: Site, error: OSError = NO_ROOM) -> bool:
     """Return whether the status of a site names the disk's error, and that it goes on."""
     reason = site.role.reason_not_acting
@@ -172,6 +193,38 @@ async def test_T20_a_candidate_whose_disk_is_full_at_the_cut_takes_over_when_the
     await pair.us.until(Phase.ACTING)
     assert (await pair.us.ended(operation)).status == "succeeded"
     assert b"beyond" not in pair.us.raw(1)
+
+
+# Holds INV-SBS2, INV-FS4.
+async def test_T20_one_log_whose_tail_the_disk_refuses_keeps_its_region_from_acting_and_is_named(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.eu.write("first")
+    await pair.reached("first")
+    await pair.stop_tidemarks()
+    for number in range(2):
+        await pair.eu.write(f"beyond-{number}", number=number)
+    ends = [2, 1]
+    for number, end in enumerate(ends):
+        log = pair.us.partition(number)
+        await until(lambda log=log, end=end: log.high_watermark == end, "it is copied")  # type: ignore[misc]
+    await pair.eu.kill()
+    mend = broken_for_one_log(monkeypatch, pair.us, 1)
+    operation = pair.us.operations.begin_failover(confirmed=True)
+    await until(lambda: "orders-1 is not cut" in pair.us.role.reason_not_acting, "it is named")
+    assert says_it_has_no_room(pair.us, OSError(errno.EIO, "input/output error"))
+    for _ in range(30):
+        await asyncio.sleep(0.02)
+        assert (pair.us.driver.state.phase, pair.us.role.acting) == (Phase.CUTTING, False)
+        assert pair.us.partition(1).log_end_offset == 1, "nothing is cut that is not kept"
+    mend()
+    assert (await pair.us.ended(operation)).status == "succeeded"
+    (losses,) = await pair.us.operations.losses()
+    assert (losses.plain_record_count, losses.unexplained) == (2, ())
+    tails = [tail for tail in pair.us.quarantine.tails() if tail.topic == "orders"]
+    assert sorted((tail.partition, tail.first_offset, tail.last_offset) for tail in tails) == [
+        (0, 1, 1), (1, 0, 0)
+    ]  # fmt: skip
 
 
 # Holds INV-FS4.

@@ -13,13 +13,14 @@ from idempotency.identity import LeaderEpoch, ProducerEpoch, ProducerId, Sequenc
 from idempotency.pieces import drained
 from idempotency.record_batch import iter_headers
 from idempotency.snapshot_codec import ROWS_AT_ONCE
-from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader
+from region_broker.log.failures import LogDamaged, MirrorGap, NotLeader, PartitionFailed
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.log_start import read_log_start
 from region_broker.log.parts import trimmer
 from region_broker.log.replay import BATCHES_AT_ONCE, rebuild_state
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
+from region_broker.region.failover.log_surgery import truncate_aside
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import LEADER_EPOCH, Fixture, all_bytes, batch, fixture
 
@@ -192,6 +193,62 @@ async def test_INV_TRM2_what_cannot_be_read_below_a_cut_leaves_the_log_as_it_is(
     assert some.partition.log_end_offset == some.partition.state.end_offset == 10
     some.partition.writer.append(batch())
     assert some.partition.log_end_offset == some.partition.state.end_offset == 11
+
+
+async def test_INV_CTJ2_nothing_is_appended_before_a_cut_is_durable() -> None:
+    some = fixture()
+    in_order(some, 4)
+    some.partition.truncate_to(2, settles=False)
+    with pytest.raises(AssertionError):
+        some.partition.writer.append(batch())
+    await some.partition.trimming.settle()
+    some.partition.writer.append(batch())
+    assert some.partition.log_end_offset == 3
+
+
+@pytest.mark.parametrize(("refused", "end"), [("checkpoint", 4), (".log", 2)])
+async def test_INV_TRM3_a_disk_that_fails_beside_a_cut_stops_the_log_and_the_next_life_cuts_it(
+    refused: str, end: int
+) -> None:
+    """It fails before the cut, or behind it: `end` is where the log ends by then."""
+    some = fixture()
+    in_order(some, 4)
+    some.sync_files()
+
+    def fail(operation: str, path: Path) -> None:
+        if operation == "fdatasync" and path.name.endswith(refused):
+            raise OSError(5, "input/output error")
+
+    some.disk.fault = fail
+    with pytest.raises(PartitionFailed, match="input/output error"):
+        await truncate_aside(some.partition, 2)
+    assert some.partition.failed is not None
+    assert some.partition.log_end_offset == end
+    some.leads = False
+    some.kill_and_reopen()
+    await truncate_aside(some.partition, 2)
+    assert some.partition.log_end_offset == 2
+
+
+async def test_INV_CTJ3_retention_goes_on_behind_a_cut_that_was_prepared_and_never_came() -> None:
+    some = fixture({"segment.bytes": "4096", "retention.bytes": "1"})
+    for _ in range(6):
+        some.partition.writer.append(batch(size_bytes=3000))
+        some.sync()
+    some.sync_files()
+    await some.partition.trimming.lower(1)
+    assert some.partition.log.trimmer.apply_retention(now_ms=0, hold_offset=INT32_MAX) > 1
+    some.leads = False
+    some.kill_and_reopen()
+    assert (some.partition.failed, some.partition.log_end_offset) == (None, 6)
+
+
+async def test_a_cut_aside_where_the_log_ends_changes_nothing() -> None:
+    some = fixture()
+    in_order(some, 4)
+    await truncate_aside(some.partition, 4)
+    some.partition.writer.append(batch())
+    assert some.partition.log_end_offset == 5
 
 
 def raising(error: Exception) -> Callable[..., NoReturn]:

@@ -2,7 +2,8 @@
 
 # ruff: noqa: ASYNC240 -- a test may wait for its own small files
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -16,7 +17,11 @@ from idempotency.identity import RegionEpoch
 from region_broker.ports.system.disk import RealDisk
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.failover.log_surgery import given_up_tails, quarantined_tail
-from region_broker.region.failover.quarantine_store import QuarantineDamaged, QuarantineStore
+from region_broker.region.failover.quarantine_store import (
+    QuarantineDamaged,
+    QuarantineStore,
+    ReadBatches,
+)
 from tests.fixtures.kernel_batches import stamp
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing
@@ -157,6 +162,58 @@ async def test_T13_a_tail_with_the_holes_that_cleaning_left_is_kept(store: Quara
     assert await store.move_in(NAMED, read_holed) == moved
 
 
+async def some_turns_later(work: Callable[[], None]) -> None:
+    """As a thread would: others go on before it, and behind it."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    work()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("reads", [(read, read), (read, other)], ids=["the same", "other bytes"])
+async def test_INV_QS6_moves_of_one_log_that_meet_come_one_after_the_other(
+    tmp_path: Path, reads: tuple[ReadBatches, ReadBatches]
+) -> None:
+    store = QuarantineStore(RealDisk(), tmp_path / "quarantine", offload=some_turns_later)
+    async with asyncio.TaskGroup() as tasks:
+        moves = [tasks.create_task(store.move_in(NAMED, each)) for each in reads]
+    moved = [move.result() for move in moves]
+    assert {tail.crc32c: tail for tail in store.tails()} == {tail.crc32c: tail for tail in moved}
+    assert len(store.tails()) == len(set(reads))
+    for tail, each in zip(moved, reads, strict=True):
+        whole = b"".join(BATCHES) if each is read else b"".join(map(other, range(40, 60)))
+        assert b"".join(store.chunks(tail)) == whole
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+async def test_INV_QS6_a_move_that_is_cancelled_has_ended_when_it_is_repeated(
+    tmp_path: Path,
+) -> None:
+    """Its thread was at work: what it names, the repetition finds."""
+    at_work, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def held(work: Callable[[], None]) -> None:
+        at_work.set()
+        await may_go_on.wait()
+        work()
+
+    store = QuarantineStore(RealDisk(), tmp_path / "quarantine", offload=held)
+    assert await store.kept() == {}
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(store.move_in(NAMED, read))
+        await at_work.wait()
+        first.cancel()
+        again = tasks.create_task(store.move_in(NAMED, read))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not first.done()
+        assert not again.done()
+        may_go_on.set()
+    assert first.cancelled()
+    assert store.tails() == [again.result()]
+    assert list(await store.kept()) == [again.result().identity]
+
+
 # Holds INV-QS1.
 async def test_a_tail_without_provenance_is_moved_again(
     store: QuarantineStore, tmp_path: Path
@@ -270,6 +327,25 @@ async def test_INV_QS5_nothing_is_left_of_a_copy_that_is_not_the_tail(
     assert not await store.has(moved)
     await store.keep_copy(moved, sent(TAIL))
     assert await store.has(moved)
+
+
+async def test_INV_QS5_nothing_is_left_of_a_copy_that_the_disk_did_not_make_durable(
+    moved: Provenance,
+) -> None:
+    disk = SimulatedDisk()
+    disk.make_dirs(Path("/region"))
+    store = QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+
+    def refused(operation: str, _path: Path) -> None:
+        if operation == "fdatasync":
+            raise OSError(5, "input/output error")
+
+    disk.fault = refused
+    with pytest.raises(OSError, match="input/output error"):
+        await store.keep_copy(moved, sent(TAIL))
+    disk.fault = None
+    folder = Path("/region/quarantine/main")
+    assert [disk.list_dir(folder / log) for log in disk.list_dir(folder)] == [[]]
 
 
 async def test_INV_Q5_a_copy_stands_beside_another_tail_of_its_name(
