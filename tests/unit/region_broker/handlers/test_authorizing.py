@@ -120,6 +120,7 @@ async def check(judged: Judged, case: Case, key: int, held: Held) -> None:  # fm
         return
     assert codes == ({error} if error else set()), (key, case.what, shown, answer)
     assert bool(judged.told) is bool(codes - case.untold), (key, case.what, shown, judged.told)
+    assert len(judged.told) == len(set(judged.told)), (key, case.what, "each refusal is told once")
 
 
 async def test_every_api_judges_every_kind_of_resource_as_kafka_does(tmp_path: Path) -> None:
