@@ -87,9 +87,9 @@ from region_broker.controller.raft.recovered import FOUNDED_TERM, Recovered, mem
 from region_broker.controller.raft.settings import RaftSettings
 from region_broker.controller.raft.shell import RaftGroup
 from region_broker.controller.raft.snapshot_file import Piece
-from region_broker.controller.unbroken import to_its_end
 from region_broker.limits import MIB
 from region_broker.ports.disk import Disk
+from region_broker.ports.unbroken import to_its_end
 from region_broker.security.audit.trail import NO_AUDIT, AuditTrail
 
 _log: Final = logging.getLogger("tidemark.metadata")

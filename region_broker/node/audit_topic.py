@@ -22,13 +22,13 @@ import msgspec
 from idempotency.ports import Clock
 from region_broker.config.node_config import NodeConfig
 from region_broker.controller.metadata_commands import CommandRefused
-from region_broker.controller.unbroken import to_its_end
 from region_broker.handlers.dispatch.services import Services
 from region_broker.log.failures import NotLeader, PartitionFailed
 from region_broker.node.auditing import trail_folder
 from region_broker.partitions.admission import AppendVerdict
 from region_broker.partitions.partition import Partition
 from region_broker.ports.disk import Disk
+from region_broker.ports.unbroken import to_its_end
 from region_broker.records.batches import Record, build_batch
 from region_broker.security.audit.chain import LINE_BYTES_MAX, NotALink, read_line
 from region_broker.security.audit.chain_files import chain_names, file_name

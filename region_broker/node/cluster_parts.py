@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from idempotency.identity import Member
 from region_broker.config.node_config import NodeConfig
-from region_broker.controller.unbroken import to_its_end
 from region_broker.node.auditing import open_trail
 from region_broker.node.handshake import Handshake
 from region_broker.node.node_ports import Ports
 from region_broker.node.storage import Begun, Storage
+from region_broker.ports.unbroken import to_its_end
 from region_broker.region.cluster.controller_driver import ControllerDriver
 from region_broker.region.cluster.member_line import LineParts
 from region_broker.region.peers.server import PeerServer

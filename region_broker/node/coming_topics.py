@@ -9,8 +9,8 @@ Not here: how they are made ready (`partitions.laying_out`), what comes (`contro
 from collections.abc import Sequence
 
 from region_broker.controller.metadata_store import Coming
-from region_broker.controller.unbroken import to_its_end
 from region_broker.node.storage import Storage
+from region_broker.ports.unbroken import to_its_end
 from region_broker.region.role import RegionRole
 
 

@@ -63,7 +63,6 @@ from region_broker.controller.metadata_store import (
     region_in_log,
 )
 from region_broker.controller.raft.entries import Member
-from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogDamaged, NewerFormat
 from region_broker.log.folder_format import FORMAT_NAME
 from region_broker.log.group_commit import GroupCommit
@@ -71,6 +70,7 @@ from region_broker.node.log_settings import KeysRefused, log_settings, sealing_o
 from region_broker.node.node_ports import NodeRefused, Ports
 from region_broker.partitions.table import PartitionTable
 from region_broker.ports.disk import Disk, Lock
+from region_broker.ports.unbroken import to_its_end
 from region_broker.region.failover.journal import FailoverJournal, JournalDamaged
 from region_broker.region.failover.quarantine_store import QuarantineStore
 from region_broker.region.folder.identity_file import (

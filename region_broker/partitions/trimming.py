@@ -15,7 +15,7 @@ from idempotency.identity import TopicPartition
 from region_broker.log.failures import PartitionFailed
 from region_broker.log.indexes.log_start import LogStart
 from region_broker.log.partition_log import PartitionLog
-from region_broker.ports.offload import to_the_end
+from region_broker.ports.unbroken import to_its_end
 from region_broker.wire.cooperative_yield import run_yielding
 
 
@@ -78,7 +78,7 @@ class Trimming:
             job = trimmer.begin_lowering(offset)
         if job is not None:
             try:
-                await to_the_end(asyncio.to_thread(job.run))
+                await to_its_end(asyncio.to_thread(job.run))
             finally:
                 trimmer.finish_lowering(job)
         self._log.check_running()
@@ -89,7 +89,7 @@ class Trimming:
         job = trimmer.begin_settling()
         if job is not None:
             try:
-                await to_the_end(asyncio.to_thread(job.run))
+                await to_its_end(asyncio.to_thread(job.run))
             finally:
                 trimmer.finish_settling(job)
         self._log.check_running()

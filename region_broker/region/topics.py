@@ -32,9 +32,9 @@ from region_broker.controller.metadata_commands import (
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
 from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.topic_names import name_waited_for
-from region_broker.controller.unbroken import to_its_end
 from region_broker.partitions.letting_go import holds_records
 from region_broker.partitions.table import PartitionTable
+from region_broker.ports.unbroken import to_its_end
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import AccessChange
 

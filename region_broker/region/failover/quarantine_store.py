@@ -40,7 +40,8 @@ from geo_replicator.quarantine import (
 from idempotency.identity import RegionEpoch
 from idempotency.record_batch import BatchError, Buffer, iter_headers
 from region_broker.ports.disk import Disk, DiskFile
-from region_broker.ports.offload import Offload, to_the_end
+from region_broker.ports.offload import Offload
+from region_broker.ports.unbroken import to_its_end
 
 _log: Final = logging.getLogger("tidemark.failover")
 CHUNK_BYTES: Final = 1024 * 1024
@@ -97,7 +98,10 @@ class QuarantineStore:
                 file.close()
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        await to_the_end(self._offload(work))
+        async def run() -> None:
+            await self._offload(work)
+
+        await to_its_end(run())
 
     async def _finish(self, file: DiskFile, path: Path, tail: Provenance) -> Provenance:
         """Make a whole file durable, and name it, all in one piece of work that ends before this does (INV-QS6)."""

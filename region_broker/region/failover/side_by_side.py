@@ -4,7 +4,7 @@ INV-SBS1  at most `LOGS_AT_ONCE` at a time; what it gives comes in the order of 
 INV-SBS2  where the disk refuses one, no other is begun, those under way end, and all that were refused are named: one log that is not cut keeps
           its region from acting, so its name is what an operator needs
 INV-SBS4  the event loop gets its turn between two logs, also where neither waits for anything: most logs have nothing to cut
-INV-SBS3  what is cancelled has ended, with all that it had begun, before whoever waits for it goes on (INV-OFL1)
+INV-SBS3  what is cancelled has ended, with all that it had begun, before whoever waits for it goes on (INV-UB1)
 
 Not here: the work (`log_surgery`).
 """

@@ -14,7 +14,7 @@ from geo_replicator.ports import LinkFailed
 from region_broker.controller.access_commands import FollowAccess
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import CommandRefused
-from region_broker.controller.unbroken import to_its_end
+from region_broker.ports.unbroken import to_its_end
 from region_broker.region.ports import MetadataSide
 from region_broker.security.access import Access
 

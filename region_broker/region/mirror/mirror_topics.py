@@ -31,9 +31,9 @@ from region_broker.controller.metadata_commands import (
 )
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, TopicImage
 from region_broker.controller.topic_names import waiting_name
-from region_broker.controller.unbroken import to_its_end
 from region_broker.log.failures import LogError
 from region_broker.partitions.table import PartitionTable
+from region_broker.ports.unbroken import to_its_end
 from region_broker.region.mirror.mirror_log import MirrorPartitions
 from region_broker.region.ports import MetadataSide
 

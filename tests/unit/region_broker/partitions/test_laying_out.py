@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from region_broker.controller.unbroken import to_its_end
 from region_broker.partitions.laying_out import LOGS_AT_ONCE, LayingOut
+from region_broker.ports.unbroken import to_its_end
 from tests.fixtures.node_logs import DATA_DIR, LEADER_EPOCH, Fixture, Topic, batch, fixture
 from tests.simulation.disk import Crashed
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from region_broker.controller.unbroken import to_its_end
+from region_broker.ports.unbroken import to_its_end
 
 
 async def test_INV_UB1_a_cancelled_caller_is_let_go_behind_the_end() -> None:
@@ -72,3 +72,18 @@ async def test_a_broken_assertion_is_heard_of_in_any_case() -> None:
     goes_on.set()
     with pytest.raises(AssertionError, match="broken"):
         await caller
+
+
+async def test_INV_UB1_work_has_begun_also_where_its_caller_is_cancelled_at_once() -> None:
+    may_end, ended = asyncio.Event(), []
+
+    async def work() -> None:
+        await may_end.wait()
+        ended.append("ended")
+
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(to_its_end(work()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        may_end.set()
+    assert ended == ["ended"]

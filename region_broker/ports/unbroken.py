@@ -3,6 +3,7 @@
 INV-UB1  once begun it is carried to its end, in a task of its own; a cancelled caller is let go only then
 1. A mirror deletes a topic: its quorum commits that. 2. Its link is cancelled for a takeover. 3. The registry has no such topic
 any more, its partitions are open. 4. Another topic is to get that name.
+Or: 1. A thread puts a tail into quarantine. 2. Its takeover is cancelled, and begun again. 3. Both write the same files.
 Whoever stops a node lets the metadata end last: what waits for them ends then, at the latest.
 """
 
