@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from chaos.options import words_of
 from chaos.plain_producers import (
     PLAIN_PARTITIONS,
     PLAIN_TOPIC,
@@ -360,7 +361,8 @@ def _entries(records: frozenset[Shown]) -> list[Entry]:
 @click.command()
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--minutes", type=float, default=3.0, show_default=True)
-@click.option("--only", default="", help="Kinds of rounds to play, with commas; all if empty.")
+@click.option("--only", default="", callback=words_of([kind.name.lower() for kind in Kind], or_none=True),
+              help="Kinds of rounds to play, with commas; all if empty.")  # fmt: skip
 @click.option(
     "--producers",
     type=int,
@@ -369,11 +371,11 @@ def _entries(records: frozenset[Shown]) -> list[Entry]:
     help="Plain idempotent producers; every other one has five requests in flight.",
 )
 @click.option("--keep", is_flag=True, help="Keep the data folder of a good run, too.")
-def main(seed: int, minutes: float, only: str, producers: int, keep: bool) -> None:
+def main(seed: int, minutes: float, only: list[str], producers: int, keep: bool) -> None:
     """Soak two regions in faults drawn from SEED for so many MINUTES."""
     folder = Path(tempfile.mkdtemp(prefix=f"soak-{seed}-"))
     soak = Soak(seed, folder, producers)
-    kinds = {Kind[name.strip().upper()] for name in only.split(",") if name.strip()} or set(Kind)
+    kinds = {Kind[name.upper()] for name in only} or set(Kind)
     soak.tell(f"seed {seed}, {minutes} minutes, data in {folder}")
     try:
         soak.set_up()

@@ -21,6 +21,7 @@ from chaos.nodes.network import begin_inside, is_inside
 from chaos.nodes.plan import INSIDE_FAULTS, PLAIN_FAULTS, Fault, Victim, rounds
 from chaos.nodes.play import NodesDrill
 from chaos.nodes.stage import NodesStage
+from chaos.options import settings_of, words_of
 from chaos.writers.fleet import CLIENTS
 from chaos.writers.java_program import fetched
 from chaos.writers.writer import TOPIC
@@ -46,9 +47,14 @@ Examples:
     default=_PLAIN,
     show_default=True,
     help=f"Which, with commas: {', '.join(each.name.lower() for each in Fault)}. Cut, part and full need root, or unshare.",
+    callback=words_of([each.name.lower() for each in Fault]),
 )
 @click.option(
-    "--victims", default="leader,follower,quorum", show_default=True, help="Whose, with commas."
+    "--victims",
+    default="leader,follower,quorum",
+    show_default=True,
+    help="Whose, with commas.",
+    callback=words_of([each.name.lower() for each in Victim]),
 )
 @click.option("--tellers", default=3, show_default=True, help="Transactional producers.")
 @click.option("--producers", default=2, show_default=True, help="Plain idempotent producers.")
@@ -64,32 +70,32 @@ Examples:
     default=",".join(CLIENTS),
     show_default=True,
     help="Of which clients there is a transactional writer and a reader, with commas.",
+    callback=words_of(CLIENTS, or_none=True),
 )
-@click.option("--set", "settings", multiple=True, help="librdkafka's key=value for all clients.")
+@click.option("--set", "settings", multiple=True, callback=settings_of, help="librdkafka's key=value for all clients.")  # fmt: skip
 @click.option("--spread", "spreads", is_flag=True, help="Have partitions led by all nodes before each fault.")  # fmt: skip
 @click.option("--secure", is_flag=True, help="TLS, logins, ACLs and a sealed topic; access changes meanwhile.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the folder of a good drill, too.")
 def main(  # noqa: PLR0913 -- one for each option
-    *, seed: int, count: int, faults: str, victims: str, tellers: int, producers: int, workers: int,
-    rows: int, clients: str, settings: tuple[str, ...], spreads: bool, secure: bool, keep: bool,
+    *, seed: int, count: int, faults: list[str], victims: list[str], tellers: int, producers: int, workers: int,
+    rows: int, clients: list[str], settings: dict[str, str], spreads: bool, secure: bool, keep: bool,
 ) -> None:  # fmt: skip
     """Play a drill of nodes, and print what each kind of fault cost its clients."""
-    wanted = [Fault[each.upper()] for each in faults.split(",")]
+    wanted = [Fault[each.upper()] for each in faults]
     if not is_inside() and set(wanted) & set(INSIDE_FAULTS):
         if "java" in clients:
             fetched()  # the drill's own network reaches no registry
         begin_inside("chaos.nodes", sys.argv[1:])
     folder = Path(tempfile.mkdtemp(prefix=f"tidemark-nodes-{seed}-"))
     stage = NodesStage(seed, folder / "cluster", wanted, secure=secure)
-    load = Load(tellers, producers, workers, rows, [each for each in clients.split(",") if each])
-    config = dict(each.split("=", 1) for each in settings)
-    clients_ = NodesClients(stage.bootstrap, seed, folder, load, config, stage.doors)
+    load = Load(tellers, producers, workers, rows, clients)
+    clients_ = NodesClients(stage.bootstrap, seed, folder, load, settings, stage.doors)
     guard = None if stage.doors is None else Guard(
         stage.doors, stage.cluster, Random(seed), topic=TOPIC, tell=stage.tell, blame=stage.blame
     )  # fmt: skip
     drill = NodesDrill(stage, clients_, spreads=spreads, guard=guard)
     stage.tell(f"seed {seed}, {count} rounds, in {folder}")
-    planned = rounds(seed, count, wanted, [Victim[each.upper()] for each in victims.split(",")])
+    planned = rounds(seed, count, wanted, [Victim[each.upper()] for each in victims])
     try:
         drill.set_up()
         drill.play(planned)

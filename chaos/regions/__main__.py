@@ -8,7 +8,6 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +18,7 @@ from confluent_kafka import KafkaException
 from chaos.access.guard import Guard
 from chaos.nodes.network import begin_inside, is_inside
 from chaos.nodes.plan import INSIDE_FAULTS, Fault
+from chaos.options import words_of
 from chaos.regions.figures import lines, summary
 from chaos.regions.plan import BLOWS, Kind, rounds
 from chaos.regions.play import RegionsDrill
@@ -41,16 +41,6 @@ Examples:
 """
 
 
-def _one_of(known: Sequence[str]) -> Any:
-    def checked(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
-        wanted = value.split(",")
-        if unknown := [each for each in wanted if each not in known]:
-            raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(known)}")
-        return wanted
-
-    return checked
-
-
 @click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seed", default=1, show_default=True, help="What is drawn from.")
 @click.option("--rounds", "count", default=20, show_default=True, help="How many.")
@@ -59,21 +49,21 @@ def _one_of(known: Sequence[str]) -> Any:
     default="failover,pair",
     show_default=True,
     help="Of which kinds, with commas.",
-    callback=_one_of([kind.name.lower() for kind in Kind]),
+    callback=words_of([kind.name.lower() for kind in Kind]),
 )
 @click.option(
     "--faults",
     default=",".join(each.name.lower() for each in BLOWS),
     show_default=True,
     help=f"What pairs are made of, with commas: {', '.join(each.name.lower() for each in Fault)}. Cut and full need root, or unshare.",
-    callback=_one_of([fault.name.lower() for fault in Fault]),
+    callback=words_of([fault.name.lower() for fault in Fault]),
 )
 @click.option(
     "--clients",
     default=",".join(CLIENTS),
     show_default=True,
     help="Which write, with commas.",
-    callback=_one_of(CLIENTS),
+    callback=words_of(CLIENTS),
 )
 @click.option(
     "--writers", default=1, show_default=True, help="Transactional producers of each client."
