@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from idempotency.ports import Clock
 from idempotency.record_batch import BatchHeader, Buffer
@@ -44,9 +44,22 @@ class CountingKey(NamedTuple):
     forgotten: tuple[str, ...]
 
 
-def _versions(named: Mapping[str, NamedKey]) -> set[tuple[str, str]]:
-    """Return which versions of which keys can be used."""
-    return {(name, each.version.hex()) for name, key in named.items() for each in key.versions}
+_Versions: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+def _versions(named: Mapping[str, NamedKey]) -> _Versions:
+    """Return which versions of each key can be used, in hex, the one that seals last."""
+    return {name: tuple(each.version.hex() for each in key.versions) for name, key in named.items()}
+
+
+def _changes(before: _Versions, now: _Versions) -> list[CountingKey]:
+    """Return what counts now of the keys of which something else counted before, by name."""
+    changed = []
+    for name in sorted({*now, *before}):
+        had, has = before.get(name, ()), now.get(name, ())
+        if has != had:
+            changed.append(CountingKey(name, has, tuple(each for each in had if each not in has)))
+    return changed
 
 
 class Sealing:
@@ -59,7 +72,7 @@ class Sealing:
         self._looks = 0
         self._said = ""
         self._heard: Callable[[CountingKey], None] | None = None
-        self._told: dict[str, tuple[str, ...]] = {}
+        self._told: _Versions = {}
         self.keys = DataKeys(monotonic_ms)
 
     def read(self) -> None:
@@ -71,7 +84,7 @@ class Sealing:
         before = self.keys.named
         self.keys.use(unlock(KeySources(self._file.disk), ring, before))
         self._seen = text
-        self._tell_of_change(before)
+        self._tell_of_change(_versions(before))
         self._say_missing()
 
     def look(self) -> None:
@@ -95,28 +108,22 @@ class Sealing:
     def _tell_heard(self) -> None:
         if self._heard is None:
             return
-        now = {
-            name: tuple(each.version.hex() for each in key.versions)
-            for name, key in self.keys.named.items()
-        }
-        for name in sorted({*now, *self._told}):
-            before, counting = self._told.get(name, ()), now.get(name, ())
-            if counting != before:
-                gone = tuple(each for each in before if each not in counting)
-                self._heard(CountingKey(name, counting, gone))
+        now = _versions(self.keys.named)
+        for key in _changes(self._told, now):
+            self._heard(key)
         self._told = now
 
-    def _tell_of_change(self, before: Mapping[str, NamedKey]) -> None:
+    def _tell_of_change(self, before: _Versions) -> None:
         """Log which versions count from now on, and which this node has forgotten: who destroys a key asks for that."""
-        now = self.keys.named
-        if _versions(now) == _versions(before):
+        now = _versions(self.keys.named)
+        if not (changed := _changes(before, now)):
             return
         counting = [
-            f"{name} seals by {key.versions[-1].version.hex()}, versions that it opens: {len(key.versions)}"
-            for name, key in now.items()
-            if key.versions
+            f"{name} seals by {versions[-1]}, versions that it opens: {len(versions)}"
+            for name, versions in now.items()
+            if versions
         ]
-        gone = [f"{each} of {name}" for name, each in sorted(_versions(before) - _versions(now))]
+        gone = [f"{each} of {key.name}" for key in changed for each in key.forgotten]
         assert self._file is not None, "it was read"
         _log.info(
             "the keys of %s count from now on: %s%s", self._file.path, "; ".join(counting) or "none",
