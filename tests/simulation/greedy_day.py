@@ -231,13 +231,16 @@ def main() -> None:
     parser.add_argument(
         "--rest", type=float, default=12.0, help="factor on pauses between two lives"
     )
+    parser.add_argument(
+        "--slack", type=int, default=1, help="factor on what may grow, for days of minutes"
+    )
     parser.add_argument("--trace", action="store_true", help="say what grew")
     asked = parser.parse_args()
     keep_no_large_holes()
     logging.disable(logging.ERROR)
     played = day(
         Path("/simulated"), hours=asked.hours, seed=asked.seed, rest=asked.rest, say=_say,
-        trace=asked.trace,
+        trace=asked.trace, slack=asked.slack,
     )  # fmt: skip
     print(run_simulated(played, asked.seed))
 

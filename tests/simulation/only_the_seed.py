@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
 
@@ -73,13 +73,19 @@ def _refusing(owner: str, real: Callable[..., Any], asked: list[str]) -> Callabl
     def refuse(*args: Any, **options: Any) -> Any:
         if threading.get_ident() != ours:
             return real(*args, **options)
-        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        caller = _name_of(sys._getframe(1).f_globals)
         if {caller, caller.partition(".")[0]} & STAMPS:
             return real(*args, **options)
         asked.append(f"{caller} asked for {owner}.{real.__name__}")
         raise NotOfTheSeed(asked[-1])
 
     return refuse
+
+
+def _name_of(module: Mapping[str, Any]) -> str:
+    """Return what a module is imported by, also where it is run as `__main__`."""
+    spec = module.get("__spec__")
+    return str(module.get("__name__") if spec is None else spec.name)
 
 
 def _run_at_once(
