@@ -1,5 +1,5 @@
 """For every test: what is compiled is kept, what was there before is no garbage, aborted clients are shown, what is left holds no secret, and a run
-that has only so long begins no more lives of the simulator behind that.
+that has only so long begins no more searches behind that.
 
 A shell may forbid Python to keep what it compiles (PYTHONDONTWRITEBYTECODE, as containers often do). Then each process
 that a test starts would compile the whole program again, which takes longer than all else that most of them do.
@@ -40,24 +40,29 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+SEARCHES: Final = ("tests/model/", "tests/property/")
+UNTIL: Final = "SEARCHES_UNTIL_S"
+"""Second of the wall clock after which no search begins any more; without it all do. For `.ci/run` on a slow machine."""
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return 0 for a test of an example, more for what searches among very many: models and properties, and behind them the simulator's lives."""
+    if item.get_closest_marker("simulation") is not None:
+        return 2
+    return int(item.location[0].startswith(SEARCHES))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the simulator's lives behind all else: what a slow machine leaves out is a part of them."""
-    items.sort(key=lambda item: item.get_closest_marker("simulation") is not None)
-
-
-LIVES_UNTIL: Final = "LIVES_UNTIL_S"
-"""Second of the wall clock after which no test of the simulator begins any more; without it all do. For `.ci/run` on a slow machine."""
+    """Put what searches behind all else: what a slow machine leaves out is a part of that."""
+    items.sort(key=_rank)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out a life that would begin too late; the summary counts and names it."""
-    until_s = float(os.environ.get(LIVES_UNTIL, "inf"))
-    if (
-        item.get_closest_marker("simulation") is not None
-        and SystemClock().wall_ms() > 1000 * until_s
-    ):
-        pytest.skip(f"this machine is slow: no life begins behind the time of {LIVES_UNTIL}")
+    """Leave out a search that would begin too late; the summary counts and names it."""
+    until_s = float(os.environ.get(UNTIL, "inf"))
+    if _rank(item) and SystemClock().wall_ms() > 1000 * until_s:
+        pytest.skip(f"this machine is slow: no search begins behind the time of {UNTIL}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
