@@ -2,7 +2,8 @@
 
 INV-CLO1  an order is carried out by the node that leads the quorum, and by no other: any other one says whom to ask
 INV-CLO2  `dry_run` judges an order by the metadata as they are, and changes nothing
-INV-CLO3  an election that may lose records needs `confirm`, and is refused by the metadata while anybody in sync runs (INV-MH5)
+INV-CLO3  an election that may lose records needs `confirm`, and is refused by the metadata while anybody in sync runs (INV-MH5). What it costs is
+          said of each group of logs, as things stood before it, also by the answer of the one that was carried out
 INV-CLO4  a node that is heard is not removed; one that was removed is in the metadata and in the membership of the quorum no more. One that
           was added and has not come is withdrawn
 INV-CLO5  a node that is drained and leads on, as nobody else can lead in its place, is said to: whoever stops it then stops what it leads
@@ -35,6 +36,7 @@ from region_broker.controller.group_rows import groups_of
 from region_broker.controller.image_database import MetadataInDoubt, MetadataUnwritable
 from region_broker.controller.membership_keeping import without
 from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.raft.effects import MembershipAsked
 from region_broker.controller.raft.failures import Busy, RaftStoreFull, WishFailed
 from region_broker.region.cluster.cluster_view import ClusterView
@@ -72,6 +74,22 @@ class ClusterOrder:
     confirmed: bool
 
 
+def unclean_costs(image: MetadataImage, node_id: int) -> str:
+    """Return what is lost where a node leads all logs of the region by an operator's word, in each group whose in-sync set it is not in."""
+    groups = groups_of(image)
+    lost = []
+    for number, row in groups.items():
+        held = [each.node_id for each in row.in_sync]
+        if node_id not in held:
+            which = "the main group" if number == MAIN_GROUP else f"data group {number}"
+            names = f"nodes {', '.join(map(str, held))}"
+            lost.append(f"{names} hold of {which}" if len(groups) > 1 else f"{names} hold")
+    return (
+        f"what only {', what only '.join(lost) or 'nodes none hold'} is lost for good, though it was acknowledged: node {node_id} was not in sync."
+        " Transactions may be torn by it; the nodes that come back are cut to what it has"
+    )
+
+
 class ClusterOrders:
     """Gives orders to this node's controller."""
 
@@ -83,7 +101,7 @@ class ClusterOrders:
     async def order(self, order: ClusterOrder) -> Mapping[str, Any]:
         """Carry one out and return how things stand then; raises `ClusterOrderRefused`."""
         self._judge_place()
-        before = self._view.describe()["leadership"]
+        before, costs = self._view.describe()["leadership"], self._costs_before(order)
         try:
             async with asyncio.timeout(ORDER_MS_MAX / 1000):
                 changed = await self._carry_out(order)
@@ -100,7 +118,7 @@ class ClusterOrders:
             "changed": changed,
             "before": before,
             "leadership": self._view.describe()["leadership"],
-            "costs": self._costs(order),
+            "costs": costs or self._left_by_drain(order),
             "leads_on": order.kind == "drain" and bool(self._kept_by(order)),
         }
 
@@ -130,7 +148,9 @@ class ClusterOrders:
             case "unclean-election":
                 member = self._known(order.node_id).member
                 if not order.dry_run and not order.confirmed:
-                    raise ClusterOrderRefused("not-confirmed", f"{self._costs(order)}: confirm it")
+                    raise ClusterOrderRefused(
+                        "not-confirmed", f"{self._costs_before(order)}: confirm it"
+                    )
                 return await self._by_controller(lambda t: UncleanAsked(t, member), order)
             case "spread" | "gather":
                 return await self._prefer_spread(order)
@@ -149,18 +169,16 @@ class ClusterOrders:
             )
         return node
 
-    def _costs(self, order: ClusterOrder) -> str:
-        if order.kind == "drain":
-            return self._leads_on(order) or self._nothing_to_drain(order.node_id)
+    def _costs_before(self, order: ClusterOrder) -> str:
+        """Return what an election that may lose records will cost: once it was carried out, its leader alone is in sync."""
         if order.kind != "unclean-election":
             return ""
-        leadership = self._view.parts.metadata.image.leadership
-        held = () if leadership is None else leadership.in_sync
-        names = ", ".join(str(each.node_id) for each in held if each.node_id != order.node_id)
-        return (
-            f"what only nodes {names or 'none'} hold is lost for good, though it was acknowledged: node {order.node_id} was not in sync."
-            " Transactions may be torn by it; the nodes that come back are cut to what it has"
-        )
+        return unclean_costs(self._view.parts.metadata.image, self._known(order.node_id).node_id)
+
+    def _left_by_drain(self, order: ClusterOrder) -> str:
+        if order.kind != "drain":
+            return ""
+        return self._leads_on(order) or self._nothing_to_drain(order.node_id)
 
     def _leads_on(self, order: ClusterOrder) -> str:
         kept = self._kept_by(order)
