@@ -239,7 +239,7 @@ class MetadataStore:
                     _found(life, folder, database.stored.image)
                 keeping = MembershipKeeping(1 if cluster is None else cluster.voters_max)
                 group = RaftGroup(_setup(life, folder, cluster, keeping), machine)
-                given_up.callback(group.close)
+                given_up.push_async_callback(group.close)
                 if cluster is None:
                     await group.begin()
             except (RaftStoreError, msgspec.MsgspecError, OSError) as error:
@@ -493,7 +493,7 @@ class MetadataStore:
 
     async def close(self) -> None:
         """Close log and database."""
-        self._group.close()
+        await self._group.close()
         await self._database.close()
 
 

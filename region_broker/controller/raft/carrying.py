@@ -7,7 +7,8 @@ INV-RK2  an event is given to the core only if there is room for all that the co
 INV-RK3  a wish is answered once; the one whose entry was committed after the state machine took it
 INV-RK4  the state machine is given each entry once, in order, or a snapshot in place of them
 INV-RK5  what waits is bounded: a wish too many is refused, a message too many is lost
-INV-RK6  a turn is carried out whole, by one task, or it was the last one: what was given up in the middle is not gone on with
+INV-RK6  a turn is carried out whole, by one task, or it was the last one: what was given up in the middle is not gone on with, and who
+         closes the store waits for its end
 
 A store that failed ends `run`, and with it the node; so does a state machine that raises. The state machine's image is made
 and written between two turns: nothing else of this group happens meanwhile, so it must stay small against the election
@@ -235,7 +236,8 @@ class Carrier:
             if not self._has_begun:
                 await self._room_to_start()
             if not self._has_begun and not self._stopping:
-                await self._carry(self._core.start(self._now_ms()))
+                async with self._whole():
+                    await self._carry(self._core.start(self._now_ms()))
             while not self._stopping:
                 await self._wake.wait()
                 self._wake.clear()
@@ -258,6 +260,12 @@ class Carrier:
         """Let `run` end after its turn."""
         self._stopping = True
         self._wake.set()
+
+    async def finish(self) -> None:
+        """Take nothing any more, and close the store behind the turn that is under way (INV-RK6)."""
+        self.stop()
+        async with self._one_at_a_time:
+            self.end()
 
     def end(self) -> None:
         """Take nothing any more, and close the store; a second time changes nothing."""

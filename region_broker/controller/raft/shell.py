@@ -199,9 +199,9 @@ class RaftGroup(RaftosNode):
         """Let `run` end; who waits is told that its wish may be lost."""
         self._carrier.stop()
 
-    def close(self) -> None:
-        """Close the folder, where `run` has not done so; who waits is told that its wish may be lost."""
-        self._carrier.end()
+    async def close(self) -> None:
+        """Close the folder behind what is carried out, where `run` has not done so; who waits is told that its wish may be lost."""
+        await self._carrier.finish()
 
     @property
     def membership(self) -> Membership:

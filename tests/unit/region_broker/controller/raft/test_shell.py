@@ -25,7 +25,7 @@ from region_broker.controller.raft.effects import (
     VoteAnswer,
     VoteRequest,
 )
-from region_broker.controller.raft.entries import HardState, Member, Membership
+from region_broker.controller.raft.entries import Entry, HardState, Member, Membership
 from region_broker.controller.raft.failures import (
     Busy,
     Lost,
@@ -34,7 +34,7 @@ from region_broker.controller.raft.failures import (
     RaftStoreFull,
     Refused,
 )
-from region_broker.controller.raft.group_setup import GroupSetup
+from region_broker.controller.raft.group_setup import SNAPSHOT_AFTER_BYTES, GroupSetup
 from region_broker.controller.raft.log_content import merged
 from region_broker.controller.raft.log_file import frame_bytes
 from region_broker.controller.raft.raftos_classes import RaftosLeader, RaftosNode, RaftosState
@@ -88,11 +88,11 @@ async def test_a_member_alone_leads_commits_and_applies() -> None:
         assert [change.role for change in site.roles] == [Role.FOLLOWER, Role.LEADER]
 
 
-def begun_by_hand(machine: Commands, offload: Offload) -> RaftGroup:
+def begun_by_hand(machine: Commands, offload: Offload, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES) -> RaftGroup:  # fmt: skip
     """Return a group of one that nobody runs."""
     setup = GroupSetup(
         member=member(1), founders=Membership((member(1),)), disk=SimulatedDisk(), folder=FOLDER,
-        clock=LoopClock(), chance=SeededChance(random.Random(1)), offload=offload,
+        clock=LoopClock(), chance=SeededChance(random.Random(1)), offload=offload, snapshot_after_bytes=snapshot_after_bytes,
     )  # fmt: skip
     return RaftGroup(setup, machine)
 
@@ -132,6 +132,41 @@ async def test_INV_RK6_a_turn_that_is_given_up_in_the_middle_was_the_last_one() 
     hanging.clear()
     with pytest.raises(NotLeader):
         await group.propose(b"b")
+
+
+class Slow(Commands):
+    """Takes a command when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def apply(self, entries: Sequence[Entry]) -> None:
+        self.is_asked.set()
+        await self.may_go_on.wait()
+        await super().apply(entries)
+
+
+@simulated
+async def test_INV_RK6_who_closes_a_group_waits_for_the_turn_that_is_under_way() -> None:
+    machine = Slow()
+    machine.may_go_on.set()
+    group = begun_by_hand(machine, asyncio.to_thread, snapshot_after_bytes=1)
+    await group.begin()
+    machine.is_asked.clear()
+    machine.may_go_on.clear()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(group.run())
+        tasks.create_task(group.propose(b"a"))
+        await machine.is_asked.wait()
+        closing = tasks.create_task(group.close())
+        await asyncio.sleep(1)
+        assert not closing.done()
+        machine.may_go_on.set()
+        await closing
+        await running  # its image was written behind the command: into a store that is open
+    assert (machine.taken, machine.images) == ([b"a"], 1)
 
 
 @simulated
