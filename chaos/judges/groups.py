@@ -7,6 +7,9 @@ successor). A committed offset does not go back, but for what a word covers (T26
 committed offset was processed; exactly once where the offset was in the transaction of the output. What was made of a
 record stays where a word has cost the record.
 
+A commit that was not answered may have been late: in one life of a member it counts when it comes, also behind a newer one that
+went by another connection (Kafka has no order between connections; transactions have, by ADR 9).
+
 Times are those of the clients: an owner has a partition from when it was told until it said that it gave it back.
 """
 
@@ -35,7 +38,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class GroupCommit:
-    """A commit that was accepted: sent at `sent_s`, known at `acked_s`."""
+    """A commit that was accepted: sent at `sent_s`, known at `acked_s`; `NEVER`: it was not answered."""
 
     member: str
     partition: int
@@ -73,6 +76,7 @@ class GroupHistory:
     log: Sequence[tuple[int, int, str]]
     committed: Mapping[str, Sequence[int]]
     output: Mapping[int, Sequence[str]] | None = None
+    unanswered: Sequence[GroupCommit] = ()
 
 
 def judge_group(run: GroupHistory, excuse: Excuse) -> list[str]:
@@ -145,7 +149,7 @@ def _went_back(run: GroupHistory, excuse: Excuse) -> Iterator[str]:
             place = Place(run.topic, seen.partition, seen.offset, "offset told")
             if above and excuse(Sighting(seen.at_s, seen.region, place, False), []):
                 continue  # by a region that acted in vain
-            if above and not excuse(_said(run, commit), []):
+            if above and not _came_late(run, commit, seen) and not excuse(_said(run, commit), []):
                 when = "at the end" if seen.at_s == NEVER else f"at {seen.at_s:.2f} s"
                 yield (
                     f"{run.topic}-{seen.partition}: the committed offset at {seen.region} is {seen.offset} {when};"
@@ -155,6 +159,15 @@ def _went_back(run: GroupHistory, excuse: Excuse) -> Iterator[str]:
     for (one, ours), (other, theirs) in pairwise(run.committed.items()):
         if list(ours) != list(theirs):
             yield f"{run.topic}: committed are {list(ours)} at {one}, {list(theirs)} at {other}"
+
+
+def _came_late(run: GroupHistory, commit: GroupCommit, seen: OffsetSeen) -> bool:
+    """Return whether what was seen may be an older commit of the same life of a member, which nobody answered."""
+    return any(
+        (late.member, late.partition, late.offset) == (commit.member, seen.partition, seen.offset)
+        and late.sent_s < commit.sent_s
+        for late in run.unanswered
+    )
 
 
 def _committed(run: GroupHistory) -> Sequence[int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.judges.excuse import nothing_is_excused
-from chaos.judges.groups import GroupCommit, GroupHistory, OffsetSeen, Tenure, judge_group
+from chaos.judges.groups import NEVER, GroupCommit, GroupHistory, OffsetSeen, Tenure, judge_group
 from chaos.story import Place, Sighting
 
 LOG = [(0, 0, "x"), (0, 1, "y"), (0, 2, "z")]
@@ -72,3 +72,18 @@ def test_JGR5_what_was_made_of_a_record_may_outlive_it_where_a_word_has_cost_it(
     assert "too much {'lost later': 1}" in found
     (found,) = judge_group(replace(SOUND, output={0: ["x", "y", "y"]}), excused)
     assert "too much {'y': 1}" in found
+
+
+def test_JGR5_a_commit_that_nobody_answered_counts_when_it_comes() -> None:
+    late = GroupCommit("a", 0, 1, 1.5, NEVER, "eu")
+    newer = GroupCommit("a", 0, 2, 2.0, 2.1, "eu")
+    back = replace(SOUND, commits=[newer], seen=[OffsetSeen(0, 1, 3.0, 3.1, "eu")], output=None)
+    assert judge_group(replace(back, unanswered=[late]), nothing_is_excused) == []
+    for other in (
+        replace(late, offset=0),
+        replace(late, member="b"),
+        replace(late, partition=1),
+        replace(late, sent_s=2.5),
+    ):
+        (found,) = judge_group(replace(back, unanswered=[other]), nothing_is_excused)
+        assert "the committed offset at eu is 1 at 3.10 s; eu took 2 of a" in found

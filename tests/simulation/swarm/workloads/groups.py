@@ -104,6 +104,7 @@ class GroupLoad(Load):
             sorted((place.partition, place.offset, place.value) for place in log),
             committed,
             await self._made(end),
+            [commit for each in members for commit in each.unanswered],
         )
         return judge_group(run, end.excuse)
 

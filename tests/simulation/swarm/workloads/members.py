@@ -16,7 +16,7 @@ from uuid import UUID
 
 from typing_extensions import override
 
-from chaos.judges.groups import GroupCommit, OffsetSeen, Tenure
+from chaos.judges.groups import NEVER, GroupCommit, OffsetSeen, Tenure
 from chaos.story import Place, Sighting
 from tests.simulation.kafka_client import Connection, Reader, Refused
 from tests.simulation.swarm.processor import committed_offset
@@ -50,6 +50,7 @@ class Member(Visitor):
         self.group, self.topic = group, topic
         self.tenures: list[Tenure] = []
         self.commits: list[GroupCommit] = []
+        self.unanswered: list[GroupCommit] = []
         self.seen: list[OffsetSeen] = []
         self.processed: list[Sighting] = []
         self.positions: dict[int, int] = {}
@@ -146,7 +147,8 @@ class Member(Visitor):
         self, connection: Connection, partition: int, _values: Sequence[bytes], offset: int
     ) -> None:
         """Commit where it goes on, behind these values."""
-        sent_s = now_s()
+        sent = GroupCommit(self.label, partition, offset, now_s(), NEVER, self.region)
+        self.unanswered.append(sent)
         row = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1,
                "committed_metadata": ""}  # fmt: skip
         answer = await connection.call(
@@ -155,12 +157,11 @@ class Member(Visitor):
              "member_id": self.member_id, "group_instance_id": None,
              "topics": [{"name": self.topic, "partitions": [row]}]},
         )  # fmt: skip
+        self.unanswered.remove(sent)
         code = answer.topics[0].partitions[0].error_code
         if code.value:
             raise Refused("OffsetCommit", code)
-        self.commits.append(
-            GroupCommit(self.label, partition, offset, sent_s, now_s(), self.region)
-        )
+        self.commits.append(replace(sent, acked_s=now_s()))
 
     async def join(self, connection: Connection) -> None:
         """Become a member, or stay to become one."""
