@@ -11,9 +11,15 @@ from typing import Final, NoReturn
 
 import click
 
-from region_broker.cli.admin.node_requests import NodeConfigEntry, NodeConnection, NodeError
+from region_broker.cli.admin.node_requests import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    NodeConfigEntry,
+    NodeConnection,
+    NodeError,
+)
 from region_broker.cli.kafka import bootstrap_option
 from region_broker.cli.output import (
+    EXIT_AUTH,
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
@@ -26,7 +32,9 @@ from region_broker.cli.output import (
 _OF_NODE: Final = 2
 _FROM: Final = {_OF_NODE: "node", 3: "all nodes", 4: "file", 5: "default"}
 _ORDER: Final = (2, 3, 4, 5)
-_EXIT_CODES: Final = {40: EXIT_USAGE, 42: EXIT_USAGE, 7: EXIT_UNKNOWN_OUTCOME}
+_EXIT_CODES: Final = {
+    40: EXIT_USAGE, 42: EXIT_USAGE, 7: EXIT_UNKNOWN_OUTCOME, CLUSTER_AUTHORIZATION_FAILED: EXIT_AUTH,
+}  # fmt: skip
 
 
 @click.group(epilog="Example: tidemark node config")
