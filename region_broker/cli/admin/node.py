@@ -173,16 +173,18 @@ def _connected(bootstrap: str, node_id: int | None) -> Iterator[list[NodeConnect
     """Yield connections to the nodes that answer, or to the one with that number; end the command where there is none."""
     with ExitStack() as connections:
         found: dict[int, NodeConnection] = {}
-        dead = []
+        dead, code = [], EXIT_FAILED
         for address in bootstrap.split(","):
             try:
                 connection = connections.enter_context(NodeConnection(address))
             except (OSError, NodeError) as error:
                 dead.append(f"{address}: {error}")
+                if getattr(error, "error_code", None) == CLUSTER_AUTHORIZATION_FAILED:
+                    code = EXIT_AUTH
                 continue
             found.setdefault(connection.node_id, connection)
         if not found:
-            fail(f"no node answers ({'; '.join(dead)}). Give its address with --bootstrap")
+            fail(f"no node answers ({'; '.join(dead)}). Give its address with --bootstrap", code)
         if node_id is None:
             yield list(found.values())
         elif node_id in found:
@@ -190,7 +192,8 @@ def _connected(bootstrap: str, node_id: int | None) -> Iterator[list[NodeConnect
         else:
             more = f" ({'; '.join(dead)})" if dead else ""
             numbers = ", ".join(map(str, found))
-            fail(f"node {node_id} does not answer, only {numbers}{more}", EXIT_NOT_FOUND)
+            text = f"node {node_id} does not answer, only {numbers}{more}"
+            fail(text, code if code == EXIT_AUTH else EXIT_NOT_FOUND)
 
 
 @contextmanager
