@@ -11,6 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -154,12 +155,13 @@ def tail(paths: tuple[Path, ...], count: int, follow: bool, output: str) -> None
     last: deque[tuple[bytes, Mapping[str, Any]]] = deque(_records(paths), maxlen=max(count, 1))
     after = last[-1][1]["seq"] if last else 0
     _print(last if count else [], output)
-    while follow:
-        time.sleep(_LOOK_S)  # a file is looked at again: nobody tells of it
-        news = [(line, found) for line, found in _records(paths, after) if found["seq"] > after]
-        if news:
-            after = news[-1][1]["seq"]
-            _print(news, output, with_head=False)
+    with suppress(KeyboardInterrupt):  # which is how it is meant to end
+        while follow:
+            time.sleep(_LOOK_S)  # a file is looked at again: nobody tells of it
+            news = [(line, found) for line, found in _records(paths, after) if found["seq"] > after]
+            if news:
+                after = news[-1][1]["seq"]
+                _print(news, output, with_head=False)
 
 
 @audit.command(epilog="Example: tidemark audit head ./audit >> /mnt/elsewhere/heads")

@@ -88,6 +88,12 @@ def tell(done: Mapping[str, Any]) -> None:
         " empty data_dir. How far it is: tidemark cluster status",
         err=True,
     )
+    if done["config"].get("tls_certificate"):
+        click.echo(
+            "It needs a certificate and a key of its own, under the names in it: tidemark cert issue --config node.toml, or your CA; the other"
+            " files that it names are those of the other nodes",
+            err=True,
+        )
     listeners = ", ".join(done.get("listeners", ()))
     if listeners:
         click.echo(

@@ -21,6 +21,7 @@ from region_broker.cli.region_client import (
     parse_urls,
     reports_errors,
     url_option,
+    whole,
 )
 from region_broker.workbench.node_http import CONNECT_TIMEOUT_S, ApiError, BadUrl, request
 
@@ -167,7 +168,7 @@ class RegionOfNodes:
                 {"region": view["region"], "node_id": row["node_id"], "http": row["http"], "newest_level": row["feature_level"]}
                 for row in view["nodes"]
             ]  # fmt: skip
-        view = request(url, "GET", "/v1/region")
+        view = whole(request(url, "GET", "/v1/region"))
         return [{"region": view["region"], "node_id": view["node_id"], "http": url, "newest_level": None}]  # fmt: skip
 
     def view(self) -> dict[str, Any]:

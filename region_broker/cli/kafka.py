@@ -16,7 +16,7 @@ import click
 
 from region_broker.cli.context.credentials import credential_options
 from region_broker.cli.context.store import DEFAULT_BOOTSTRAP, ContextError, chosen
-from region_broker.cli.kafka_connection import LoginFailed, opened
+from region_broker.cli.kafka_connection import LoginFailed, handshake_problem, is_alert, opened
 from region_broker.cli.output import (
     EXIT_AUTH,
     EXIT_FAILED,
@@ -183,7 +183,8 @@ def _is_forbidden(asked: Future[Any]) -> bool:
 
 def _check_reachable(bootstrap: str) -> None:
     """End the command at once if no address takes a connection; librdkafka would go on trying."""
-    reasons = []
+    reasons: list[str] = []
+    refusals, silent = 0, 0
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         if not host or not port.isdigit():
@@ -195,13 +196,19 @@ def _check_reachable(bootstrap: str) -> None:
             reasons.append(f"{address}: {_not_believed(error)}")
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             reasons.append(f"{address}: closed the connection as TLS began: does it speak it at all (--protocol PLAINTEXT where not)?")  # fmt: skip
+        except ssl.SSLError as error:
+            reasons.append(f"{address}: {handshake_problem(error)}")
+            refusals += is_alert(error)
         except (OSError, OverflowError) as error:
             reasons.append(f"{address}: {error}")
+            silent += 1
         else:
             reasons.append(f"{address}: {_says_otherwise()}")
+    start = "Is it running? `tidemark dev` starts one; give" if silent else "Give"
     fail(
-        f"no broker answers ({'; '.join(reasons)}). Is it running? `tidemark dev` starts one; give"
-        " another address with --bootstrap, TIDEMARK_BOOTSTRAP or `tidemark context`."
+        f"no broker answers ({'; '.join(reasons)}). {start}"
+        " another address with --bootstrap, TIDEMARK_BOOTSTRAP or `tidemark context`.",
+        EXIT_AUTH if refusals == len(reasons) else EXIT_FAILED,
     )
 
 
@@ -257,7 +264,7 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     if found is None:
         unknown = KafkaError(
             KafkaError.UNKNOWN_TOPIC_OR_PART,
-            f"there is no topic {topic}{_or_unseen(topic)}: {_CREATE}",
+            f"there is no topic {topic}{or_unseen(topic)}: {_CREATE}",
         )
         raise KafkaException(unknown)
     if found.error is not None:
@@ -265,7 +272,7 @@ def check_topic(client: "AdminClient | Consumer | Producer", topic: str) -> list
     return sorted(found.partitions)
 
 
-def _or_unseen(topic: str) -> str:
+def or_unseen(topic: str) -> str:
     """Return that it may be there all the same: topics that may not be seen are left out (INV-HAZ4)."""
     user = presented().user
     return (
@@ -331,7 +338,11 @@ def kafka_errors(what: str) -> Iterator[None]:
 def _words(error: "KafkaError") -> str:
     """Return what an error says; that of its code where the broker sent no text, which librdkafka ends with a colon."""
     words = error.str().strip()
-    return words if words and not words.endswith(":") else type(error)(error.code()).str()
+    return (
+        words
+        if words not in {"", "(null)"} and not words.endswith(":")
+        else type(error)(error.code()).str()
+    )
 
 
 def hint_of(error_code: int) -> str:
@@ -345,7 +356,7 @@ def hint_of(error_code: int) -> str:
         )
     if exit_code(error_code) == EXIT_AUTH and error_code != KafkaError._AUTHENTICATION:
         who = presented().user or "who does not log in"
-        hint = f". It is asked as {who}: tidemark acl explain says what is allowed and why (docs/reference/security.md#who-may-what)"
+        hint = f". It is asked as {who}: tidemark acl explain tells who may describe the cluster what is allowed, and why (docs/reference/security.md#who-may-what)"
         if error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             hint += ". Where that is allowed, and the topic is sealed (tidemark.encryption), it is the key: the node has it not, or it was destroyed; its log says which"
         if error_code == KafkaError.GROUP_AUTHORIZATION_FAILED:

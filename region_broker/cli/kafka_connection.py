@@ -5,6 +5,7 @@ Not here: what is asked (`admin.node_requests`), SCRAM (`security.sasl.scram_cli
 
 import secrets
 import socket
+import ssl
 import struct
 from typing import Final
 
@@ -17,6 +18,8 @@ _HANDSHAKE: Final = (17, 1)
 _AUTHENTICATE: Final = (36, 1)
 _ANSWER_BYTES_MAX: Final = 64 * 1024
 _NONCE_BYTES: Final = 24
+_ALERT: Final = "_ALERT_"
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 
 
 class LoginFailed(Exception):
@@ -86,6 +89,24 @@ def why_closed() -> str:
     if presented().kafka_protocol.endswith("SSL"):
         return "does a node listen there, and is it its Kafka port?"
     return "does a node listen there, or does its port speak TLS (--ca, or --protocol)?"
+
+
+def is_alert(error: ssl.SSLError) -> bool:
+    """Return whether the other side ended a handshake by its own word: a node lives there, and does not let us in."""
+    return _ALERT in (error.reason or "")
+
+
+def handshake_problem(error: ssl.SSLError) -> str:
+    """Return what is the matter, and what to do: OpenSSL says neither."""
+    if error.reason in _NO_TLS:
+        return "does not speak TLS (--protocol PLAINTEXT, or SASL_PLAINTEXT, where it should not)"
+    if not is_alert(error):
+        return f"ended the handshake of TLS ({error})"
+    said = (error.reason or "").partition(_ALERT)[2].replace("_", " ").lower()
+    shown = presented().certificate
+    if not shown:
+        return f"refuses us ({said}): it asks for a client's certificate (--certificate, --certificate-key), or is another port; its log says why"
+    return f"refuses the certificate in {shown} ({said}): tidemark cert show {shown}, and the node's log, say why"
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:

@@ -132,7 +132,7 @@ def list_keys(file: Path, check: bool, output: str) -> None:
                 "state": state if each.wrapped else f"destroyed {each.destroyed}",
             }  # fmt: skip
             if check:
-                row["here"] = usable[name].missing or "yes"
+                row["here"] = (usable[name].missing or "yes") if each.wrapped else "no"
             rows.append(row)
     print_rows(rows, output, title="keys")
 

@@ -23,7 +23,7 @@ from region_broker.cli.output import (
     print_pairs,
     print_table,
 )
-from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option
+from region_broker.cli.region_client import Cluster, parse_urls, reports_errors, url_option, whole
 from region_broker.cli.region_orders import RegionOrders
 from region_broker.workbench.leading_node import LeadingNode
 
@@ -36,6 +36,10 @@ _WITHOUT_COPY: Final = {
 _FOLLOWS: Final = {"mirroring", "acting"}
 _SILENT_MS: Final = 5_000
 ASK_S: Final = 10.0
+_ORDER_NEEDS: Final = (
+    "an order needs Alter on the cluster, or a token of the role that docs/reference/security.md#the-http-port says;"
+    " --http-token-file names another token. Nothing was changed"
+)
 """For so long a region is waited for that elects a leader."""
 
 
@@ -307,9 +311,9 @@ def _print_records(ranges: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _check_domain(cluster: Cluster, target: str, domain: str) -> None:
-    """End the command where a region has no such domain; raises `NoNode`, `UnknownRegion`."""
+    """End the command where a region has no such domain; raises `NoNode`, `UnknownRegion`, `ApiError` where we may not see it."""
     cluster.address_of(target)
-    there = cluster.views()[target].get("domain")
+    there = whole(cluster.views()[target], _ORDER_NEEDS)["domain"]
     if there != domain:
         text = (
             f"no domain is called {domain!r}; region {target} has {there!r}. Nothing was changed."

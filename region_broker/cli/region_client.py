@@ -144,12 +144,7 @@ class Cluster:
 
     def whole_views(self) -> dict[str, dict[str, Any]]:
         """Return what `views` does; raises `ApiError` where we may see a part only, too."""
-        found = self.views()
-        if any(view.get("in_brief") for view in found.values()):
-            raise ApiError(
-                403, "forbidden", "you may see which region acts, and no more: Describe on the cluster is needed, or a token for readers"
-            )  # fmt: skip
-        return found
+        return {name: whole(view) for name, view in self.views().items()}
 
     def _take(self, view: dict[str, Any], url: str, views: dict[str, dict[str, Any]]) -> None:
         """Keep what a node says, where no better one has spoken for its region."""
@@ -232,6 +227,15 @@ class Cluster:
             )
             raise NoNode(f"no region acts now ({why}). See tidemark region status.")
         return self.http[acting[max(acting)]]
+
+
+def whole(
+    view: dict[str, Any], needs: str = "Describe on the cluster is needed, or a token for readers"
+) -> dict[str, Any]:
+    """Return a view of a region; raises `ApiError` where it is what those are told who may not see it."""
+    if view.get("in_brief"):
+        raise ApiError(403, "forbidden", f"you may see which region acts, and no more: {needs}")
+    return view
 
 
 def _leads(view: Mapping[str, Any] | None) -> bool:

@@ -321,7 +321,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def load(cls, path: Path, environment: Mapping[str, str] = os.environ) -> Self:
         """Read `path`, overlay `environment`; raises `ConfigError`."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(
+                encoding="utf-8-sig"
+            )  # some editors begin a file with a mark that nobody sees
             raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except FileNotFoundError as error:
             missing = Problem("the file", "is not there", "the path of a configuration")

@@ -7,9 +7,11 @@ INV-NTL2  a node that speaks TLS to others shows a certificate of its own: of it
 Not here: contexts (`security.tls`), who is told of a listener (`wire.listening`), the ports themselves.
 """
 
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -174,16 +176,29 @@ def tls_problems(
         return [Problem("TLS", "cannot be spoken", str(refused))], []
     judged = tls.state.judgements(clock.wall_ms())
     ends = [each.text for each in judged if each.urgency is not Urgency.FAR]
-    return [], [*ends, *_of_another_ca(config)]
+    return [], [*ends, *_open_key(config.tls_key), *_of_another_ca(config)]
+
+
+def _open_key(path: str) -> Iterator[str]:
+    """Yield that others may read the key: whoever can is this node, to all others."""
+    mode = stat.S_IMODE(Path(path).stat().st_mode) if path else 0
+    if mode & stat.S_IROTH:
+        yield f"everyone on this machine can read the key in {path} (mode {mode:04o}): chmod 600 {path}"
 
 
 def _of_another_ca(config: NodeConfig) -> Iterator[str]:
-    """Yield that this node's certificate is of no CA that it believes itself: nodes mostly believe the same, so they refuse each other."""
+    """Yield what makes this node refuse certificates of its own CA: nodes mostly have the same files, so they refuse each other."""
     if config.peer_security_protocol not in ENCRYPTED:
         return
+    from region_broker.security.tls_files import has_list  # noqa: PLC0415 -- INV-LEAN3
     from region_broker.security.tls_identity import are_of  # noqa: PLC0415 -- INV-LEAN3
 
     contents = read_contents(files_of(config))
+    if contents.crl and not has_list(contents.certificate, contents.crl):
+        yield (
+            f"{config.tls_crl} has no CRL of the CA that has issued the certificate in {config.tls_certificate}: whoever shows a certificate of"
+            " that CA, a node or a client, is refused here. Put the CRL of that CA in (beside the others), or leave tls_crl out"
+        )
     if not are_of(contents.certificate, contents.ca):
         yield (
             f"the certificate in {config.tls_certificate} is of no CA that is in {config.tls_ca}: other nodes whose tls_ca is the same refuse this"

@@ -46,7 +46,8 @@ from region_broker.ports.system.watched_file import WatchedFile
 from region_broker.region.failover.journal import JournalDamaged
 from region_broker.region.folder.identity_file import IdentityDamaged, read_identity
 from region_broker.security.http_tokens import FILE_BYTES_MAX, TokensUnusable, rows_of
-from region_broker.security.sealing.key_ring import RingError, ring_bytes, ring_of
+from region_broker.security.sealing.key_ring import RingError, ring_bytes, ring_of, unlock
+from region_broker.security.sealing.key_sources import KeySources
 
 _DIALLED: Final = (
     "this machine gives this port to connections, too (net.ipv4.ip_local_port_range), which keep it for a minute after their end, so"
@@ -86,6 +87,7 @@ async def look_around(config: NodeConfig, ports: Ports) -> Findings:
         found.remarks.append(warning)
     found.problems += await asyncio.to_thread(lambda: list(_token_problems(config)))
     found.problems += await asyncio.to_thread(lambda: list(_key_problems(config, ports)))
+    found.remarks += await asyncio.to_thread(lambda: list(_key_remarks(config, ports)))
     found.problems += await asyncio.to_thread(lambda: list(login_problems(config, ports.disk)))
     found.remarks += await asyncio.to_thread(lambda: list(login_remarks(config, ports.disk)))
     if knows_its_clients(config) and not config.super_users:
@@ -129,6 +131,23 @@ def _key_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:
                 f"encryption_keys_file = {path!r}", f"cannot be used ({error})",
                 "a file that `tidemark key make` writes, and this node may read",
             )  # fmt: skip
+
+
+def _key_remarks(config: NodeConfig, ports: Ports) -> Iterator[str]:
+    """Yield which keys a start would not have. Sources that are files are read; no command is run, and a variable may be the node's alone."""
+    if not config.encryption_keys_file:
+        return
+    path = Path(config.encryption_keys_file)
+    try:
+        ring = ring_of(ring_bytes(ports.disk, path), path)
+    except RingError:
+        return  # a problem, and no remark
+    for name, key in unlock(KeySources(ports.disk), {n: k for n, k in ring.items() if k.source.file}).items():  # fmt: skip
+        if key.failed:
+            yield (
+                f"key {name!r} of {path} is not whole here ({key.missing}): the node starts, and what is sealed under it can be neither written"
+                f" nor read until its source answers (tidemark key list {path} --check)"
+            )
 
 
 def _folder_problems(config: NodeConfig, ports: Ports) -> Iterator[Problem]:

@@ -94,6 +94,10 @@ class Security:
                 " address"
             )
         if self.http_token:
+            if not (self.http_token.isascii() and self.http_token.isprintable()):
+                raise LoginRefused(
+                    "the token for HTTP has characters that no token has: give what `tidemark token create` printed, and nothing else"
+                )
             return {"Authorization": f"Bearer {self.http_token}"}
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return {"Authorization": f"Basic {pair}"}

@@ -6,6 +6,7 @@ A set is judged by its bytes. Whether its time has come or gone is another quest
 Not here: reading them (`tls_contents`), contexts, and when files are read again (`tls`); making certificates (`certificates`).
 """
 
+import codecs
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,7 +27,7 @@ from region_broker.security.tls_identity import UNREADABLE
 _BEGIN: Final = re.compile(rb"^-----BEGIN [A-Z0-9 ]+-----\s*$", re.MULTILINE)
 _END: Final = re.compile(rb"^-----END [A-Z0-9 ]+-----\s*$", re.MULTILINE)
 _CRL: Final = re.compile(
-    rb"^-----BEGIN X509 CRL-----$[A-Za-z0-9+/=\s]*^-----END X509 CRL-----", re.MULTILINE
+    rb"^-----BEGIN X509 CRL-----\s*$[A-Za-z0-9+/=\s]*^-----END X509 CRL-----", re.MULTILINE
 )
 
 
@@ -64,6 +65,10 @@ def _ends(files: TlsFiles, contents: Contents) -> Iterator[End]:
 def _whole(path: str, pem: bytes, what: str) -> None:
     """Refuse a file that is cut off within a block."""
     begun, ended = len(_BEGIN.findall(pem)), len(_END.findall(pem))
+    if pem.startswith(codecs.BOM_UTF8 + b"-----BEGIN"):
+        raise TlsRefused(
+            f"{path} begins with a byte order mark, which hides its first block from OpenSSL: write it anew without (UTF-8, no BOM)"
+        )
     if not begun:
         raise TlsRefused(f"{path} holds no PEM block: it must hold {what} (-----BEGIN ...)")
     if begun != ended:
@@ -113,6 +118,12 @@ def _crl_ends(path: str, pem: bytes, authorities: list[x509.Certificate]) -> lis
     if len(lists) != len(_BEGIN.findall(pem)):
         raise TlsRefused(f"{path} holds something else beside CRLs (-----BEGIN X509 CRL-----)")
     return ends
+
+
+def has_list(certificate: bytes, crl: bytes) -> bool:
+    """Return whether one of these CRLs is of the CA that has issued the first of these certificates; both have been `judged`."""
+    issuer = x509.load_pem_x509_certificates(certificate)[0].issuer
+    return any(x509.load_pem_x509_crl(block).issuer == issuer for block in _CRL.findall(crl))
 
 
 def _check_signer(

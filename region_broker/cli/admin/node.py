@@ -11,9 +11,15 @@ from typing import Final, NoReturn
 
 import click
 
-from region_broker.cli.admin.node_requests import NodeConfigEntry, NodeConnection, NodeError
+from region_broker.cli.admin.node_requests import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    NodeConfigEntry,
+    NodeConnection,
+    NodeError,
+)
 from region_broker.cli.kafka import bootstrap_option
 from region_broker.cli.output import (
+    EXIT_AUTH,
     EXIT_FAILED,
     EXIT_NOT_FOUND,
     EXIT_UNKNOWN_OUTCOME,
@@ -26,7 +32,9 @@ from region_broker.cli.output import (
 _OF_NODE: Final = 2
 _FROM: Final = {_OF_NODE: "node", 3: "all nodes", 4: "file", 5: "default"}
 _ORDER: Final = (2, 3, 4, 5)
-_EXIT_CODES: Final = {40: EXIT_USAGE, 42: EXIT_USAGE, 7: EXIT_UNKNOWN_OUTCOME}
+_EXIT_CODES: Final = {
+    40: EXIT_USAGE, 42: EXIT_USAGE, 7: EXIT_UNKNOWN_OUTCOME, CLUSTER_AUTHORIZATION_FAILED: EXIT_AUTH,
+}  # fmt: skip
 
 
 @click.group(epilog="Example: tidemark node config")
@@ -165,16 +173,18 @@ def _connected(bootstrap: str, node_id: int | None) -> Iterator[list[NodeConnect
     """Yield connections to the nodes that answer, or to the one with that number; end the command where there is none."""
     with ExitStack() as connections:
         found: dict[int, NodeConnection] = {}
-        dead = []
+        dead, code = [], EXIT_FAILED
         for address in bootstrap.split(","):
             try:
                 connection = connections.enter_context(NodeConnection(address))
             except (OSError, NodeError) as error:
                 dead.append(f"{address}: {error}")
+                if getattr(error, "error_code", None) == CLUSTER_AUTHORIZATION_FAILED:
+                    code = EXIT_AUTH
                 continue
             found.setdefault(connection.node_id, connection)
         if not found:
-            fail(f"no node answers ({'; '.join(dead)}). Give its address with --bootstrap")
+            fail(f"no node answers ({'; '.join(dead)}). Give its address with --bootstrap", code)
         if node_id is None:
             yield list(found.values())
         elif node_id in found:
@@ -182,7 +192,8 @@ def _connected(bootstrap: str, node_id: int | None) -> Iterator[list[NodeConnect
         else:
             more = f" ({'; '.join(dead)})" if dead else ""
             numbers = ", ".join(map(str, found))
-            fail(f"node {node_id} does not answer, only {numbers}{more}", EXIT_NOT_FOUND)
+            text = f"node {node_id} does not answer, only {numbers}{more}"
+            fail(text, code if code == EXIT_AUTH else EXIT_NOT_FOUND)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from region_broker.cli.kafka import (
     client_config,
     kafka_errors,
     metadata_of,
+    or_unseen,
     quiet,
     tell_if_behind,
     wait_for,
@@ -127,7 +128,7 @@ def topic_alter(
     client = admin_client(bootstrap)
     found = metadata_of(client).topics.get(name)
     if found is None:
-        fail(f"there is no topic {name}", EXIT_NOT_FOUND)
+        fail(f"there is no topic {name}{or_unseen(name)}", EXIT_NOT_FOUND)
     rows = before_and_after(changes, _settings(client, name), len(found.partitions))
     for only_checked in (True,) if dry_run else (True, False):
         _alter(client, name, changes, only_checked=only_checked)
@@ -198,7 +199,7 @@ def topic_delete(name: str, yes: bool, dry_run: bool, bootstrap: str) -> None:
     client = admin_client(bootstrap)
     found = metadata_of(client).topics.get(name)
     if found is None:
-        fail(f"there is no topic {name}", EXIT_NOT_FOUND)
+        fail(f"there is no topic {name}{or_unseen(name)}", EXIT_NOT_FOUND)
     if dry_run:
         click.echo(f"would delete topic {name} with {_counted(len(found.partitions))}")
         return
@@ -292,7 +293,7 @@ def topic_describe(name: str, show_configs: bool, bootstrap: str, output: str) -
     acting = tell_if_behind(client)
     found = metadata_of(client).topics.get(name)
     if found is None:
-        fail(f"there is no topic {name}", EXIT_NOT_FOUND)
+        fail(f"there is no topic {name}{or_unseen(name)}", EXIT_NOT_FOUND)
     if show_configs:
         rows = [
             {"config": key, "value": setting.value, "default": setting.is_default}

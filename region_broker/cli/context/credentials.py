@@ -179,7 +179,8 @@ def secret_in(path: str, what: str) -> str:
     if stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
         click.echo(f"others may read the {what} in {path}: chmod 600 {path}", err=True)  # INV-CCR3
     try:
-        line = data.decode().rstrip("\r\n")
+        # Editors of some systems begin a file with a mark that nobody sees, and that is part of no secret.
+        line = data.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise LoginRefused(f"the {what} file {path} holds no text") from error
     if not line or "\n" in line or len(data) > SECRET_BYTES_MAX:

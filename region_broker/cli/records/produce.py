@@ -49,6 +49,11 @@ _REGION_HINT: Final = (
     "; `tidemark region status` says which region takes writes, or why none does; where it has several nodes, `tidemark cluster status` says"
     " whether they have a quorum, and who leads"
 )
+_KEY_HINT: Final = (
+    ". The topic is sealed (tidemark.encryption), and the node has not its key, or all versions of that were destroyed: tidemark topic describe"
+    " --configs names the key, tidemark key list FILE --check at the node says what there is (docs/reference/security.md#secrets-at-rest)"
+)
+"""Of a Produce, this is what POLICY_VIOLATION says; librdkafka keeps the node's own words to itself."""
 _STORAGE_HINT: Final = (
     "; the broker's disk is full or failing: see its /readyz, and docs/runbooks/disk_full.md"
 )
@@ -301,6 +306,8 @@ class _Sender:
             own = self._first_error
             full = full or own.code() == KafkaError.KAFKA_STORAGE_ERROR
             hint = _STORAGE_HINT if full else hint_of(own.code())
+            if own.code() == KafkaError.POLICY_VIOLATION:
+                hint = _KEY_HINT
             code = EXIT_AUTH if exit_code(own.code()) == EXIT_AUTH else EXIT_FAILED
             return f"{own.str()} ({own.name()}){hint}", code
         if self._refusal.why:

@@ -23,7 +23,9 @@ class UnfitFile(ValueError):
 def users_in(content: bytes, name: str) -> Users:
     """Return keys by (user, mechanism); raises `UnfitFile`."""
     try:
-        lines = content.decode().splitlines()
+        lines = content.decode(
+            "utf-8-sig"
+        ).splitlines()  # some editors begin a file with a mark that nobody sees
     except UnicodeDecodeError as error:
         raise UnfitFile(f"{name} is no UTF-8 text") from error
     users: dict[tuple[str, str], ScramKeys] = {}
@@ -34,7 +36,7 @@ def users_in(content: bytes, name: str) -> Users:
             keys = keys_in(line)
         except UnfitKeys as error:
             raise UnfitFile(
-                f"line {number} of {name} {error}: make it by tidemark user keys NAME"
+                f"line {number} of {name}: {error}: make it by tidemark user keys NAME"
             ) from error
         if (keys.user, keys.mechanism) in users:
             raise UnfitFile(f"line {number} of {name} is for a user and mechanism that a line above it is for: remove one")  # fmt: skip

@@ -96,7 +96,7 @@ def ring_of(text: bytes, path: Path) -> Ring:
     if len(text) > _FILE_BYTES_MAX:
         raise RingError(f"the file of keys {path} has more than {_FILE_BYTES_MAX} bytes")
     try:
-        ring = msgspec.convert(tomllib.loads(text.decode()), dict[str, WrappedKey])
+        ring = msgspec.convert(tomllib.loads(text.decode("utf-8-sig")), dict[str, WrappedKey])
     except (ValueError, msgspec.ValidationError) as error:
         raise RingError(f"the file of keys {path} is not right: {error}") from error
     for name, key in ring.items():

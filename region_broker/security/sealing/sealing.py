@@ -26,7 +26,7 @@ from region_broker.security.sealing.sealed_batch import LogPlace, opened, sealed
 LOOK_MS: Final = 5_000
 ASK_AGAIN_LOOKS: Final = 6
 """A source that failed is asked again at every sixth look."""
-_log: Final = logging.getLogger(__name__)
+_log: Final = logging.getLogger("tidemark.keys")
 
 
 class KeysFile(NamedTuple):
@@ -83,8 +83,9 @@ class Sealing:
         ring = ring_of(text, self._file.path)
         before = self.keys.named
         self.keys.use(unlock(KeySources(self._file.disk), ring, before))
-        self._seen = text
-        self._tell_of_change(_versions(before))
+        has_changed, self._seen = text != self._seen, text
+        if not self._tell_of_change(_versions(before)) and before and has_changed:
+            self._tell_of_the_same()
         self._say_missing()
 
     def look(self) -> None:
@@ -113,11 +114,20 @@ class Sealing:
             self._heard(key)
         self._told = now
 
-    def _tell_of_change(self, before: _Versions) -> None:
-        """Log which versions count from now on, and which this node has forgotten: who destroys a key asks for that."""
+    def _tell_of_the_same(self) -> None:
+        """Log that a file was taken up that changes no version: who has wrapped keys anew asks for that, and for what it does not prove."""
+        assert self._file is not None, "it was read"
+        path = self._file.path
+        _log.info(
+            "the file of keys %s was read anew, and the same versions count as before. Of those no source is asked before the next start:"
+            " tidemark key list %s --check, as the user of this node, shows whether they can be used here then", path, path,
+        )  # fmt: skip
+
+    def _tell_of_change(self, before: _Versions) -> bool:
+        """Log which versions count from now on, and which this node has forgotten: who destroys a key asks for that. Return whether any do."""
         now = _versions(self.keys.named)
         if not (changed := _changes(before, now)):
-            return
+            return False
         counting = [
             f"{name} seals by {versions[-1]}, versions that it opens: {len(versions)}"
             for name, versions in now.items()
@@ -129,6 +139,7 @@ class Sealing:
             "the keys of %s count from now on: %s%s", self._file.path, "; ".join(counting) or "none",
             f". Forgotten here: {', '.join(gone)}" if gone else "",
         )  # fmt: skip
+        return True
 
     @property
     def _has_failed(self) -> bool:

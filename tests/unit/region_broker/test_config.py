@@ -1,5 +1,6 @@
 """What a node's configuration may be (INV-CF1): each problem names its key, what is wrong, and what would be right."""
 
+import codecs
 import json
 import re
 import tomllib
@@ -277,6 +278,17 @@ def test_the_examples_of_the_reference_are_configurations() -> None:
         (3, "c"),
     ]
     assert three_nodes.own_node.node_id == 2
+
+
+@pytest.mark.parametrize("name", ["node.toml", "node.json"])
+def test_a_byte_order_mark_is_no_part_of_a_configuration(tmp_path: Path, name: str) -> None:
+    """Editors of some systems begin a file with one, and nobody sees it."""
+    path = tmp_path / name
+    path.write_bytes(codecs.BOM_UTF8 + (b"{}" if name.endswith("json") else b"# nothing\r\n"))
+    with pytest.raises(ConfigError) as found:
+        NodeConfig.load(path, {})
+    assert "region is missing" in str(found.value)
+    assert "readable" not in str(found.value)
 
 
 def loaded(tmp_path: Path, **environment: str) -> NodeConfig:

@@ -1,7 +1,9 @@
 """What `tidemark broker --check` finds on this machine, and that a start refuses the same (INV-STC1, INV-STC2)."""
 
 import asyncio
+import base64
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.folder.identity_file import read_identity
-from region_broker.security.sealing.key_ring import RingError
+from region_broker.security.sealing.key_ring import Ring, RingError, with_version, write_ring
+from region_broker.security.sealing.key_sources import KeySource, KeySources
 from tests.fixtures.failover_regions import free_ports
 
 PORTS = Ports(SystemClock(), SystemChance(), RealDisk(), AsyncioNetwork())
@@ -199,6 +202,32 @@ async def test_INV_STC2_a_file_of_keys_that_cannot_be_used_is_found_as_by_a_star
     assert "is not right" in problem.wrong
     with pytest.raises(RingError):
         await start_refuses(config)
+
+
+async def test_a_key_whose_source_gives_it_not_is_remarked_and_refuses_no_start(
+    tmp_path: Path, free: list[int]
+) -> None:
+    """INV-SEA2. After a rewrap this is how one hears of it before the next start: until then the node has its versions in memory."""
+    path, sources = tmp_path / "keys.toml", {}
+    ring: Ring = {}
+    for name in ("orders", "invoices"):
+        sources[name] = tmp_path / f"{name}.key"
+        sources[name].write_text(base64.b64encode(os.urandom(32)).decode())
+        ring = with_version(KeySources(RealDisk()), ring, name, KeySource(file=str(sources[name])), "2026-11-28T00:00:00Z")  # fmt: skip
+    write_ring(RealDisk(), path, ring)
+    config = config_of(tmp_path / "data", free, encryption_keys_file=str(path))
+    assert (await look_around(config, PORTS)).remarks == []
+    sources["orders"].unlink()
+    findings = await look_around(config, PORTS)
+    (remark,) = findings.remarks
+    assert findings.problems == []
+    for part in (
+        "key 'orders'",
+        f"{sources['orders']} cannot be read",
+        "the node starts",
+        "--check",
+    ):
+        assert part in remark
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "x" * 300, "/proc/nowhere"])

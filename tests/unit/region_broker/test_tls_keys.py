@@ -150,6 +150,34 @@ def test_a_look_remarks_a_certificate_of_a_ca_that_the_node_itself_does_not_beli
     assert "Is it the right file?" in remark
 
 
+def test_a_look_remarks_a_crl_that_leaves_out_the_ca_of_the_node_itself(tmp_path: Path) -> None:
+    """docs/reference/security.md: once there is one, each CA that signs what is to be let in needs one."""
+
+    def remarks(crl: bytes) -> list[str]:
+        files = put(tmp_path / "tls", node_certificate(), crl=crl)
+        problems, told = tls_problems(
+            built(tmp_path, files, peer_security_protocol="SSL", node_id=1), AsyncioNetwork(), SystemClock()
+        )  # fmt: skip
+        assert problems == []
+        return [each for each in told if "has no CRL of the CA" in each]
+
+    assert remarks(b"") == []
+    assert remarks(crl_of()) == []
+    assert remarks(crl_of(by=authority("another")) + crl_of()) == []
+    (remark,) = remarks(crl_of(by=authority("another")))
+    assert "crl.pem" in remark
+    assert "is refused here" in remark
+
+
+def test_a_look_remarks_a_key_that_everyone_may_read(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate())
+    config = built(tmp_path, files, security_protocol="SSL")
+    for mode, is_told in ((0o600, False), (0o640, False), (0o644, True)):
+        Path(files.key).chmod(mode)
+        problems, told = tls_problems(config, AsyncioNetwork(), SystemClock())
+        assert (problems, [f"chmod 600 {files.key}" in each for each in told]) == ([], [True] * is_told)  # fmt: skip
+
+
 def test_a_look_says_which_files_are_not_there_or_do_not_fit(tmp_path: Path) -> None:
     files = put(tmp_path / "tls", node_certificate())
     config = built(tmp_path, files, security_protocol="SSL")

@@ -1,6 +1,11 @@
 """What commands over Kafka's protocol say when something is wrong: with the words given, or at the broker."""
 
+import socket
+import ssl
+import threading
 from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
-from region_broker.cli import kafka
+from region_broker.cli import kafka, kafka_connection
 from region_broker.cli.admin import acl as acl_commands
 from region_broker.cli.admin import topic as topic_commands
 from region_broker.cli.admin.acl import acl
@@ -18,6 +23,9 @@ from region_broker.cli.admin.topic import topic
 from region_broker.cli.kafka import kafka_errors, wait_for
 from region_broker.cli.output import EXIT_AUTH, EXIT_UNKNOWN_OUTCOME
 from region_broker.cli.user import user
+from region_broker.security.login import Security
+from region_broker.security.tls_contents import TlsFiles
+from tests.fixtures.certificates import authority, node_certificate, put, user_certificate
 
 
 @pytest.mark.parametrize(
@@ -35,6 +43,7 @@ def test_a_place_to_reset_to_is_checked_before_any_broker_is_asked(place: tuple[
     ("sent", "told"),
     [
         ("ConsumerGroupDescribe: ", "Broker: Coordinator not available"),
+        ("(null)", "Broker: Coordinator not available"),
         ("the ledger loads", "the ledger loads"),
     ],
 )
@@ -200,3 +209,70 @@ def test_a_new_password_that_nobody_types_is_asked_for_by_its_options() -> None:
     )
     assert result.exit_code == 2
     assert "--new-password-file" in result.output
+
+
+@pytest.mark.parametrize(
+    "words", [("describe", "secret"), ("delete", "secret", "--yes"), ("alter", "secret", "--partitions", "2")]
+)  # fmt: skip
+def test_a_topic_that_is_not_shown_may_be_one_that_may_not_be_seen(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-HAZ4: it is left out of lists, so it looks as if it were not there."""
+    shown = Mock(list_topics=lambda **_: Mock(controller_id=-1, topics={}))
+    monkeypatch.setattr(topic_commands, "admin_client", lambda *_: shown)
+    monkeypatch.setattr(kafka, "presented", lambda: Security(user="bob", password="p"))
+    result = CliRunner().invoke(topic, [*words, "--bootstrap", "127.0.0.1:9"])
+    assert result.exit_code == 3, result.output
+    assert "there is no topic secret, or bob may not see it (tidemark acl explain bob describe topic:secret)" in result.output  # fmt: skip
+
+
+def _refusing_port(files: TlsFiles, stack: ExitStack) -> int:
+    """Listen as a port does that lets nobody in without a certificate that counts; one connection is refused."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    left = threading.Event()
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with context.wrap_socket(
+            connection, server_side=True, do_handshake_on_connect=False
+        ) as tls:
+            with pytest.raises(ssl.SSLError):
+                tls.do_handshake()
+            left.wait(10)  # or what was said of it would be lost with the connection
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(left.set)
+    return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("with_certificate", "said"),
+    [
+        (False, "refuses us (certificate required): it asks for a client's certificate (--certificate, --certificate-key)"),
+        (True, "own.pem (unknown ca): tidemark cert show"),
+    ],
+)  # fmt: skip
+def test_a_node_that_takes_no_certificate_of_ours_is_not_called_dead(
+    with_certificate: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """docs/reference/security.md: exit code 4 says that a node does not let us in."""
+    files = put(tmp_path / "node", node_certificate())
+    strange = authority("another")
+    own = put(tmp_path / "own", user_certificate(by=strange), trusted=[strange])
+    certificate, key = (own.certificate, own.key) if with_certificate else ("", "")
+    security = Security(ca=files.ca, certificate=certificate, key=key)
+    for module in (kafka, kafka_connection):
+        monkeypatch.setattr(module, "presented", lambda: security)
+    with ExitStack() as stack:
+        port = _refusing_port(files, stack)
+        with pytest.raises(SystemExit) as ended:
+            kafka._check_reachable(f"127.0.0.1:{port}")
+    told = capsys.readouterr().err
+    assert (ended.value.code, said in told) == (EXIT_AUTH, True), told
+    assert "tidemark dev" not in told

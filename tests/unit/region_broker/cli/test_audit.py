@@ -113,3 +113,18 @@ def test_a_terminal_gets_no_control_characters(folder: Path) -> None:
     assert "\x1b" not in output
     assert "refused x7" in output
     assert "User:alice" in run("tail", folder, "-n", "1").output
+
+
+def test_to_follow_ends_well_as_it_is_said_to_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--help: until Ctrl-C. A script that collects records goes by the exit code."""
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("region_broker.cli.audit.time.sleep", interrupted)
+    result = run("tail", folder, "--follow", "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert "Aborted" not in result.output
+    assert len(result.output.splitlines()) == 4

@@ -156,3 +156,17 @@ def test_where_a_region_of_one_node_answers_alone_the_silent_ones_are_named(know
     assert result.exit_code == 3, result.output
     assert "has one node" in result.output
     assert f"{http(1)}: [Errno 111] Connection refused" in result.output
+
+
+@pytest.mark.usefixtures("known")
+def test_who_may_not_see_a_region_of_one_node_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def request(_url: str, _method: str, path: str, *_body: Any, **_more: Any) -> Any:
+        if path == "/v1/cluster":
+            raise ApiError(404, "not-found", "no route")
+        return {"in_brief": True, "region": "ap", "acting": True, "region_epoch": 8, "reason_not_acting": "", "peers": []}  # fmt: skip
+
+    for module in (cluster_client, region_client):
+        monkeypatch.setattr(module, "request", request)
+    result = CliRunner().invoke(commands.cluster, ["upgrade", "--finalize", "--url", http(7)])
+    assert result.exit_code == 4, result.output
+    assert "Describe on the cluster is needed" in result.output

@@ -1,5 +1,6 @@
 """Who a command says it is: options, environment, contexts; and tokens for the HTTP port."""
 
+import codecs
 import fcntl
 import json
 import os
@@ -153,6 +154,17 @@ def test_a_file_without_one_line_is_no_secret(tmp_path: Path, text: str | bytes)
         secret_in(str(path), "password")
     with pytest.raises(LoginRefused, match="cannot be read"):
         secret_in(str(tmp_path / "none"), "password")
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_what_editors_put_around_a_secret_is_no_part_of_it(
+    tmp_path: Path, mark: bytes, end: str
+) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(mark + b"tmt_s p" + end.encode())
+    path.chmod(0o600)
+    assert secret_in(str(path), "token") == "tmt_s p"
 
 
 def test_INV_CCR3_a_file_that_others_may_read_is_told(

@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 from region_broker.cli.main import main
 from region_broker.handlers.dispatch.nodes import KnownNode, NodeFacts
+from region_broker.security.access import Access
+from region_broker.security.authorizer import AclAuthorizer
 from tests.fixtures.kafka_port import WireFixture, node_file, wire_fixture
 
 KEY = "metrics_names_max"
@@ -128,3 +130,25 @@ async def test_a_node_that_another_one_leads_is_met_by_its_own_number(tmp_path: 
         seen.facts = replace(facts, registered=nodes[:1] * 2)
         unheard = await command(fixture)
         assert (unheard.exit_code, "is none of the nodes" in unheard.output) == (1, True)
+
+
+async def test_who_may_not_is_told_so_by_the_exit_code_too(tmp_path: Path) -> None:
+    """docs/reference/cli.md: 4 is not allowed."""
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.services.authorizer = AclAuthorizer(Access, frozenset({"User:admin"}))
+        for words in ((), (f"{KEY}=5", "--node", "1")):
+            result = await command(fixture, *words)
+            assert (result.exit_code, "may not" in result.output) == (4, True), result.output
+        assert fixture.store.image.node_configs == {}
+
+
+async def test_a_node_that_refuses_to_say_which_it_is_is_not_called_dead(tmp_path: Path) -> None:
+    """Of several nodes one is known by who tells its configs, which asks for a right."""
+    async with wire_fixture(tmp_path) as fixture:
+        nodes = (KnownNode(1, "127.0.0.1", 1), KnownNode(2, "127.0.0.1", 2))
+        facts = NodeFacts(nodes, nodes[0], False, None, (1, 2), (1, 2))
+        fixture.services.region_nodes = SimpleNamespace(facts=facts)
+        fixture.services.authorizer = AclAuthorizer(Access, frozenset({"User:admin"}))
+        for words in ((), ("--node", "2")):
+            result = await command(fixture, *words)
+            assert (result.exit_code, "may not" in result.output) == (4, True), result.output

@@ -17,6 +17,7 @@ from region_broker.workbench import leading_node
 from region_broker.workbench.node_http import ApiError
 
 EU, US = "http://eu:9093", "http://us:9093"
+CLUSTER_VIEWS = Cluster.views
 
 
 @pytest.fixture
@@ -300,3 +301,26 @@ def test_losses_are_told_in_the_order_of_takeovers_and_a_reader_may_stop_early(
     monkeypatch.setattr(commands, "print_json", closed)
     result = run("losses", "-o", "json")
     assert (result.exit_code, result.output) == (1, "")
+
+
+BRIEF = {
+    "in_brief": True, "region": "eu", "acting": True, "region_epoch": 8, "reason_not_acting": "",
+    "peers": [{"region": name, "kafka": "", "http": url} for name, url in (("eu", EU), ("us", US))],
+}  # fmt: skip
+"""What `GET /v1/region` tells who has logged in and may not describe the cluster (`http_api.needs`)."""
+
+
+@pytest.mark.parametrize("words", [("switch", "--to", "us"), ("failover", "--yes", "--to", "us"),
+                                   ("accept-loss", "--yes", "--at", "us")])  # fmt: skip
+def test_who_may_not_see_a_region_is_told_so_and_orders_nothing(
+    orders: list[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(Cluster, "views", CLUSTER_VIEWS)
+    views = {EU: BRIEF, US: {**BRIEF, "region": "us", "acting": False}}
+    monkeypatch.setattr(region_client, "request", lambda url, *_, **__: views[url])
+    result = run(*words, "--url", EU)
+    assert result.exit_code == 4, result.output
+    for part in ("an order needs Alter on the cluster", "--http-token-file", "Nothing was changed"):
+        assert part in result.output
+    assert "domain" not in result.output
+    assert orders == []

@@ -1,6 +1,8 @@
 """The file of named keys, its sources, and `tidemark key`. RFC 3394 section 4.6: the vector with 256 bits."""
 
 import base64
+import codecs
+import json
 import os
 import stat
 import sys
@@ -279,6 +281,41 @@ def test_a_node_says_which_versions_count_and_which_it_has_forgotten(
     assert f"Forgotten here: {first} of orders" in caplog.text
     held = Path(source.file).read_text().strip()
     assert held not in caplog.text
+
+
+def test_a_node_says_that_it_has_taken_up_keys_that_were_wrapped_anew_and_what_that_does_not_prove(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who moves keys to another source waits for that at each node, before the old source is destroyed."""
+    caplog.set_level("INFO")
+    path, source = tmp_path / "keys.toml", source_in(tmp_path)
+    ring = with_version(SOURCES, {}, "orders", source, NOW)
+    write_ring(DISK, path, ring)
+    sealing = Sealing(KeysFile(DISK, path), lambda: 0)
+    sealing.read()
+    assert "the same versions" not in caplog.text
+    write_ring(DISK, path, rewrapped(SOURCES, ring, "orders", source_in(tmp_path, "other.key")))
+    for _ in range(7):
+        sealing.look()
+    assert caplog.text.count("the same versions count as before") == 1, "said once"
+    assert "no source is asked before the next start" in caplog.text
+
+
+def test_a_version_that_was_destroyed_is_not_said_to_be_usable_here(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    ring = with_version(SOURCES, ring, "orders", None, NOW)
+    write_ring(DISK, path, destroyed(ring, "orders", ring["orders"].versions[0].id, NOW))
+    result = CliRunner().invoke(key, ["list", str(path), "--check", "-o", "json"])
+    assert [row["here"] for row in json.loads(result.output)] == ["no", "yes"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    ring = with_version(SOURCES, {}, "orders", source_in(tmp_path), NOW)
+    write_ring(DISK, path, ring)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read_ring(DISK, path) == ring
 
 
 def test_INV_SEA2_a_version_that_cannot_be_unlocked_yet_leaves_the_older_ones(

@@ -135,3 +135,11 @@ async def test_the_clients_keep_secrets_out_of_their_errors() -> None:
     with pytest.raises(Unreachable) as refused:
         await producer.start()
     assert SECRETS[0] not in json.dumps(traceback.format_exception(refused.value))
+
+
+def test_a_token_that_is_none_is_named_before_it_is_sent_and_not_shown() -> None:
+    """No header holds these, and `http.client` ends with an error that names no file."""
+    for token in ("tmt_s\u00e9cret", "\ufefftmt_secret"):
+        with pytest.raises(LoginRefused, match="characters that no token has") as refused:
+            Security(http_token=token).http_headers("https://eu1.example.org:9093")
+        assert "cret" not in str(refused.value)

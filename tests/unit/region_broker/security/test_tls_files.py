@@ -1,6 +1,7 @@
 """A set of files is used only if it is whole and fits together; texts tell nothing of keys."""
 
 import base64
+import codecs
 import random
 import subprocess
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from region_broker.security.certificates import key_pem, new_key, pem_of
 from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
-from region_broker.security.tls_files import judged
+from region_broker.security.tls_files import has_list, judged
 from tests.fixtures.certificates import (
     LONG_AGO,
     authority,
@@ -153,6 +154,25 @@ def test_a_crl_of_several_cas_and_none_without_a_ca(tmp_path: Path) -> None:
     )
     assert [end.kind for end in judged(files, read_contents(files))].count("crl") == 2
     assert "a CRL without CA" in refusal(TlsFiles(crl=files.crl))
+
+
+def test_lines_may_end_as_other_systems_end_them(tmp_path: Path) -> None:
+    """OpenSSL takes CRLF in each of the files, so we do."""
+    files = put(tmp_path / "s", node_certificate(), crl=crl_of())
+    ends = judged(files, read_contents(files))
+    for path in (files.certificate, files.key, files.ca, files.crl):
+        Path(path).write_bytes(Path(path).read_bytes().replace(b"\n", b"\r\n"))
+    assert judged(files, read_contents(files)) == ends
+    assert has_list(Path(files.certificate).read_bytes(), Path(files.crl).read_bytes())
+
+
+def test_a_byte_order_mark_before_a_block_is_named(tmp_path: Path) -> None:
+    """OpenSSL sees no block whose line begins with something else, and no one may guess that from what it says."""
+    for which in ("certificate", "key", "ca", "crl"):
+        files = put(tmp_path / which, node_certificate(), crl=crl_of())
+        path = Path(getattr(files, which))
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+        assert f"{path} begins with a byte order mark" in refusal(files)
 
 
 def test_a_file_that_is_no_file_of_certificates(tmp_path: Path) -> None:

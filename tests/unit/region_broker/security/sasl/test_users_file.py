@@ -1,5 +1,7 @@
 """The file of users that one node knows: read whole, or refused with the line that is wrong (INV-SUF2)."""
 
+import codecs
+
 import pytest
 
 from region_broker.security.sasl import users_file
@@ -20,6 +22,12 @@ def test_users_are_known_by_name_and_mechanism() -> None:
     assert users_in(content(*lines), "users.txt") == {
         ("alice", "SCRAM-SHA-256"): ALICE, ("alice", "SCRAM-SHA-512"): STRONG, ("bob", "SCRAM-SHA-256"): BOB,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "end"), [(codecs.BOM_UTF8, "\n"), (b"", "\r\n")])
+def test_what_editors_of_other_systems_write_is_taken(before: bytes, end: str) -> None:
+    data = before + end.join((line_of(ALICE), line_of(BOB), "")).encode()
+    assert list(users_in(data, "users.txt").values()) == [ALICE, BOB]
 
 
 @pytest.mark.parametrize(
