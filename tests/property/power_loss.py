@@ -57,6 +57,10 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
         1,
         lambda model, rng: model.prepare_a_cut(rng.random(), lambda: meanwhile(model, rng)),
     ),
+    "cut and go on": (
+        1,
+        lambda model, rng: model.cut_and_go_on(rng.random(), lambda: meanwhile(model, rng)),
+    ),
     "cut where it was prepared": (
         1,
         lambda model, rng: model.cut_where_prepared(rng.random(), lambda: growing(model, rng)),

@@ -87,6 +87,11 @@ class LogMachine(RuleBasedStateMachine):
         self.model.prepare_a_cut(choice, lambda: meanwhile(self.model, rng))
 
     @rule(choice=st.floats(0, 1), seed=SEEDS)
+    def cut_and_go_on(self, choice: float, seed: int) -> None:
+        rng = random.Random(seed)
+        self.model.cut_and_go_on(choice, lambda: meanwhile(self.model, rng))
+
+    @rule(choice=st.floats(0, 1), seed=SEEDS)
     def cut_where_it_was_prepared(self, choice: float, seed: int) -> None:
         rng = random.Random(seed)
         self.model.cut_where_prepared(choice, lambda: growing(self.model, rng))

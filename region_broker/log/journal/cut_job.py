@@ -46,23 +46,27 @@ class LoweringJob:
         self.is_done = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class CutEnd:
-    """What is left to be synced of a cut at `end_offset`, in `segment`, which is the last one now."""
+    """What is left to be synced of a cut at `end_offset`, in `segment`, which is the last one then. Called under `FileSync.lock`."""
 
     disk: Disk
     folder: Path
     segment: Segment
     start_offset: int
     end_offset: int
+    is_durable: bool = False
 
     def settle(self) -> None:
-        """Make it durable. Raises OSError."""
+        """Make it durable, once: what comes behind it is none of it. Raises OSError."""
+        if self.is_durable:
+            return
         assert self.segment.file is not None
         self.segment.file.fdatasync()
         remove_outside(self.disk, self.folder, self.start_offset, self.end_offset)
         remove_recovery_checkpoint(self.disk, self.segment)
         self.disk.fsync_dir(self.folder)
+        self.is_durable = True
 
 
 @dataclass(slots=True, eq=False)

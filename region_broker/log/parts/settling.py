@@ -16,7 +16,8 @@ def begin_settling(content: LogContent, files: FileSync) -> SettlingJob | None:
 
 def finish_settling(content: LogContent, job: SettlingJob) -> bool:
     """Take in what came of it, the log stops if the disk failed; return whether the cut is durable by this one."""
-    if not job.is_done or job.end is not content.unsettled:
+    is_void = job.generation != job.files.generation  # closed, or left: others see to it
+    if not job.is_done or is_void or job.end is not content.unsettled:
         return False
     if job.error is not None:
         content.fail(f"syncing the cut of {content.folder} failed: {job.error}")

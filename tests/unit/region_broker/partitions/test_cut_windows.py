@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from idempotency.pieces import drained
 from region_broker.log.journal.cut_job import LoweringJob
 from region_broker.log.leaving import Leaving
 from region_broker.region.failover.log_surgery import truncate_aside
@@ -112,11 +113,32 @@ def test_INV_CTJ2_a_disk_that_refuses_that_stops_the_log_and_nothing_is_appended
     assert some.partition.log_end_offset == 1
 
 
+def test_INV_CTJ2_a_thread_that_comes_late_takes_nothing_of_what_came_behind_the_cut() -> None:
+    """Snapshots of sealed segments and the recovery checkpoint: the thread would remove what a cut leaves behind its end."""
+    some = unsettled()
+    log = some.partition.log
+    settling = log.trimmer.begin_settling()
+    assert settling is not None
+    append(some, 6, 1_500)
+    job = drained(log.durability.begin_recovery_checkpoint())
+    assert job is not None
+    log.durability.finish_recovery_checkpoint(job, job.run())
+    names = some.disk.list_dir(some.folder)
+    settling.run()
+    log.trimmer.finish_settling(settling)
+    assert some.disk.list_dir(some.folder) == names
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_INV_CTJ2_who_closes_a_log_makes_its_cut_durable_first(is_deleted: bool) -> None:
     some = unsettled()
     if is_deleted:
+        trimmer = some.partition.log.trimmer
+        settling = trimmer.begin_settling()
+        assert settling is not None
         leaving = Leaving(some.partition.log, keep=True)
+        settling.run()  # its thread comes too late
+        trimmer.finish_settling(settling)
         leaving.sync()
         leaving.end()
     else:
