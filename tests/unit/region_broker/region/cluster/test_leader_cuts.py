@@ -626,30 +626,37 @@ def test_INV_RCT2_who_is_elected_cuts_no_more_by_the_former_leaders_log() -> Non
     live(life)
 
 
+async def cut_on_a_slow_disk(region: ReplicaRegion) -> SimulatedLoop:
+    """Be where node 2 has cut its log from 4 to 2, and its disk has not made that durable yet; give the loop, whose threads are slow now."""
+    one, two, _ = await region.start()
+    mirror(one)
+    link(one, 2)
+    link(one, 2)
+    await all_have(region, 4)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+
+    def slow_from_now_on(operation: str, _path: Path) -> None:
+        if operation == "truncate":
+            loop.job_s_max = 60.0
+
+    two.disk.fault = slow_from_now_on
+    one.partition().truncate_to(2)
+    link(one, 1, NEXT_PRIMARY)
+    await region.until(lambda: two.partition().log.content.unsettled is not None, "it is cut")
+    await one.kill()
+    region.fence(1)
+    return loop
+
+
 def test_INV_CTJ2_who_is_elected_while_its_log_is_cut_on_a_slow_disk_goes_on_behind_the_cut() -> (
     None
 ):
     """Its former leader's cut is given up; the thread that makes it durable has not ended."""
 
     async def life(region: ReplicaRegion) -> None:
-        one, two, three = await region.start()
-        mirror(one)
-        link(one, 2)
-        link(one, 2)
-        await all_have(region, 4)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimulatedLoop)
-
-        def slow_from_now_on(operation: str, _path: Path) -> None:
-            if operation == "truncate":
-                loop.job_s_max = 60.0
-
-        two.disk.fault = slow_from_now_on
-        one.partition().truncate_to(2)
-        link(one, 1, NEXT_PRIMARY)
-        await region.until(lambda: two.partition().log.content.unsettled is not None, "it is cut")
-        await one.kill()
-        region.fence(1)
+        loop = await cut_on_a_slow_disk(region)
+        two, three = region.nodes[2], region.nodes[3]
         region.elect(2)
         mirror(two)
         assert two.partition().log.content.unsettled is not None
@@ -661,6 +668,24 @@ def test_INV_CTJ2_who_is_elected_while_its_log_is_cut_on_a_slow_disk_goes_on_beh
         assert 2 <= two.partition().log_end_offset <= end
         assert kept_by(two) == [(2, 3, "divergence")]
         assert three.partition().failed is None
+
+    live(life)
+
+
+def test_INV_RCT1_a_log_whose_cut_is_given_up_is_in_no_session_before_its_thread_has_ended() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        await cut_on_a_slow_disk(region)
+        two, three = region.nodes[2], region.nodes[3]
+        region.elect(3)
+        mirror(three)
+        end = link(three, 1)
+        while two.partition().log.content.unsettled is not None:
+            assert two.following.state()["logs"] == 0
+            await region.clock.sleep_ms(100)
+        await region.until(lambda: two.partition().log_end_offset == end, "it is copied on")
+        assert two.partition().failed is None
 
     live(life)
 
