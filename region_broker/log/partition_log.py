@@ -150,6 +150,7 @@ class PartitionLog:
             if (
                 content.failed is None
                 and not content.closed
+                and content.unsettled is None
                 and self.durability.begin_last_sync() is None
             ):
                 self.cleaning.interrupt()
@@ -182,6 +183,8 @@ class PartitionLog:
         if error is not None:
             raise error
         with durability.files.lock:
+            if self.content.unsettled is not None:
+                self.content.unsettled.settle()
             self.cleaning.interrupt()
             durability.write_clean_state(self.cleaning.holes_below)
         durability.owes_sync = False

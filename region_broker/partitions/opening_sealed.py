@@ -83,6 +83,17 @@ class OpenedAside:
             found = self._held.get(key)
             return keys is self._keys and found is not None and found[0] == data
 
+    def has_more(self, key: _Key, data: Buffer, keys: object) -> bool:
+        """Return whether more than `data`, which it begins with, was opened by `keys`: for who asked for so much."""
+        with self._changes:
+            self._go_by(keys)
+            found = self._held.get(key)
+            return (
+                found is not None
+                and len(found[0]) > len(data)
+                and memoryview(found[0])[: len(data)] == data
+            )
+
     def put(self, key: _Key, data: Buffer, opened: _Opened, keys: object = None) -> None:
         """Keep what became of `data` by `keys`; the oldest goes where it is too much."""
         with self._changes:
@@ -175,7 +186,7 @@ class OpeningSealed:
     def _taken(self, data: Buffer, next_offset: int) -> tuple[bytearray, int] | None:
         """Return what `opened` does, of what was opened aside; None where that is not the beginning of `data`."""
         key, keys = self._key(data), self._sealing.keys.named
-        held = self._aside.take(key, keys)
+        held = None if self._aside.has_more(key, data, keys) else self._aside.take(key, keys)
         if held is None:
             return None
         stored, opened = held

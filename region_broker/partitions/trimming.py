@@ -71,7 +71,8 @@ class Trimming:
             await run_yielding(self._log.trimmer.prepare_cut(offset))
 
     async def lower(self, offset: int) -> None:
-        """Sync in a thread what comes before a `cut` at `offset` (INV-CTJ1); raises what that raises."""
+        """Sync in a thread what comes before a `cut` at `offset` (INV-CTJ1), a former one first; raises what that raises."""
+        await self.settle()
         trimmer = self._log.trimmer
         self._check_cut(offset)
         with self.stops_on_disk_errors(f"preparing the cut at {offset}"):
@@ -84,7 +85,7 @@ class Trimming:
         self._log.check_running()
 
     async def settle(self) -> None:
-        """Return once a `cut` that did not settle is durable (INV-CTJ2)."""
+        """Return once a `cut` that did not settle is durable (INV-CTJ2), whoever made it."""
         trimmer = self._log.trimmer
         job = trimmer.begin_settling()
         if job is not None:

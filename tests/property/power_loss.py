@@ -57,6 +57,14 @@ OPERATIONS: dict[str, tuple[int, Callable[[LogModel, random.Random], None]]] = {
         1,
         lambda model, rng: model.prepare_a_cut(rng.random(), lambda: meanwhile(model, rng)),
     ),
+    "cut and go on": (
+        1,
+        lambda model, rng: model.cut_and_go_on(rng.random(), lambda: meanwhile(model, rng)),
+    ),
+    "cut where it was prepared": (
+        1,
+        lambda model, rng: model.cut_where_prepared(rng.random(), lambda: growing(model, rng)),
+    ),
     "drop and make again": (1, lambda model, rng: model.drop_and_make_again()),
     "retain": (1, lambda model, rng: model.retain()),
     "read with little memory": (1, lambda model, rng: model.read_with_little_memory(rng)),
@@ -75,6 +83,13 @@ def without_writes(model: LogModel, rng: random.Random) -> None:
     """Do what may come before the last syncs of a cut (INV-CTJ2), or nothing."""
     others = ("sync", "catch up", "sync files", "retain", "read with little memory")
     if rng.random() < 0.7:
+        OPERATIONS[rng.choice(others)][1](model, rng)
+
+
+def growing(model: LogModel, rng: random.Random) -> None:
+    """Do up to four things that take nothing off the end of a log."""
+    others = ("append", "append in a transaction", "sync", "catch up", "sync files", "retain")
+    for _ in range(rng.randint(0, 4)):
         OPERATIONS[rng.choice(others)][1](model, rng)
 
 

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fixtures.log_model import LogModel
-from tests.property.power_loss import HALF_DONE, meanwhile, operations_that_fail, without_writes
+from tests.property.power_loss import (
+    HALF_DONE,
+    growing,
+    meanwhile,
+    operations_that_fail,
+    without_writes,
+)
 
 PRODUCERS = st.integers(1, 3)
 SEEDS = st.integers(0, 2**32)
@@ -79,6 +85,16 @@ class LogMachine(RuleBasedStateMachine):
     def prepare_a_cut(self, choice: float, seed: int) -> None:
         rng = random.Random(seed)
         self.model.prepare_a_cut(choice, lambda: meanwhile(self.model, rng))
+
+    @rule(choice=st.floats(0, 1), seed=SEEDS)
+    def cut_and_go_on(self, choice: float, seed: int) -> None:
+        rng = random.Random(seed)
+        self.model.cut_and_go_on(choice, lambda: meanwhile(self.model, rng))
+
+    @rule(choice=st.floats(0, 1), seed=SEEDS)
+    def cut_where_it_was_prepared(self, choice: float, seed: int) -> None:
+        rng = random.Random(seed)
+        self.model.cut_where_prepared(choice, lambda: growing(self.model, rng))
 
     @rule()
     def retain(self) -> None:

@@ -2,8 +2,8 @@
 
 INV-CCO1  a group's position is committed only behind what was printed, and only by a member: what a poll has taken when the
           command is interrupted counts for nothing
-INV-CCO2  without --follow it ends at the ends that the partitions have when their first record comes, however much is written meanwhile, and a
-          partition without records is at its end; one that gives neither records nor its end for a minute ends it with exit code 5
+INV-CCO2  without --follow it ends at the ends that the partitions have when their first record comes, or as soon after that as anybody can tell
+          them, however much is written meanwhile, and a partition without records is at its end; one that gives neither records nor its end for a minute ends it with exit code 5
 INV-CCO3  it does not wait in silence: a loss of all brokers, a group that gives it no partition, and a partition that gives
           nothing before its end are said on stderr
 INV-CCO4  a member that follows commits while it reads; Ctrl-C and SIGTERM commit the rest and leave the group
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _LOOKS: Final = 5
 _LOOKS_MAX: Final = 60
 _COMMIT_INTERVAL_MS: Final = 1_000
+_ASK_AGAIN_OFFSETS: Final = 1_000
 _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
 
@@ -264,33 +265,41 @@ class _Ends:
     def __init__(self, consumer: "Consumer", follow: bool) -> None:
         self._consumer, self._follow = consumer, follow
         self._of: dict[int, int] = {}
+        self._ask_from: dict[int, int] = {}
+        """From which offset on an end is asked for that nobody could tell."""
         self.reached: set[int] = set()
 
     def is_within(self, message: Any) -> bool:
         """Return whether the record lies before the end of its partition."""
         if self._follow:
             return True
-        end = self._of.get(message.partition())
-        if end is None:
-            end = self._of[message.partition()] = self._end_of(message)
-        return bool(message.offset() < end)
+        partition = message.partition()
+        if partition not in self._of and message.offset() >= self._ask_from.get(partition, 0):
+            end = self._end_of(message)
+            if end is None:  # a leader may be about to be elected
+                self._ask_from[partition] = message.offset() + _ASK_AGAIN_OFFSETS
+            else:
+                self._of[partition] = end
+        return bool(message.offset() < self._of.get(partition, sys.maxsize))
 
-    def _end_of(self, message: Any) -> int:
+    def _end_of(self, message: Any) -> int | None:
         from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
         asked = TopicPartition(message.topic(), message.partition(), OFFSET_END)
         try:
             (found,) = self._consumer.offsets_for_times([asked], timeout=TIMEOUT_S)
         except KafkaException:
-            return sys.maxsize  # nobody can say now: where a fetch meets the end, it ends
-        return sys.maxsize if found.error is not None else int(found.offset)
+            return None
+        return None if found.error is not None else int(found.offset)
 
     def note(self, message: Any) -> None:
         """A record came: its partition is at its end now, or it is not."""
         partition = message.partition()
         if self._follow:
             self.reached.discard(partition)
-        elif partition not in self.reached and message.offset() + 1 >= self._of[partition]:
+        elif partition not in self.reached and message.offset() + 1 >= self._of.get(
+            partition, sys.maxsize
+        ):
             self.reached.add(partition)
             self._stop_reading(message)
 

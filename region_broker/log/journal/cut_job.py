@@ -2,9 +2,10 @@
 
 INV-CTJ1  before: all that the log holds is synced in its own files, and then the checkpoint says what it says after the cut (INV-K4). Nothing is
           gone yet: after a crash the log is as it was, and a cut of a log that has changed since does it once more
-INV-CTJ2  behind: what is gone is durably gone. Until then nothing is appended (`LogContent.cut_owes_syncs`): after a crash old batches could
-          stand behind new ones
-INV-CTJ3  the checkpoint is lowered beforehand within the open segment only: a cut may never come, and what a checkpoint names must be there
+INV-CTJ2  behind: what is gone is durably gone. Until then nothing is appended, as after a crash old batches could stand behind new ones: who appends, cuts again,
+          or closes meanwhile makes it durable first, by itself (`LogContent.unsettled`)
+INV-CTJ3  the checkpoint is lowered beforehand within the open segment only, as it is when its thread has come to it: a cut may never come,
+          and what a checkpoint names must be there
           1. It is lowered into a full segment. 2. The takeover is given up. 3. Retention deletes that segment, or cleaning puts another in its
           place. 4. The next start finds the checkpoint's segment missing, and refuses the log.
 
@@ -32,6 +33,7 @@ class LoweringJob:
     sync: SyncJob | None
     checkpoint: Checkpoint | None
     fence: JournalMark
+    end_offset: int
     error: OSError | None = None
     is_done: bool = False
 
@@ -44,23 +46,27 @@ class LoweringJob:
         self.is_done = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class CutEnd:
-    """What is left to be synced of a cut at `end_offset`, in `segment`, which is the last one now."""
+    """What is left to be synced of a cut at `end_offset`, in `segment`, which is the last one then. Called under `FileSync.lock`."""
 
     disk: Disk
     folder: Path
     segment: Segment
     start_offset: int
     end_offset: int
+    is_durable: bool = False
 
     def settle(self) -> None:
-        """Make it durable. Raises OSError."""
+        """Make it durable, once: what comes behind it is none of it. Raises OSError."""
+        if self.is_durable:
+            return
         assert self.segment.file is not None
         self.segment.file.fdatasync()
         remove_outside(self.disk, self.folder, self.start_offset, self.end_offset)
         remove_recovery_checkpoint(self.disk, self.segment)
         self.disk.fsync_dir(self.folder)
+        self.is_durable = True
 
 
 @dataclass(slots=True, eq=False)

@@ -255,11 +255,13 @@ class FileSync:
             return self._error
 
     def lower(self, generation: int, checkpoint: Checkpoint, fence: JournalMark) -> OSError | None:
-        """Let the checkpoint of a log that is about to be cut say `checkpoint` (INV-CTJ1); return the error."""
+        """Let the checkpoint of a log that is about to be cut say `checkpoint` (INV-CTJ1), unless that segment was sealed meanwhile
+        (INV-CTJ3); return the error."""
 
         def lower() -> None:
             assert self.checkpoint is not None
-            self.checkpoint.lower(checkpoint, fence)
+            if checkpoint.segment_base >= self.sealed_below:
+                self.checkpoint.lower(checkpoint, fence)
 
         return self._guarded(generation, lower)
 

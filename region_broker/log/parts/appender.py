@@ -68,7 +68,8 @@ class LogAppender:
     def _write(self, size_bytes: int, last_offset: int, *buffers: Buffer) -> None:
         content = self._content
         content.check_running()
-        assert not content.cut_owes_syncs, content.folder  # INV-CTJ2
+        if content.unsettled is not None:
+            self._durability.sync_now()  # INV-CTJ2
         try:
             active = self._room_for(size_bytes, last_offset)
             assert active.file is not None

@@ -12,6 +12,7 @@ import logging
 from typing import Final
 
 from region_broker.log.failures import PartitionFailed
+from region_broker.log.journal.cut_job import CutEnd
 from region_broker.log.log_setup import LogSetup
 from region_broker.log.recovery.opening import RecoveredLog
 from region_broker.log.segment import Segment
@@ -24,8 +25,8 @@ class LogContent:
     """One for each log; its fields are for the parts to change, and for everybody to read."""
 
     __slots__ = (
-        "active", "cache", "closed", "config", "cut_owes_syncs", "disk", "end_offset", "epochs", "failed", "folder", "listener",
-        "policy", "segments", "state", "wall_ms",
+        "active", "cache", "closed", "config", "disk", "end_offset", "epochs", "failed", "folder", "listener", "policy", "segments",
+        "state", "unsettled", "wall_ms",
     )  # fmt: skip
 
     def __init__(self, setup: LogSetup, recovered: RecoveredLog) -> None:
@@ -46,8 +47,8 @@ class LogContent:
         self.end_offset = self.active.next_offset if self.active is not None else 0
         self.failed: str | None = None
         self.closed = False
-        self.cut_owes_syncs = False
-        """Whether a cut is not durable yet (INV-CTJ2)."""
+        self.unsettled: CutEnd | None = None
+        """What is not durable yet of the last cut (INV-CTJ2)."""
 
     @property
     def start_offset(self) -> int:

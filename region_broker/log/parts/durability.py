@@ -33,6 +33,7 @@ from region_broker.log.journal.sync_job import (
 from region_broker.log.journal.tail import LogTail
 from region_broker.log.log_config import FlushPolicy
 from region_broker.log.parts.content import LogContent
+from region_broker.log.parts.settling import begin_settling, finish_settling
 
 BATCH_COST_BYTES: Final = 2_048
 """How many bytes more than its own a batch counts as what a start or a cut has to read again (INV-BKD3)."""
@@ -219,7 +220,16 @@ class LogDurability:
         job = self.begin_last_sync()
         if job is not None:
             self.finish_sync(job, job.run())
+        self._settle_cut()
         self._content.check_running()
+
+    def _settle_cut(self) -> None:
+        """Make the last cut durable here, whoever else is about to (INV-CTJ2)."""
+        job = begin_settling(self._content, self.files)
+        if job is not None:
+            job.run()
+            if finish_settling(self._content, job):
+                self._content.listener.on_read(self)
 
     # -- recovery checkpoints -------------------------------------------------------------------------------
 
@@ -239,7 +249,7 @@ class LogDurability:
     def _takes_recovery_checkpoint(self) -> bool:
         content = self._content
         is_running = content.failed is None and not content.closed and content.active is not None
-        return is_running and not self._pending_seals and not content.cut_owes_syncs
+        return is_running and not self._pending_seals and content.unsettled is None
 
     def finish_recovery_checkpoint(
         self, job: RecoveryCheckpointJob, outcome: RecoveryCheckpointOutcome

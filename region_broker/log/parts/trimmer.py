@@ -31,6 +31,7 @@ from region_broker.log.indexes.producer_snapshots import remove_outside
 from region_broker.log.journal.cut_job import CutEnd, LoweringJob, SettlingJob
 from region_broker.log.parts.content import LogContent
 from region_broker.log.parts.durability import LogDurability
+from region_broker.log.parts.settling import begin_settling, finish_settling
 from region_broker.log.replay import keep_state_at, rebuild_state, state_in_pieces
 from region_broker.log.segment import Segment, expired_count, remove_segment_files
 from region_broker.log.segment_list import SegmentList
@@ -64,9 +65,8 @@ class LogTrimmer:
         self._cleaning = cleaning
         self._journal_mark = journal_mark
         self._prepared: _StateBelow | None = None
-        self._lowered: Checkpoint | None = None
-        """What the checkpoint was lowered to for a cut; None once it was cut."""
-        self._settling: SettlingJob | None = None
+        self._lowered: tuple[Checkpoint, int] | None = None
+        """What the checkpoint was lowered to for a cut, and where the log ended then; None once it was cut."""
 
     @contextmanager
     def _changing(self, work: str, *, voids: bool) -> Iterator[None]:
@@ -75,7 +75,7 @@ class LogTrimmer:
         with self._files.lock:
             if voids:
                 self._files.void()
-                self._settling, content.cut_owes_syncs = None, False
+                content.unsettled = None
             try:
                 self._cleaning.interrupt()
                 yield
@@ -121,6 +121,8 @@ class LogTrimmer:
             return None
         if self._durability.has_pending_seals:
             return None  # a group commit seals, and closes files that a job of ours would sync
+        if self._durability.durable_offset < content.end_offset:
+            return None  # what is to go into the journal yet would go behind the fence (INV-K4)
         return LoweringJob(
             files=self._files,
             generation=self._files.generation,
@@ -128,6 +130,7 @@ class LogTrimmer:
             # INV-CTJ3: only sealed segments are deleted, or cleaned, and none is sealed before the checkpoint is past it.
             checkpoint=below if segment is content.active else None,
             fence=self._journal_mark(),
+            end_offset=content.end_offset,
         )
 
     def finish_lowering(self, job: LoweringJob) -> None:
@@ -140,17 +143,17 @@ class LogTrimmer:
             return
         if job.sync is not None:
             self._durability.finish_sync(job.sync, None)
-        self._lowered = job.checkpoint
+        self._lowered = None if job.checkpoint is None else (job.checkpoint, job.end_offset)
 
     def _below(self, segment: Segment, position: int, offset: int) -> Checkpoint:
         return replace(self._durability.checkpoint_now(), synced_offset=offset,
                        segment_base=segment.base_offset, segment_bytes=position)  # fmt: skip
 
     def _is_lowered(self, checkpoint: Checkpoint) -> bool:
-        """Return whether the checkpoint says so since a lowering. What was appended since is synced before a cut, which writes another one:
-        no journal block behind the fence holds anything of this log."""
-        file = self._files.checkpoint
-        return self._lowered == checkpoint and file is not None and file.says(checkpoint)
+        """Return whether the checkpoint says so since a lowering, and nothing was appended since: no journal block behind the fence holds
+        anything of this log."""
+        file, lowered = self._files.checkpoint, (checkpoint, self._content.end_offset)
+        return self._lowered == lowered and file is not None and file.says(checkpoint)
 
     def truncate_to(self, offset: int, *, settles: bool = True) -> None:
         """Cut off everything from `offset`, a batch boundary, durably; rebuild the state (C9, T20).
@@ -195,28 +198,19 @@ class LogTrimmer:
         end = CutEnd(content.disk, content.folder, segment, content.start_offset, offset)
         if settles:
             end.settle()
-        else:
-            self._settling = SettlingJob(self._files, self._files.generation, end)
         content.active = segment
         content.end_offset = offset
-        content.cut_owes_syncs = not settles
+        content.unsettled = None if settles else end
         self._durability.cut_at(offset)
 
     def begin_settling(self) -> SettlingJob | None:
         """Return what makes the last cut durable, for a thread; None where it is (INV-CTJ2)."""
-        settling, self._settling = self._settling, None
-        return settling
+        return begin_settling(self._content, self._files)
 
     def finish_settling(self, job: SettlingJob) -> None:
         """Take in what came of it; the log stops if the disk failed."""
-        content = self._content
-        if not job.is_done or job.generation != self._files.generation:
-            return
-        if job.error is not None:
-            content.fail(f"syncing the cut of {content.folder} failed: {job.error}")
-            return
-        content.cut_owes_syncs = False
-        content.listener.on_read(self._durability)
+        if finish_settling(self._content, job):
+            self._content.listener.on_read(self._durability)
 
     def _reopen_as_active(self, segment: Segment) -> None:
         if segment.file is not None:

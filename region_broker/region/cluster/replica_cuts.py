@@ -33,6 +33,7 @@ class _UnderWay:
     meets_at: int
     cut: CutBelow
     task: asyncio.Task[None] | None = None
+    is_given_up: bool = False
 
 
 class ReplicaCuts:
@@ -57,11 +58,13 @@ class ReplicaCuts:
         self._begins.set()
 
     def stop(self) -> None:
-        """Cut no more (INV-RCT2)."""
-        for each in self._under_way.values():
-            if each.task is not None:
+        """Cut no more (INV-RCT2); what a thread has begun ends first, and only then the log may be in a session (INV-RCT1)."""
+        for key, each in tuple(self._under_way.items()):
+            if each.task is None:
+                del self._under_way[key]
+            else:
+                each.is_given_up = True
                 each.task.cancel()
-        self._under_way.clear()
 
     async def run(self) -> None:
         """Carry out what is begun, until cancelled."""
@@ -78,13 +81,20 @@ class ReplicaCuts:
         return self._under_way.get(each.partition.key) is each
 
     async def _carry_out(self, each: _UnderWay) -> None:
+        try:
+            await self._cut(each)
+        except asyncio.CancelledError:
+            if not each.is_given_up:  # the node ends
+                raise
+        del self._under_way[each.partition.key]
+        self._ended()
+
+    async def _cut(self, each: _UnderWay) -> None:
         while True:
             try:
                 await each.cut(each.partition, each.meets_at)
-                break
             except OSError as error:
                 _log.error("%s is to be cut at %d, and waits: %s", each.partition.tp, each.meets_at, error)  # fmt: skip
+            else:
+                return
             await self._clock.sleep_ms(AGAIN_MS)
-        if self._is_under_way(each):
-            del self._under_way[each.partition.key]
-            self._ended()

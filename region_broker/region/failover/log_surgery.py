@@ -17,6 +17,7 @@ Not here: where to cut (`geo_replicator.quarantine.plan_cut`), what a tail means
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Final, Self
@@ -47,7 +48,7 @@ from region_broker.controller.metadata_image import (
 )
 from region_broker.groups.records import LedgerRecordError, OffsetKey, decode_offset_value
 from region_broker.groups.records import decode_key as decode_group_key
-from region_broker.log.failures import CutIntoCleaned, LogError
+from region_broker.log.failures import CutIntoCleaned, LogError, PartitionFailed
 from region_broker.records.batches import RecordsError, iter_records
 from region_broker.region.failover.quarantine_store import (
     CHUNK_BYTES,
@@ -160,7 +161,8 @@ async def cut_copy(
 def _not_cut(log: RegionLog, error: Exception, what: str, reason: CutReason) -> None:
     """Stop a log that could not be cut; empty it where only cleaning is in the way, and it can be copied anew (T13)."""
     if isinstance(error, CutIntoCleaned) and reason.is_followed:
-        _copy_anew(log, what)  # all beyond the cut is in quarantine by now
+        with suppress(PartitionFailed):  # the disk refused it: the log has stopped, and said so
+            _copy_anew(log, what)  # all beyond the cut is in quarantine by now
     else:
         log.stop(f"{what}: {error}")
 

@@ -9,6 +9,8 @@ INV-QS5  a copy of another node's tail is kept as one of this node's own is (INV
          nothing of it is left
 INV-QS6  at most one move at a time writes into the folder of a log; syncs and names are made in threads, and one that was begun ends before
          its move does, also before one that is cancelled: its repetition finds all of it, or nothing that still changes
+INV-QS7  of a tail that could not be moved nothing is left: the disk may have room for one of several that are moved at once, and a log that is
+         cut gives back what its tail takes
 
 Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
 ``<root>/<domain>/statements/<lineage epoch>.json``.
@@ -96,6 +98,8 @@ class QuarantineStore:
                 return await self._finish(file, path, complete)
             finally:
                 file.close()
+                if self._disk.exists(path):  # INV-QS7
+                    self._disk.remove(path)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         async def run() -> None:

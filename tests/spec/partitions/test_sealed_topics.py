@@ -406,6 +406,27 @@ def test_INV_OPS3_readers_of_the_same_are_served_by_one_opening(
         fetch()
 
 
+def test_INV_OPS3_who_wants_less_takes_nothing_from_who_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)
+    some = node()
+    for _ in range(4):
+        some.partition.writer.append(build_batch(RECORDS))
+    some.sync()
+
+    def fetch(bytes_max: int) -> int:
+        found = some.partition.reader.fetch(0, bytes_max, Isolation.READ_UNCOMMITTED, wait=False)
+        return found.next_offset
+
+    with pytest.raises(SealedRange) as cold:
+        fetch(1 << 20)
+    cold.value.work()
+    assert fetch(1) == 5
+    assert fetch(1 << 20) == 20
+    assert some.table.opened_aside.is_empty
+
+
 def test_INV_OPS3_what_was_opened_aside_goes_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that is destroyed while a reader waits for a thread: the reader gets nothing any more (INV-DKY3)."""
     monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)

@@ -5,12 +5,13 @@ Played: confluent-kafka's Consumer with one partition of three records.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from region_broker.cli.records import consume as module
 
@@ -151,6 +152,32 @@ def test_INV_CCO2_it_ends_however_much_is_written_meanwhile(
     played, done = consume(monkeypatch, map(Printed, offsets), given=(0,), end=3)
     assert (done.exit_code, done.stdout) == (0, printed), done.output
     assert played.paused == [0]
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_INV_CCO2_it_ends_also_where_nobody_can_tell_the_end_at_first(
+    monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    """A leader is being elected as the first record comes."""
+    tell = PlayedConsumer.offsets_for_times
+    asked = 0
+
+    def at_first_nobody(
+        self: PlayedConsumer, places: list[TopicPartition], *, timeout: float
+    ) -> list[Any]:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            return tell(self, places, timeout=timeout)
+        error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+        if is_answered:
+            return [SimpleNamespace(error=error)]
+        raise KafkaException(error)
+
+    monkeypatch.setattr(PlayedConsumer, "offsets_for_times", at_first_nobody)
+    played, done = consume(monkeypatch, map(Printed, range(9_000)), given=(0,), end=1_500)
+    assert (done.exit_code, len(done.stdout.splitlines())) == (0, 1_500), done.output
+    assert (played.paused, asked) == ([0], 2)
 
 
 def test_INV_CCO2_who_follows_reads_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,17 +195,6 @@ async def test_INV_TRM2_what_cannot_be_read_below_a_cut_leaves_the_log_as_it_is(
     assert some.partition.log_end_offset == some.partition.state.end_offset == 11
 
 
-async def test_INV_CTJ2_nothing_is_appended_before_a_cut_is_durable() -> None:
-    some = fixture()
-    in_order(some, 4)
-    some.partition.truncate_to(2, settles=False)
-    with pytest.raises(AssertionError):
-        some.partition.writer.append(batch())
-    await some.partition.trimming.settle()
-    some.partition.writer.append(batch())
-    assert some.partition.log_end_offset == 3
-
-
 @pytest.mark.parametrize(("refused", "end"), [("checkpoint", 4), (".log", 2)])
 async def test_INV_TRM3_a_disk_that_fails_beside_a_cut_stops_the_log_and_the_next_life_cuts_it(
     refused: str, end: int

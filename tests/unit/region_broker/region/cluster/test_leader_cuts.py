@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -26,7 +27,7 @@ from region_broker.region.failover.quarantine_store import QuarantineDamaged, Re
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import Topic, append_marker, batch
 from tests.fixtures.replica_nodes import LAG_MS, ReplicaNode, ReplicaRegion, bytes_of, state_of
-from tests.simulation.simulated_loop import run_simulated
+from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 
 Life: TypeAlias = Callable[[ReplicaRegion], Awaitable[None]]
 PRIMARY = epoch_of(RegionEpoch(1), 1)
@@ -621,6 +622,70 @@ def test_INV_RCT2_who_is_elected_cuts_no_more_by_the_former_leaders_log() -> Non
         end = link(two, 1)
         await all_have(region, end)
         assert kept_by(three) == []
+
+    live(life)
+
+
+async def cut_on_a_slow_disk(region: ReplicaRegion) -> SimulatedLoop:
+    """Be where node 2 has cut its log from 4 to 2, and its disk has not made that durable yet; give the loop, whose threads are slow now."""
+    one, two, _ = await region.start()
+    mirror(one)
+    link(one, 2)
+    link(one, 2)
+    await all_have(region, 4)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+
+    def slow_from_now_on(operation: str, _path: Path) -> None:
+        if operation == "truncate":
+            loop.job_s_max = 60.0
+
+    two.disk.fault = slow_from_now_on
+    one.partition().truncate_to(2)
+    link(one, 1, NEXT_PRIMARY)
+    await region.until(lambda: two.partition().log.content.unsettled is not None, "it is cut")
+    await one.kill()
+    region.fence(1)
+    return loop
+
+
+def test_INV_CTJ2_who_is_elected_while_its_log_is_cut_on_a_slow_disk_goes_on_behind_the_cut() -> (
+    None
+):
+    """Its former leader's cut is given up; the thread that makes it durable has not ended."""
+
+    async def life(region: ReplicaRegion) -> None:
+        loop = await cut_on_a_slow_disk(region)
+        two, three = region.nodes[2], region.nodes[3]
+        region.elect(2)
+        mirror(two)
+        assert two.partition().log.content.unsettled is not None
+        end = link(two, 3)
+        await two.kill(power=True)
+        loop.job_s_max = 0.002
+        await two.start()
+        assert two.partition().failed is None
+        assert 2 <= two.partition().log_end_offset <= end
+        assert kept_by(two) == [(2, 3, "divergence")]
+        assert three.partition().failed is None
+
+    live(life)
+
+
+def test_INV_RCT1_a_log_whose_cut_is_given_up_is_in_no_session_before_its_thread_has_ended() -> (
+    None
+):
+    async def life(region: ReplicaRegion) -> None:
+        await cut_on_a_slow_disk(region)
+        two, three = region.nodes[2], region.nodes[3]
+        region.elect(3)
+        mirror(three)
+        end = link(three, 1)
+        while two.partition().log.content.unsettled is not None:
+            assert two.following.state()["logs"] == 0
+            await region.clock.sleep_ms(100)
+        await region.until(lambda: two.partition().log_end_offset == end, "it is copied on")
+        assert two.partition().failed is None
 
     live(life)
 

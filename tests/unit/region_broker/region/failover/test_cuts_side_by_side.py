@@ -4,6 +4,7 @@ What is to come out is known from what was written: each log ends at its positio
 """
 
 import asyncio
+import errno
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from geo_replicator.quarantine import Provenance
 from idempotency.identity import RegionEpoch
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.log_surgery import CutReason, cut_logs, key_of
-from region_broker.region.failover.quarantine_store import QuarantineStore
+from region_broker.region.failover.quarantine_store import CHUNK_BYTES, QuarantineStore
 from region_broker.region.failover.side_by_side import LOGS_AT_ONCE
 from tests.fixtures.kernel_batches import stamp
 from tests.fixtures.node_logs import Fixture, all_bytes, batch, fixture
@@ -36,12 +37,12 @@ class Node:
     """Logs of `END` records, all durable, some of them in the journal only; a takeover cuts each at `KEPT`, but the last one: that
     has nothing beyond."""
 
-    def __init__(self, count: int = COUNT) -> None:
+    def __init__(self, count: int = COUNT, large_bytes: int = 0) -> None:
         self.some: Fixture = fixture(partition_count=count, leads=False)
         self.disk = self.some.disk
         for partition in self.some.partitions:
             for number in range(END):
-                value = f"{partition.tp.partition}-{number} " * 9
+                value = f"{partition.tp.partition}-{number} " * 9 + "." * large_bytes
                 partition.writer.append_mirrored(_at(partition, number, value))
         self.some.sync()
         self.before = [all_bytes(each) for each in self.some.partitions]
@@ -206,3 +207,37 @@ def test_INV_TRM3_INV_QS6_the_event_loop_waits_for_no_disk_however_many_logs_are
         node.check_cut()
 
     run_simulated(scene(), "many logs")
+
+
+def with_room_for(node: Node, more_bytes: int) -> None:
+    """Let the node's disk take so much more than it holds, whatever it holds by then."""
+    disk = node.disk
+
+    def held_bytes() -> int:
+        return sum(len(inode.cached) for inode in disk._root.inodes())
+
+    most_bytes = held_bytes() + more_bytes
+
+    def take_room(path: Path, size_bytes: int) -> None:
+        if size_bytes > 0 and held_bytes() + size_bytes > most_bytes:
+            raise OSError(errno.ENOSPC, "no space left on device", str(path))
+
+    disk.take_room = take_room  # type: ignore[method-assign]
+
+
+def test_INV_QS7_a_disk_with_room_for_one_tail_takes_those_of_all_logs_one_after_the_other() -> (
+    None
+):
+    """A log that is cut gives back what its tail takes in quarantine."""
+
+    async def scene() -> None:
+        node = Node(large_bytes=CHUNK_BYTES // 2)
+        with_room_for(node, 3 * CHUNK_BYTES)
+        store = node.store()
+        for _ in range(COUNT):
+            with suppress(OSError):
+                await node.take_over(store)
+                break
+        node.check_cut()
+
+    run_simulated(scene(), "one tail")

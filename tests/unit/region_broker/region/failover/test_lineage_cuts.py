@@ -20,6 +20,7 @@ from idempotency.fencing import leader_epoch as epoch_of
 from idempotency.fencing import region_epoch_of
 from idempotency.identity import LeaderEpoch, LogKey, RegionEpoch
 from region_broker.controller import metadata_image
+from region_broker.log.cleaning.state import CleanMark
 from region_broker.log.indexes.leader_epochs import LeaderEpochs
 from region_broker.partitions.partition import Partition
 from region_broker.region.failover.lineage_cuts import (
@@ -326,6 +327,26 @@ async def test_T13_a_log_that_begins_above_the_base_is_copied_anew_where_another
     await cuts.run()
     assert (node.partition.kept_from, node.partition.log_end_offset) == (begins_at, begins_at)
     assert kept_in(store) == [(0, IN_FORCE, 6, 8, "lineage")]
+
+
+async def test_INV_LS4_a_disk_that_refuses_to_empty_a_compacted_log_costs_no_other_log() -> None:
+    """It was compacted beyond the cut, so it is to be copied anew."""
+    node = fixture(partition_count=2)
+    for partition in node.partitions:
+        holding(partition, (4, FIRST), (3, FIRST))
+    node.sync()
+    node.partition.log.cleaning.note(CleanMark(7, cleaned_here_below=7))
+
+    def refuse(operation: str, path: Path) -> None:
+        if operation == "write_file_atomic" and path == node.folder / "checkpoint":
+            raise OSError(5, "input/output error")
+
+    node.disk.fault = refuse
+    cuts, store = cuts_of(node, [named(node, IN_FORCE, 5, {0: 4, 1: 4})])
+    await cuts.run()
+    assert "input/output error" in str(node.partition.failed)
+    assert node.partitions[1].log_end_offset == 4
+    assert kept_in(store) == [(0, IN_FORCE, 4, 6, "lineage"), (1, IN_FORCE, 4, 6, "lineage")]
 
 
 async def test_T13_a_region_that_acts_again_does_not_empty_a_log_for_an_earlier_takeover() -> None:
