@@ -245,7 +245,7 @@ def _listeners(config: NodeConfig) -> list[Finding]:
 
 def _tls(config: NodeConfig) -> list[Finding]:
     """Return whether a node's files of TLS fit together, how long they are good for, and who can read its key."""
-    from region_broker.node.node_tls import check_own_certificate
+    from region_broker.node.node_tls import check_own_certificate, refuses_its_own
     from region_broker.ports.system.clock import SystemClock
     from region_broker.security.certificate_ends import Urgency, judgements
     from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
@@ -262,7 +262,8 @@ def _tls(config: NodeConfig) -> list[Finding]:
         return [
             Finding("TLS files", False, str(refused), "the node does not start with them", True)
         ]
-    found = [Finding("TLS files", True, "they fit together", "", True)]
+    amiss = "; ".join(refuses_its_own(config))
+    found = [Finding("TLS files", not amiss, amiss or "they fit together", "", False)]
     now_wall_ms = SystemClock().wall_ms()
     found += [
         Finding(f"TLS {each.end.kind}", each.urgency is Urgency.FAR, each.found, each.mend, each.is_refused)

@@ -176,7 +176,7 @@ def tls_problems(
         return [Problem("TLS", "cannot be spoken", str(refused))], []
     judged = tls.state.judgements(clock.wall_ms())
     ends = [each.text for each in judged if each.urgency is not Urgency.FAR]
-    return [], [*ends, *_open_key(config.tls_key), *_of_another_ca(config)]
+    return [], [*ends, *_open_key(config.tls_key), *refuses_its_own(config)]
 
 
 def _open_key(path: str) -> Iterator[str]:
@@ -186,7 +186,7 @@ def _open_key(path: str) -> Iterator[str]:
         yield f"everyone on this machine can read the key in {path} (mode {mode:04o}): chmod 600 {path}"
 
 
-def _of_another_ca(config: NodeConfig) -> Iterator[str]:
+def refuses_its_own(config: NodeConfig) -> Iterator[str]:
     """Yield what makes this node refuse certificates of its own CA: nodes mostly have the same files, so they refuse each other."""
     if config.peer_security_protocol not in ENCRYPTED:
         return

@@ -17,7 +17,14 @@ from region_broker.security.certificates import key_pem, new_key
 from region_broker.security.tls_contents import TlsFiles
 from region_broker.workbench.credentials import present_as, presented
 from region_broker.workbench.node_http import ApiError
-from tests.fixtures.certificates import LONG_AGO, NOW, crl_of, node_certificate, put
+from tests.fixtures.certificates import (
+    LONG_AGO,
+    NOW,
+    authority,
+    crl_of,
+    node_certificate,
+    put,
+)
 
 
 class Usage(NamedTuple):
@@ -293,6 +300,13 @@ def test_INV_NTL2_a_certificate_of_another_node_is_found(tmp_path: Path) -> None
     result, rows = of_tls(tmp_path, files, 'peer_security_protocol = "SSL"\n')
     assert result.exit_code == 1
     assert "is the certificate of node 2 of region eu" in rows["TLS files"]["found"]
+
+
+def test_files_with_which_nodes_of_one_ca_refuse_each_other_are_remarked(tmp_path: Path) -> None:
+    files = put(tmp_path / "tls", node_certificate(), crl=crl_of(by=authority("another")))
+    _, rows = of_tls(tmp_path, files, 'peer_security_protocol = "SSL"\n')
+    assert rows["TLS files"]["state"] == "optional"
+    assert "has no CRL of the CA that has issued the certificate" in rows["TLS files"]["found"]
 
 
 def test_INV_CTE2_a_certificate_that_does_not_count_yet_is_no_certificate(tmp_path: Path) -> None:
