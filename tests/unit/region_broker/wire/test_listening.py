@@ -84,6 +84,10 @@ async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_it
     async with wire_fixture(tmp_path / "f") as fixture:
         await fixture.server.start("127.0.0.1", 0, Listening("SSL", server, principal_of=_name))
         fixture.server.limit(1, 0)
+        heard = list[tuple[str, str, str]]()
+        fixture.server.on_certificate = lambda who, why: heard.append(
+            (who.principal, who.host, why)
+        )
         tls = ClientTls(put(tmp_path / "c", user_certificate("nobody")))
         for _ in range(3):
             stream = await AsyncioNetwork().connect("127.0.0.1", fixture.server.ports[1], tls=tls)
@@ -91,6 +95,8 @@ async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_it
                 assert not await stream.read(1)
             await stream.wait_closed()
         assert fixture.services.metrics.connections_refused.labels("no_principal")._value.get() == 3
+        told = ANONYMOUS_PRINCIPAL, "127.0.0.1", "its certificate names nobody"
+        assert heard == [told] * 3, "the audit trail hears of it"
         client = await fixture.connect()
         assert (await client.call(18, 0, {})).error_code.value == 0
 
