@@ -122,6 +122,60 @@ def test_INV_CCO3_a_member_without_partitions_says_why_it_waits(
     assert done.stderr.count("no partition is given to this member of group g") == 1
 
 
+class Failed:
+    def __init__(self, code: int, *, retriable: bool = False) -> None:
+        self._error = KafkaError(code, retriable=retriable)
+
+    def error(self) -> KafkaError:
+        return self._error
+
+
+@pytest.mark.parametrize(
+    ("failed", "words", "is_read"),
+    [
+        (Failed(KafkaError.GROUP_AUTHORIZATION_FAILED), (), True),  # INV-CCO5
+        (Failed(KafkaError.GROUP_AUTHORIZATION_FAILED), ("--group", "g"), False),
+        (Failed(KafkaError.TOPIC_AUTHORIZATION_FAILED), (), False),
+        (Failed(KafkaError._TRANSPORT, retriable=True), (), True),
+    ],
+    ids=["no group, no right on one", "a member without the right", "no right on the topic", "it passes"],
+)  # fmt: skip
+def test_INV_CCO5_what_forbids_reading_ends_the_command_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch, failed: Failed, words: tuple[str, ...], is_read: bool
+) -> None:
+    found = itertools.chain([failed], map(Printed, range(3)))
+    _, done = consume(monkeypatch, found, *words, given=(0,), end=3)
+    assert (done.exit_code == 0, done.stdout) == (is_read, "0\n1\n2\n" if is_read else "")
+    assert ("topic orders cannot be read" in done.stderr) is not is_read
+
+
+def test_INV_CCO2_a_member_without_partitions_yet_is_at_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [Failed(KafkaError._TRANSPORT, retriable=True), Printed(0)]
+    _, done = consume(monkeypatch, iter(found), "--group", "g", given=(), end=1)
+    assert (done.exit_code, done.stdout) == (0, "0\n"), done.output
+
+
+def test_INV_CCO2_a_partition_that_another_member_has_by_now_is_not_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+
+    monkeypatch.setattr(PlayedConsumer, "pause", gone)
+    _, done = consume(monkeypatch, map(Printed, range(3)), given=(0,), end=3)
+    assert (done.exit_code, done.stdout) == (0, "0\n1\n2\n"), done.output
+
+
+def test_INV_CCO2_a_minute_of_silence_is_counted_anew_behind_each_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = itertools.chain.from_iterable((None, Printed(offset)) for offset in range(200))
+    _, done = consume(monkeypatch, found, given=(0,), end=200)
+    assert (done.exit_code, done.stdout.count("\n"), done.stderr) == (0, 200, "")
+
+
 class End:
     def __init__(self, partition: int) -> None:
         self.partition = lambda: partition

@@ -7,6 +7,7 @@ import pytest
 from idempotency.identity import ProducerEpoch, ProducerId, SequenceNumber
 from idempotency.pieces import drained
 from region_broker.log import recovery_checkpoints
+from region_broker.log.failures import PartitionFailed
 from region_broker.log.file_names import file_name
 from region_broker.log.indexes.recovery_checkpoint import RECOVERY_CHECKPOINT_SUFFIX
 from region_broker.log.parts.durability import BATCH_COST_BYTES
@@ -217,3 +218,16 @@ async def test_INV_BKD4_what_a_cut_aside_had_to_read_is_behind_a_recovery_checkp
     assert some.table.recovery_checkpoints.due() == []
     await truncate_aside(some.partition, 90)
     assert some.table.recovery_checkpoints.due() == [some.partition.log.durability]
+
+
+async def test_INV_TRM3_a_disk_that_cannot_be_read_before_a_cut_stops_the_log() -> None:
+    """Who cuts takes an OSError for a quarantine without room, and would try again for ever (INV-FS4)."""
+    some = grown(4)
+
+    def fail(operation: str, path: Path) -> None:
+        raise OSError(5, f"input/output error of {operation}")
+
+    some.disk.fault = fail
+    with pytest.raises(PartitionFailed, match="input/output error"):
+        await some.partition.trimming.lower(2)
+    assert "input/output error" in str(some.partition.failed)
