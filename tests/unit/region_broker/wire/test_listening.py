@@ -44,6 +44,8 @@ async def _state_behind(
 async def test_INV_LST1_a_certificate_says_whom_a_connection_speaks_for(tmp_path: Path) -> None:
     server = ServerTls(put(tmp_path / "s", node_certificate()), "requested")
     async with wire_fixture(tmp_path / "f") as fixture:
+        heard = list[tuple[str, str]]()
+        fixture.server.on_certificate = lambda who, why: heard.append((who.principal, why))
         secured = Listening("SSL", server, principal_of=_name)
         state = await _state_behind(fixture, tmp_path, secured, user_certificate("alice"))
         assert state.identity.principal == "User:alice"
@@ -55,6 +57,7 @@ async def test_INV_LST1_a_certificate_says_whom_a_connection_speaks_for(tmp_path
         state = await _state_behind(fixture, tmp_path, login, user_certificate("alice"))
         assert state.identity.principal == ANONYMOUS_PRINCIPAL, "SASL says who it is"
         assert state.must_log_in
+        assert heard == [("User:alice", "")], "the audit trail hears of it, and of nobody else"
 
 
 async def test_INV_SDK1_a_connection_is_encrypted_where_its_address_speaks_tls_and_nowhere_else(
