@@ -275,15 +275,17 @@ async def test_INV_QS6_a_copy_gets_its_name_while_nobody_else_gives_one_in_that_
     assert kept == {whole, b"".join(store.chunks(moving.result()))}
 
 
+@pytest.mark.parametrize("is_last", [False, True], ids=["at its folder", "at its names"])
 async def test_INV_QS6_a_move_that_is_cancelled_has_ended_when_it_is_repeated(
-    tmp_path: Path,
+    tmp_path: Path, is_last: bool
 ) -> None:
     """Its thread was at work: what it names, the repetition finds."""
     at_work, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def held(work: Callable[[], None]) -> None:
-        at_work.set()
-        await may_go_on.wait()
+        if not is_last or getattr(work, "__name__", "") == "finish":
+            at_work.set()
+            await may_go_on.wait()
         work()
 
     store = QuarantineStore(RealDisk(), tmp_path / "quarantine", offload=held)
