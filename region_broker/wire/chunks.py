@@ -24,8 +24,6 @@ class ChunkQueue:
 
     def _add(self, chunk: bytes) -> None:
         """Take the next bytes of the stream (INV-CHQ1)."""
-        if not chunk:
-            return
         self.held_bytes += len(chunk)
         if self._chunks and len(chunk) < SMALL_BYTES and len(self._chunks[-1]) < SMALL_BYTES:
             chunk = b"".join((self._chunks.pop(), chunk))

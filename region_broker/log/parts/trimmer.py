@@ -97,8 +97,7 @@ class LogTrimmer:
         except (OSError, LogError) as error:
             logger.info("%s: what a cut at %d needs is read once more: %s", content.folder, offset, error)  # fmt: skip
             return
-        if generation == self._files.generation:
-            self._prepared = _StateBelow(offset, generation, state)
+        self._prepared = _StateBelow(offset, generation, state)
 
     def _state_below(self, offset: int) -> PartitionState:
         prepared, self._prepared = self._prepared, None

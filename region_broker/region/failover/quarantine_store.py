@@ -227,7 +227,7 @@ class QuarantineStore:
         path = folder / f"{_stem(tail)}.copied.partial"
         if self._disk.exists(path):
             self._disk.remove(path)
-        file, is_whole = self._disk.open(path, create=True), False
+        file = self._disk.open(path, create=True)
         try:
             byte_count, crc = 0, 0
             async for piece in pieces:
@@ -240,10 +240,9 @@ class QuarantineStore:
                 )
             async with self._moves[folder]:
                 await self._finish(file, path, tail)
-            is_whole = True
         finally:
             file.close()
-            if not is_whole and self._disk.exists(path):
+            if self._disk.exists(path):  # it is not whole, or got no name
                 self._disk.remove(path)
 
     def chunks(self, provenance: Provenance) -> Iterator[bytes]:

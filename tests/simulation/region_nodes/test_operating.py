@@ -383,6 +383,10 @@ async def test_INV_CLO5_a_drain_of_a_node_that_nobody_can_take_over_from_says_th
     """An operator who stops the node then, as `drain` was said to be done, stops the region."""
     async with region_cluster(tmp_path, 43) as cluster:
         leader = await settled(cluster)
+        done = await service(quorum_leader(cluster)).order(
+            "drain", leader.node_id, dry_run=True, confirmed=False
+        )
+        assert not done["leads_on"], "the others can lead"
         for node in cluster.nodes.values():
             if node is not leader:
                 assert await order(quorum_leader(cluster), "drain", node.node_id)

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from region_broker.log.group_commit import GroupCommit
 from region_broker.records.batches import Record, build_batch
 from region_broker.security.access import AccessChange, Quota
 from region_broker.security.identity import Identity
+from region_broker.security.quotas.entities import QuotaKey
 from tests.fixtures.kafka_port import (
     RawClient,
     WireFixture,
@@ -22,6 +24,7 @@ from tests.fixtures.kafka_port import (
     frame_of,
     wire_fixture,
 )
+from tests.fixtures.waiting import until
 
 PRODUCE, FETCH, METADATA, CREATE, DELETE, GROW, DESCRIBE, ALTER = 0, 1, 3, 19, 20, 37, 48, 49
 THROTTLED, INVALID = 89, 42
@@ -83,6 +86,7 @@ def produce_of(size_bytes: int, acks: int = 1) -> dict[str, Any]:
 def fetch_of(bytes_max: int = 1 << 20, max_wait: int = 5_000) -> dict[str, Any]:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     return {"max_wait": max_wait, "min_bytes": 1, "max_bytes": bytes_max, "forgotten_topics_data": [],
+            "session_id": 0, "session_epoch": -1,
             "topics": [{"topic": "t", "partitions": [partition]}]}  # fmt: skip
 
 
@@ -301,6 +305,45 @@ async def test_KIP_124_request_time_is_charged_and_users_have_their_own(tmp_path
                 break
         assert 0 < told_ms <= 1_000, "50 microseconds of the loop each second"
         assert ms(await bob.call(METADATA, 3, {"topics": None})) == 0
+
+
+async def test_KIP_124_a_produce_that_is_answered_with_nothing_is_charged_for_its_time(
+    tmp_path: Path,
+) -> None:
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        await limit(fixture, request_percentage=0.000_1)
+        quotas = fixture.services.quotas
+        assert quotas is not None
+        client.send(PRODUCE, 7, produce_of(10, acks=0))
+        await until(lambda: quotas.owing()[QuotaKey.REQUEST] == 1, what="more than 1 us is charged")
+
+
+@pytest.mark.parametrize("key", [PRODUCE, FETCH])
+async def test_INV_HD9_the_time_in_which_a_request_waits_is_not_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: int
+) -> None:
+    """A Produce for the disk, a Fetch for records."""
+    loop, may_sync, sync = asyncio.get_running_loop(), asyncio.Event(), GroupCommit.sync_group
+    passed_s, real_s = [0.0], loop.time
+    monkeypatch.setattr(loop, "time", lambda: real_s() + passed_s[0])
+
+    async def held(commit: GroupCommit) -> list[Path]:
+        await may_sync.wait()
+        return await sync(commit)
+
+    monkeypatch.setattr(GroupCommit, "sync_group", held)
+    async with wire_fixture(tmp_path) as fixture:
+        await fixture.topic("t")
+        client = await fixture.connect()
+        await limit(fixture, request_percentage=1_000.0)  # 10 s of the loop can be saved up
+        client.send(key, 7, produce_of(10) if key == PRODUCE else fetch_of(max_wait=60_000))
+        links = fixture.server._links
+        await until(lambda: any(link.core.in_flight for link in links), what="it waits")
+        passed_s[0] = 90.0
+        may_sync.set()
+        assert ms((await client.receive(key, 7))[1]) == 0
 
 
 async def test_INV_HTH2_who_is_about_to_log_in_is_not_charged(tmp_path: Path) -> None:

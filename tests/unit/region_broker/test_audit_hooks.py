@@ -104,6 +104,9 @@ async def test_INV_NAH2_INV_SEA4_a_key_that_is_made_and_destroyed_leaves_a_recor
         write_ring(RealDisk(), path, destroyed(ring, "orders", first, _NOW))
         clock.pass_ms(LOOK_MS)
         await until(lambda: len(trail.told) == 2, what="the look has found it")
+        await until(lambda: bool(clock.sleepers), what="it sleeps")
+        clock.pass_ms(LOOK_MS)
+        await until(lambda: bool(clock.sleepers), what="it has looked, and found nothing new")
         running.cancel()
     assert [
         (each.kind.value, each.operation, each.resource_type, each.resource, dict(each.details))
@@ -118,3 +121,31 @@ def test_without_a_trail_nothing_hears() -> None:
     node = Node(NO_AUDIT)
     assert node.services.on_denied is None
     assert node.kafka.on_certificate is None
+
+
+async def test_INV_NAH2_INV_SEA4_a_key_that_is_taken_out_of_the_file_is_forgotten_and_recorded(
+    tmp_path: Path,
+) -> None:
+    path, trail = tmp_path / "keys.toml", ToldTrail()
+    held = tmp_path / "orders.key"
+    held.write_text(base64.b64encode(os.urandom(32)).decode())
+    source = KeySource(file=str(held))
+    ring = with_version(KeySources(RealDisk()), {}, "orders", source, _NOW)
+    other = with_version(KeySources(RealDisk()), {}, "pay", source, _NOW)
+    write_ring(RealDisk(), path, {**ring, **other})
+    sealing = Sealing(KeysFile(RealDisk(), path), lambda: 0)
+    sealing.read()
+    Node(trail, sealing)
+    clock = ManualClock()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(sealing.run(clock))
+        await until(lambda: bool(clock.sleepers), what="it sleeps")
+        del trail.told[:]
+        write_ring(RealDisk(), path, other)
+        clock.pass_ms(LOOK_MS)
+        await until(lambda: bool(trail.told), what="the look has found it")
+        running.cancel()
+    forgotten = ring["orders"].versions[0].id
+    assert [(each.resource, dict(each.details)) for each in trail.told] == [
+        ("orders", {"versions": [], "forgotten": [forgotten]})
+    ]

@@ -53,7 +53,10 @@ def test_tokens_are_taken_of_a_named_issuer_only(tmp_path: Path) -> None:
             config_of(tmp_path, free_ports(3), **offered, **(named | {"sasl_oauth_jwks": wrong}))
 
 
-@pytest.mark.parametrize("content", [b"", b"short", None])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"short", None, pytest.param(b"0" * (1 << 20) + b"1", id="a log, say: over 1 MiB")],
+)
 async def test_a_start_refuses_a_secret_that_is_none(tmp_path: Path, content: bytes | None) -> None:
     secret = tmp_path / "secret.txt"
     if content is not None:

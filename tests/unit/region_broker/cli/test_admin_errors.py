@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException
 
 from region_broker.cli import kafka, kafka_connection
+from region_broker.cli import user as user_commands
 from region_broker.cli.admin import acl as acl_commands
 from region_broker.cli.admin import topic as topic_commands
 from region_broker.cli.admin.acl import acl
@@ -24,6 +25,7 @@ from region_broker.cli.kafka import kafka_errors, wait_for
 from region_broker.cli.output import EXIT_AUTH, EXIT_UNKNOWN_OUTCOME
 from region_broker.cli.user import user
 from region_broker.security.login import Security
+from region_broker.security.sasl.scram_keys import PASSWORD_BYTES_MAX
 from region_broker.security.tls_contents import TlsFiles
 from tests.fixtures.certificates import authority, node_certificate, put, user_certificate
 
@@ -276,3 +278,26 @@ def test_a_node_that_takes_no_certificate_of_ours_is_not_called_dead(
     told = capsys.readouterr().err
     assert (ended.value.code, said in told) == (EXIT_AUTH, True), told
     assert "tidemark dev" not in told
+
+
+def test_a_user_who_is_there_keeps_his_password_when_somebody_creates_him_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put = Mock()
+    monkeypatch.setattr(user_commands, "admin_client", Mock())
+    monkeypatch.setattr(user_commands, "_present", lambda _: {"alice": ["SCRAM-SHA-256"]})
+    monkeypatch.setattr(user_commands, "_put", put)
+    done = CliRunner().invoke(user, ["create", "alice"], env={"TIDEMARK_NEW_PASSWORD": "another"})
+    assert done.exit_code == 1
+    assert "user alice is there already: tidemark user set-password alice" in done.stderr
+    assert not put.called
+    assert CliRunner().invoke(user, ["create", "bob"]).exit_code == 0
+    assert put.called
+
+
+@pytest.mark.parametrize("password", ["p" * (PASSWORD_BYTES_MAX + 1), "tab\tin it"])
+def test_a_password_that_is_none_is_refused_before_any_broker_is_asked(password: str) -> None:
+    """It is too long, or has a control character (RFC 4013, 2.3)."""
+    words = ["keys", "admin"]
+    done = CliRunner().invoke(user, words, env={"TIDEMARK_NEW_PASSWORD": password})
+    assert (done.exit_code, done.stdout) == (2, "")

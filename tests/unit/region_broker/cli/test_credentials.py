@@ -219,6 +219,21 @@ def test_INV_CTK1_a_token_is_printed_once(tmp_path: Path) -> None:
     assert text[-43:] not in path.read_text()
 
 
+def test_INV_CTK2_who_could_read_the_file_still_can_when_root_has_changed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node runs as another user than who makes tokens."""
+    path, given = tmp_path / "tokens.json", list[tuple[str, int, int]]()
+    assert tokens("create", "a", "--role", "reader", file=path).exit_code == 0
+    path.chmod(0o640)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda at, *owner: given.append((Path(at).name, *owner)))
+    found = path.stat()
+    assert tokens("create", "b", "--role", "reader", file=path).exit_code == 0
+    assert given == [("tokens.json.new", found.st_uid, found.st_gid)]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
 def test_INV_CTK2_the_file_is_its_owner_s_and_changes_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "tokens.json"
     assert tokens("list", file=path).exit_code == 3

@@ -6,11 +6,15 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.access_commands import ACCESS_CHANGED
+from region_broker.controller.refusals import CommandRefused
 from region_broker.handlers.access.acl_filters import Malformed
 from region_broker.handlers.access.create_acls import ACL_TEXT_CHARS_MAX, _acl
 from region_broker.handlers.access.delete_acls import OPEN_FILTERS_MAX, handle_delete_acls
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.security.access import NO_ACCESS
+from region_broker.handlers.sasl.changing import changed_as_judged
+from region_broker.handlers.topics.config_orders import ATTEMPTS
+from region_broker.security.access import NO_ACCESS, Access, AccessChange
 
 TOPIC, CLUSTER, ANY, LITERAL, MATCH, READ, ALLOW = 2, 4, 1, 3, 2, 3, 3
 GOOD: dict[str, Any] = {
@@ -64,3 +68,23 @@ async def test_so_many_filters_look_at_all_acls_and_no_more(count: int, error: E
     ctx = cast("RequestContext", SimpleNamespace(services=services))
     answer = await handle_delete_acls(ctx, SimpleNamespace(filters=[wide] * count))
     assert [row["error_code"] for row in answer["filter_results"]] == [error] * count
+
+
+@pytest.mark.parametrize("refused_times", [ATTEMPTS - 1, ATTEMPTS])
+async def test_INV_TKC1_what_others_come_between_each_time_is_not_answered_as_done(
+    refused_times: int,
+) -> None:
+    tries = 0
+
+    async def change_access(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= refused_times:
+            raise CommandRefused(ACCESS_CHANGED, "access was changed meanwhile")
+
+    async def judge(access: Access) -> tuple[AccessChange, str]:
+        return AccessChange(), "made"
+
+    metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS), change_access=change_access)
+    found = await changed_as_judged(cast("Any", metadata), judge)
+    assert found == ("made" if refused_times < ATTEMPTS else ErrorCode.request_timed_out)

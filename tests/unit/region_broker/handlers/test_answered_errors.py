@@ -2,7 +2,7 @@
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.handlers.dispatch.answered_errors import error_names
+from region_broker.handlers.dispatch.answered_errors import any_without_error, error_names
 
 
 def test_codes_of_the_answer_its_topics_and_its_partitions_are_found() -> None:
@@ -32,3 +32,12 @@ def test_the_answer_itself_and_codes_of_other_names_count() -> None:
 def test_lists_of_plain_values_and_unknown_codes_do_no_harm() -> None:
     assert error_names({"ids": [1, 2], "names": ["a"], "error_code": 9_999}) == ["9999"]
     assert error_names({}) == []
+
+
+def test_INV_DAR2_a_part_is_done_where_a_row_without_rows_of_its_own_has_no_error() -> None:
+    """What stands above them says that the request was read, as in DeleteRecords and DeleteGroups."""
+    refused, done = {"error_code": 29}, {"error_code": ErrorCode.none}
+    assert not any_without_error({"error_code": 0, "topics": [{**done, "rows": [refused]}]})
+    assert any_without_error({"error_code": 0, "topics": [{**done, "rows": [refused, done]}]})
+    assert any_without_error({"error_code": 0, "topics": []})
+    assert not any_without_error({"topics": [{"name": "t", "rows": [refused]}]})

@@ -7,6 +7,7 @@ import pytest
 
 from idempotency.identity import LeaderEpoch
 from idempotency.pieces import drained
+from region_broker.handlers.fetch import reading
 from region_broker.handlers.fetch.reading import Reading
 from region_broker.log.failures import ColdRange, SealedRange
 from region_broker.partitions import opening_sealed
@@ -45,10 +46,10 @@ def reading_of(some: Fixture) -> Reading:
     )  # fmt: skip
 
 
-def opened_for(reading: Reading) -> int:
+def opened_for(fetch: Reading) -> int:
     """Do in turn what the reading lacks, as a thread does it; return how often it lacked something, of ten times at most."""
     for tries in range(10):
-        found = drained(reading.read())
+        found = drained(fetch.read())
         if not isinstance(found, ColdRange):
             assert [len(each.row.records) > 0 for each in found] == [True, True]
             return tries
@@ -67,11 +68,13 @@ def sealed_node() -> Fixture:
     return some
 
 
+@pytest.mark.parametrize("rows_at_once", [1, 500])
 def test_INV_OPS5_logs_that_are_at_hand_in_turns_are_read_together(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
     """One of them was opened before, for a reader that left: the fetch that takes it lacks the other one, and then has both."""
     monkeypatch.setattr(opening_sealed, "OPENED_INLINE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(reading, "YIELD_ROWS", rows_at_once)
     some = sealed_node()
     with pytest.raises(SealedRange) as left:
         some.partitions[1].reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False)
@@ -92,3 +95,53 @@ def test_INV_OPS5_nothing_is_given_back_that_other_keys_have_opened() -> None:
     assert aside.take((place, 0), object()) is None
     aside.give_back(taken)
     assert aside.is_empty
+
+
+def opened_aside(bytes_max: int) -> tuple[opening_sealed.OpenedAside, list[tuple[LogPlace, int]]]:
+    """Return what holds so many bytes, and keys of it."""
+    place = LogPlace.of(Topic().topic_id, 0)
+    return opening_sealed.OpenedAside(bytes_max), [(place, offset) for offset in range(3)]
+
+
+def test_INV_OPS3_what_one_reader_gives_back_another_still_gets() -> None:
+    """Both asked for it; one lacks another log, and comes again. What it takes counts once by then."""
+    aside, (key, *others) = opened_aside(bytes_max=100)
+    keys, stored, opened = object(), b"s" * 40, bytearray(b"opened")
+    for _ in range(2):
+        aside.claim(key, keys)
+    aside.put(key, stored, opened, keys)
+    assert aside.take(key, keys) == (stored, opened)
+    aside.give_back([(key, stored, opened, keys)])
+    assert [aside.take(key, keys) for _ in range(3)] == [(stored, opened)] * 2 + [None]
+    for other in others:
+        aside.put(other, b"o" * 50, opened, keys)
+    assert [aside.take(other, keys) for other in others] == [(b"o" * 50, opened)] * 2
+
+
+def test_INV_OPS3_what_is_opened_twice_counts_once() -> None:
+    aside, (first, second, _) = opened_aside(bytes_max=100)
+    for key in (first, first, second):
+        aside.put(key, b"s" * 40, bytearray(b"opened"))
+    assert [aside.take(key) is not None for key in (first, second)] == [True, True]
+
+
+def test_INV_OPS3_neither_bytes_nor_readers_of_other_keys_count() -> None:
+    aside, (first, second, third) = opened_aside(bytes_max=100)
+    before, keys, opened = object(), object(), bytearray(b"opened")
+    for _ in range(2):
+        aside.claim(second, before)
+    aside.put(first, b"s" * 50, opened, before)
+    for key in (second, third):
+        aside.claim(key, keys)
+        aside.put(key, b"s" * 50, opened, keys)
+    assert aside.take(second, keys) == aside.take(third, keys) == (b"s" * 50, opened)
+    assert aside.is_empty, "who asked by the keys of before asks anew"
+
+
+def test_INV_OPS5_what_is_taken_between_two_steps_is_somebody_elses() -> None:
+    aside, (key, *_) = opened_aside(bytes_max=100)
+    taken: list[opening_sealed.Taken] = []
+    aside.begin_step(taken)
+    aside.end_step()
+    aside.note_taken(key, b"stored", bytearray(b"opened"), None)
+    assert taken == []

@@ -8,7 +8,7 @@ import pytest
 from region_broker.log.journal.sync_job import BULK_BYTES_MIN, DROP_STEP_BYTES
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.node_logs import Fixture, batch, fixture
+from tests.fixtures.node_logs import Fixture, all_bytes, batch, fixture
 from tests.fixtures.page_cache import TRIES_MAX, drop_pages, tells_cached
 
 TAIL_BYTES = 4 << 20
@@ -103,3 +103,19 @@ def test_INV_SG5_a_read_holds_little_more_than_it_returns(size_bytes: int) -> No
     found = some.partition.reader.fetch(0, 1 << 20, Isolation.READ_UNCOMMITTED, wait=False).data
     assert (1 << 20) - size_bytes - 100 < len(found) <= 1 << 20
     assert sys.getsizeof(found) <= len(found) * 4 / 3 + 100
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_read_returns_whole_batches_and_as_many_as_its_bound_allows(wait: bool) -> None:
+    some, ends = fixture(), [0]
+    for number in range(12):
+        some.partition.writer.append(batch(size_bytes=10 + 7 * number))
+        some.sync()
+        ends.append(len(all_bytes(some.partition)))
+    whole = all_bytes(some.partition)
+    for bytes_max in range(1, len(whole) + 20, 3):
+        found = some.partition.reader.fetch(
+            0, bytes_max, Isolation.READ_UNCOMMITTED, first_batch_always=True, wait=wait
+        ).data
+        end = max([ends[1], *(each for each in ends if each <= bytes_max)])
+        assert bytes(found) == whole[:end], bytes_max

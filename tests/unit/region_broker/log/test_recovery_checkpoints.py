@@ -6,6 +6,7 @@ import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,11 @@ from region_broker.log.indexes.producer_snapshots import snapshot_offsets
 from region_broker.log.indexes.recovery_checkpoint import PROOF_BYTES_MAX
 from region_broker.log.journal.blocks import ALIGN_BYTES
 from region_broker.log.parts.durability import BATCH_COST_BYTES
-from region_broker.log.recovery_checkpoints import RecoveryCheckpoints
+from region_broker.log.recovery_checkpoints import (
+    LOG_UNREAD_BYTES_MIN,
+    UNREAD_BYTES_MAX,
+    RecoveryCheckpoints,
+)
 from region_broker.partitions.parts.sight import Isolation
 from region_broker.records.batches import Origin
 from tests.fixtures.node_logs import Fixture, all_bytes, batch, fixture, with_markers
@@ -80,6 +85,18 @@ def test_a_start_after_a_kill_reads_only_what_lies_behind_the_recovery_checkpoin
     # The journal's two halves, what lies behind the recovery checkpoint, and it again to be written again (INV-R4).
     assert some.disk.bytes_read < PROOF_BYTES_MAX + 3 * ALIGN_BYTES + 2 * 5 * 400
     expect_replayed(some, before)
+
+
+def test_the_newest_recovery_checkpoint_is_the_one_that_a_start_finds() -> None:
+    some = fixture()
+    for _ in range(2):
+        fill(some, 20)
+        some.sync()
+        put(some)
+    before = all_bytes(some.partition)
+    some.kill_and_reopen()
+    expect_replayed(some, before)
+    assert some.partition.log.durability.unread_bytes == 0
 
 
 def test_what_was_only_in_the_journal_is_below_the_recovery_checkpoint_too() -> None:
@@ -346,6 +363,56 @@ def test_recovery_checkpoints_go_where_most_is_to_be_read(monkeypatch: pytest.Mo
     assert some.table.recovery_checkpoints.due() == [some.partitions[0].log.durability]
 
 
+class OfMuchState:
+    """A log whose recovery checkpoint is large, as many producers write to it."""
+
+    unread_bytes = UNREAD_BYTES_MAX + 1
+
+    def begin_recovery_checkpoint(self) -> Any:
+        """Return one at once."""
+        yield from ()
+        return SimpleNamespace(size_bytes=UNREAD_BYTES_MAX // 8, run=lambda: None)
+
+    def finish_recovery_checkpoint(self, *_: object) -> None:
+        """Nothing is left to read."""
+        self.unread_bytes = 0
+
+
+async def test_INV_BKD1_recovery_checkpoints_are_a_sixteenth_of_what_is_appended_at_most() -> None:
+    log: Any = OfMuchState()
+
+    async def at_once(run: Callable[[], Any]) -> Any:
+        return run()
+
+    running = RecoveryCheckpoints(at_once)
+    running.note_grown(log, 1)
+    assert running.due() == [log]
+    await running.put(log)
+    for unread_bytes in (2 * UNREAD_BYTES_MAX - 1, 2 * UNREAD_BYTES_MAX):
+        log.unread_bytes = unread_bytes
+        running.note_grown(log, 1)
+        assert (running.due() == [log]) is (unread_bytes == 2 * UNREAD_BYTES_MAX)
+
+
+def test_INV_BKD4_what_was_read_once_goes_by_what_is_appended_since() -> None:
+    log: Any = OfMuchState()
+    running = RecoveryCheckpoints()
+    log.unread_bytes = LOG_UNREAD_BYTES_MIN
+    running.note_read(log)
+    assert running.due() == [log]
+    running.note_grown(log, 1)
+    assert running.due() == []
+
+
+def test_INV_BKD1_a_little_of_many_logs_is_worth_no_recovery_checkpoint() -> None:
+    running = RecoveryCheckpoints()
+    for _ in range(2 * UNREAD_BYTES_MAX // LOG_UNREAD_BYTES_MIN):
+        log: Any = OfMuchState()
+        log.unread_bytes = LOG_UNREAD_BYTES_MIN - 1
+        running.note_grown(log, log.unread_bytes)
+    assert running.due() == []
+
+
 def test_INV_BKD3_a_batch_counts_for_what_it_costs_to_replay() -> None:
     some = fixture(partition_count=2)
     for _ in range(40):
@@ -410,6 +477,12 @@ def test_INV_BKD3_snapshots_of_the_open_segment_outlive_a_clean_stop_and_not_its
     some.sync()
     _, sealed = some.partition.log.segments.bases
     assert snapshots_of(some) == [sealed]
+    for _ in range(60):
+        fill(some, 1)
+    some.sync()
+    bases = some.partition.log.segments.bases
+    assert len(bases) > 2
+    assert snapshots_of(some) == bases[:0:-1], "that of each seal stays"
 
 
 def put_what_is_due(some: Fixture) -> list[object]:

@@ -169,14 +169,15 @@ async def test_INV_TRM1_what_was_prepared_for_another_place_is_not_taken() -> No
     assert taken == rebuild_state(some.folder, some.partition.log.segments.segments, 6).encode()
 
 
-async def test_INV_TRM1_what_cannot_be_read_beforehand_is_said_by_the_cut() -> None:
+@pytest.mark.parametrize("error", [LogDamaged("no batch at byte 7"), OSError(5, "byte 7")])
+async def test_INV_TRM1_what_cannot_be_read_beforehand_is_said_by_the_cut(error: Exception) -> None:
     some = fixture()
     in_order(some, 4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trimmer, "state_in_pieces", raising(LogDamaged("no batch at byte 7")))
+        patch.setattr(trimmer, "state_in_pieces", raising(error))
         await some.partition.trimming.prepare_cut(2)
-        patch.setattr(trimmer, "rebuild_state", raising(LogDamaged("no batch at byte 7")))
-        with pytest.raises(LogDamaged, match="byte 7"):
+        patch.setattr(trimmer, "rebuild_state", raising(error))
+        with pytest.raises((LogDamaged, PartitionFailed), match="byte 7"):
             some.partition.truncate_to(2)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -82,3 +83,17 @@ async def test_INV_PAD1_handshakes_of_one_host_of_ipv6_count_together(tmp_path: 
     assert [ours.fileno() for ours, _ in pairs] == [-1] * 3, "and hold no descriptor"
     for _, theirs in pairs:
         theirs.close()
+
+
+async def test_a_connection_that_is_gone_before_it_is_accepted_keeps_nobody_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """accept(2): ECONNABORTED. No descriptor is lacking, as other errors of it say."""
+    server = TlsServer(ServerTls(put(tmp_path / "eu", node_certificate())), asyncio.Protocol)
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        gone = Mock(accept=Mock(side_effect=ConnectionAbortedError), fileno=listening.fileno)
+        loop.add_reader(listening, server._accept, gone)
+        server._accept(gone)
+        assert loop.remove_reader(listening), "it is still listened to"
+    assert not caplog.records

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -14,6 +15,7 @@ from region_broker.ports.system.network import (
     WAKE_BYTES_MAX,
     WAKE_BYTES_MIN,
     AsyncioNetwork,
+    AsyncioStream,
 )
 from region_broker.security.tls import ClientTls, ServerTls
 from tests.fixtures.certificates import node_certificate, put, user_certificate
@@ -97,3 +99,19 @@ def test_INV_PN8_a_stream_that_ends_before_what_was_expected_is_told_whole(
     with asyncio.Runner(loop_factory=new_loop) as runner:
         taken = runner.run(sent(tmp_path, secured=secured, expected=1 << 30, pieces=100))
     assert b"".join(taken.chunks) == PIECE * 100
+
+
+TLS_RECORD_BYTES = 5 + (1 << 14) + 256
+"""What a record of TLS may have (RFC 8446, 5.2)."""
+
+
+@pytest.mark.parametrize("count", [0, 1, 17_000, 40_000, 100_000, 140_000, 1 << 20, 1 << 30])
+def test_INV_PN8_no_more_is_waited_for_than_is_still_to_come_on_the_socket(count: int) -> None:
+    """Of what is expected, a record of TLS may have been taken from the socket already, but for its last byte."""
+    stream, lowest = AsyncioStream(), [1]
+    sock = Mock(setsockopt=lambda *given: lowest.append(given[-1]))
+    stream.connection_made(Mock(get_extra_info={"socket": sock}.get))
+    stream.expect(1 << 30)
+    assert lowest[-1] == 128 * 1024, "told of 128 KiB at once, and of no more"
+    stream.expect(count)
+    assert 1 <= lowest[-1] <= max(1, count - TLS_RECORD_BYTES + 1)

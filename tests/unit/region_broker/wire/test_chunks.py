@@ -12,7 +12,7 @@ import pytest
 from region_broker.ports.network import READ_AHEAD_BYTES
 from region_broker.ports.system.network import AsyncioStream
 from region_broker.region.peers import protocol as peers
-from region_broker.wire.chunks import SMALL_BYTES
+from region_broker.wire.chunks import SMALL_BYTES, ChunkQueue
 from region_broker.wire.framing import FrameReader
 
 _COUNT = 20_000
@@ -78,3 +78,28 @@ def test_pieces_of_any_size_come_out_as_they_came() -> None:
         while (frame := reader.next_frame()) is not None:
             found.append(bytes(frame))
     assert found == frames
+
+
+_LARGE = bytes(range(256)) * 512
+
+
+@pytest.mark.parametrize("around", [b"s", b"s" * (SMALL_BYTES - 1)], ids=len)
+def test_what_is_large_is_not_copied_for_what_is_small_before_and_behind_it(around: bytes) -> None:
+    """Else each byte that trickles in behind a megabyte would copy that."""
+    queue = ChunkQueue()
+    for chunk in (around, _LARGE, around, around):
+        queue._add(chunk)
+    assert queue._take(len(around)) == around
+    taken = queue._take(len(_LARGE))
+    assert taken == _LARGE
+    assert taken.obj is _LARGE
+    assert queue._take(2 * len(around)) == 2 * around
+
+
+async def test_INV_PN9_nor_is_what_nobody_asked_for_yet() -> None:
+    stream = AsyncioStream()
+    for chunk in (b"s", _LARGE, b"s", b"s"):
+        stream.data_received(chunk)
+    assert await stream.read(READ_AHEAD_BYTES) == b"s"
+    assert await stream.read(READ_AHEAD_BYTES) is _LARGE
+    assert await stream.read(READ_AHEAD_BYTES) == b"ss"

@@ -44,6 +44,8 @@ async def _state_behind(
 async def test_INV_LST1_a_certificate_says_whom_a_connection_speaks_for(tmp_path: Path) -> None:
     server = ServerTls(put(tmp_path / "s", node_certificate()), "requested")
     async with wire_fixture(tmp_path / "f") as fixture:
+        heard = list[tuple[str, str]]()
+        fixture.server.on_certificate = lambda who, why: heard.append((who.principal, why))
         secured = Listening("SSL", server, principal_of=_name)
         state = await _state_behind(fixture, tmp_path, secured, user_certificate("alice"))
         assert state.identity.principal == "User:alice"
@@ -55,6 +57,7 @@ async def test_INV_LST1_a_certificate_says_whom_a_connection_speaks_for(tmp_path
         state = await _state_behind(fixture, tmp_path, login, user_certificate("alice"))
         assert state.identity.principal == ANONYMOUS_PRINCIPAL, "SASL says who it is"
         assert state.must_log_in
+        assert heard == [("User:alice", "")], "the audit trail hears of it, and of nobody else"
 
 
 async def test_INV_SDK1_a_connection_is_encrypted_where_its_address_speaks_tls_and_nowhere_else(
@@ -84,6 +87,10 @@ async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_it
     async with wire_fixture(tmp_path / "f") as fixture:
         await fixture.server.start("127.0.0.1", 0, Listening("SSL", server, principal_of=_name))
         fixture.server.limit(1, 0)
+        heard = list[tuple[str, str, str]]()
+        fixture.server.on_certificate = lambda who, why: heard.append(
+            (who.principal, who.host, why)
+        )
         tls = ClientTls(put(tmp_path / "c", user_certificate("nobody")))
         for _ in range(3):
             stream = await AsyncioNetwork().connect("127.0.0.1", fixture.server.ports[1], tls=tls)
@@ -91,6 +98,8 @@ async def test_INV_LST1_a_certificate_that_names_nobody_is_refused_and_leaves_it
                 assert not await stream.read(1)
             await stream.wait_closed()
         assert fixture.services.metrics.connections_refused.labels("no_principal")._value.get() == 3
+        told = ANONYMOUS_PRINCIPAL, "127.0.0.1", "its certificate names nobody"
+        assert heard == [told] * 3, "the audit trail hears of it"
         client = await fixture.connect()
         assert (await client.call(18, 0, {})).error_code.value == 0
 

@@ -143,6 +143,20 @@ async def test_senders_that_stop_within_large_frames_give_way() -> None:
         await asyncio.wait_for(honest.receive_raw(), 10)
 
 
+async def test_who_sends_a_little_now_and_then_is_waited_for_no_longer_than_others_wait() -> None:
+    memory = MemoryBudget(MIB)
+    async with served(memory=memory) as fixture:
+        memory.hold(Share(), MIB)
+        slow = await fixture.connect()
+        slow.send_raw(request(60, FRAME_BYTES)[: MIB // 5])  # it has the turn
+        await turns()
+        for _ in range(PRESSED_TIMEOUT_MS // 1_000 + 2):
+            fixture.clock.pass_ms(1_000)
+            slow.send_raw(bytes(MIB // 5))  # what wakes its reader
+            await turns()
+        assert await asyncio.wait_for(slow.closed(), 10)
+
+
 async def test_whoever_is_held_back_is_not_cut_off_for_it() -> None:
     memory = MemoryBudget(MIB)
     async with served(memory=memory) as fixture:

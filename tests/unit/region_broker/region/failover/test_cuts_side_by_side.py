@@ -25,6 +25,7 @@ from tests.simulation.disk import Crashed
 from tests.simulation.region_pair import LifeDisk
 from tests.simulation.simulated_loop import SimulatedLoop, run_simulated
 from tests.unit.region_broker.log.test_journal import KeepsNothing
+from tests.unit.region_broker.partitions.test_trimming import nothing_is_replayed
 
 COUNT = LOGS_AT_ONCE + 1
 KEPT, END = 2, 5
@@ -241,3 +242,10 @@ def test_INV_QS7_a_disk_with_room_for_one_tail_takes_those_of_all_logs_one_after
         node.check_cut()
 
     run_simulated(scene(), "one tail")
+
+
+def test_INV_TRM1_no_log_is_read_in_the_step_that_cuts_it() -> None:
+    node = Node()
+    with nothing_is_replayed():
+        run_simulated(node.take_over(), "read before")
+    node.check_cut()

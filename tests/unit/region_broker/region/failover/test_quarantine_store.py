@@ -4,11 +4,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from geo_replicator.lineage import EMPTY_CUT, Cut, LogKey, TidemarkPoint
 from geo_replicator.loss import Tail, Takeover, make_statement
@@ -23,7 +25,7 @@ from region_broker.region.failover.quarantine_store import (
     ReadBatches,
 )
 from tests.fixtures.kernel_batches import stamp
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.unit.region_broker.log.test_journal import KeepsNothing
 from tests.unit.region_broker.region.failover.test_facts_after_a_kill import now
 
@@ -100,6 +102,51 @@ async def test_INV_Q2_a_tail_that_was_moved_survives_a_power_loss() -> None:
     assert b"".join(store.chunks(moved)) == TAIL
 
 
+def of_this_life(disk: SimulatedDisk) -> QuarantineStore:
+    """Return the quarantine of a process that was just started."""
+    disk.process_killed()
+    return QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+
+
+async def test_INV_DK6_what_counts_as_kept_behind_a_kill_outlives_the_power_too() -> None:
+    """At whichever step the life before was killed: its names may be in memory only."""
+    at, has_died, counted = 0, True, 0
+    while has_died:
+        disk = SimulatedDisk()
+        disk.make_dirs(Path("/region"))
+        disk.crash_after(at)
+        with suppress(Crashed):
+            await QuarantineStore(disk, Path("/region/quarantine"), offload=now).move_in(
+                NAMED, read
+            )
+        has_died = disk.crashed
+        kept = {*await of_this_life(disk).kept()}
+        disk.power_loss(KeepsNothing())
+        assert kept <= {tail.identity for tail in of_this_life(disk).tails()}, at
+        counted += bool(kept) and has_died
+        at += 1
+    assert counted, "there is such a step"
+
+
+def test_INV_DK6_so_does_a_statement_that_is_made_again() -> None:
+    takeover = Takeover(
+        "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
+    )
+    statement = make_statement(takeover, EMPTY_CUT, [], Tail((), ()), now_wall_ms=1)
+    at, has_died = 0, True
+    while has_died:
+        disk = SimulatedDisk()
+        disk.make_dirs(Path("/region"))
+        disk.crash_after(at)
+        with suppress(Crashed):
+            QuarantineStore(disk, Path("/region/quarantine")).keep_statement(statement)
+        has_died = disk.crashed
+        of_this_life(disk).keep_statement(statement)
+        disk.power_loss(KeepsNothing())
+        assert of_this_life(disk).statement("main", RegionEpoch(17)) == statement, at
+        at += 1
+
+
 def test_INV_QS2_the_first_statement_of_a_region_epoch_stays(store: QuarantineStore) -> None:
     takeover = Takeover(
         "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
@@ -139,6 +186,15 @@ async def test_INV_Q4_a_tail_of_other_bytes_is_kept_beside_the_one_of_its_name(
     kept = b"".join(store.chunks(second))
     assert kept == b"".join(map(other, range(first, last + 1)))
     assert b"".join(store.chunks(moved)) == TAIL
+
+
+async def test_INV_Q4_a_tail_that_was_cut_off_for_another_cause_is_kept_beside_it(
+    store: QuarantineStore,
+) -> None:
+    """What a takeover has cut off is named by its cause (T25): the same bytes that a divergence put aside do not stand for it."""
+    for cause in CutCause:
+        await store.move_in(msgspec.structs.replace(NAMED, cause=cause), read)
+    assert sorted(tail.cause for tail in store.tails()) == sorted(CutCause)
 
 
 async def test_INV_Q4_a_tail_that_the_disk_changed_does_not_stand_for_the_one_that_is_moved_again(
@@ -186,15 +242,50 @@ async def test_INV_QS6_moves_of_one_log_that_meet_come_one_after_the_other(
     assert not list(tmp_path.rglob("*.partial"))
 
 
-async def test_INV_QS6_a_move_that_is_cancelled_has_ended_when_it_is_repeated(
+async def test_INV_QS6_a_copy_gets_its_name_while_nobody_else_gives_one_in_that_folder(
     tmp_path: Path,
+) -> None:
+    """Two threads would find the same name free, and one tail take the other's bytes."""
+    naming = most = 0
+
+    async def counted(work: Callable[[], None]) -> None:
+        nonlocal naming, most
+        names = getattr(work, "__name__", "") == "finish"
+        naming += names
+        most = max(most, naming)
+        for _ in range(20 if names else 0):
+            await some_turns_later(lambda: None)
+        work()
+        naming -= names
+
+    store = QuarantineStore(RealDisk(), tmp_path / "quarantine", offload=counted)
+    whole = b"".join(map(other, range(40, 60)))
+    copied = msgspec.structs.replace(
+        NAMED, byte_count=len(whole), batch_count=20, crc32c=crc32c(whole)
+    )
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield whole
+
+    async with asyncio.TaskGroup() as tasks:
+        moving = tasks.create_task(store.move_in(NAMED, read))
+        tasks.create_task(store.keep_copy(copied, pieces()))
+    assert most == 1
+    kept = {b"".join(store.chunks(tail)) for tail in store.tails()}
+    assert kept == {whole, b"".join(store.chunks(moving.result()))}
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["at its folder", "at its names"])
+async def test_INV_QS6_a_move_that_is_cancelled_has_ended_when_it_is_repeated(
+    tmp_path: Path, is_last: bool
 ) -> None:
     """Its thread was at work: what it names, the repetition finds."""
     at_work, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def held(work: Callable[[], None]) -> None:
-        at_work.set()
-        await may_go_on.wait()
+        if not is_last or getattr(work, "__name__", "") == "finish":
+            at_work.set()
+            await may_go_on.wait()
         work()
 
     store = QuarantineStore(RealDisk(), tmp_path / "quarantine", offload=held)

@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -18,8 +19,9 @@ from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
 from region_broker.region.peers.protocol import ASK_AGAIN, Forward, Hello, PeerRefused
 from region_broker.region.peers.server import PeerServer
-from region_broker.region.peers.sessions import PeerSession
+from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.security.identity import ANONYMOUS, Identity
+from region_broker.wire.codec.gathered import LARGE_PART_BYTES, gathered
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.server import CloseConnection
@@ -405,6 +407,19 @@ async def test_INV_SID1_each_request_is_from_whom_it_says_and_nobody_stays_someb
         await target._forward(asked, structs.replace(message(7), principal=said), request(1))
         principals.append(answers.peers[-1].state.identity.principal)
     assert principals == ["User:alice", ANONYMOUS.principal, "User:bob"]
+
+
+async def test_INV_WGA1_what_a_log_was_read_for_goes_to_the_other_region_as_it_lies() -> None:
+    large = bytes(LARGE_PART_BYTES)
+
+    class Much(Answers):
+        async def answer(self, incoming: Incoming) -> Any:
+            return gathered([b"front", large, b"end"])
+
+    reply = await ForwardTarget(Much(), Acting())._forward(session(), message(7), request(1))
+    assert isinstance(reply, Reply)
+    assert [*reply.attachment] == [b"front", large, b"end"]
+    assert reply.attachment[1] is large
 
 
 async def test_INV_FW5_a_rule_that_is_broken_ends_the_acting_node() -> None:

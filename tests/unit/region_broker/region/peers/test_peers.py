@@ -76,6 +76,15 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut() -> None:
     assert [got.correlation_id for got in frames] == [1, 2]
 
 
+@pytest.mark.parametrize("first_bytes", range(1, len(PREFACE) + 8))
+def test_a_frame_comes_out_whose_front_lies_in_two_chunks(first_bytes: int) -> None:
+    sent = PREFACE + frame(HELLO, bytes(5_000))
+    reader = FrameReader(1 << 20, preface=True)
+    assert list(reader.feed(sent[:first_bytes])) == []
+    (found,) = reader.feed(sent[first_bytes:])
+    assert decode_message(found, Hello) == HELLO
+
+
 def test_frames_of_any_size_come_out_in_chunks_of_any_size_and_small_ones_keep_no_chunk() -> None:
     """A mirror's answers have megabytes; what is said beside them is kept by whoever waits, and no chunk of 256 KiB with it."""
     chance = random.Random(5)
