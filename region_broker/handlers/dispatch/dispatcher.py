@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -285,13 +286,14 @@ class Dispatcher:
         self, api: Api, ctx: RequestContext, request: Any
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
-        denied = refusal(ctx, request)
-        if denied is not None:
-            return _refused(api, ctx, request, denied)
+        handle = partial(_handled_while_allowed, api, ctx, request)
         try:
-            if self._services.audit.is_on and api.key not in _RECORDS:
-                return await audited_requests.handled(api, ctx, request)
-            return await api.handle(ctx, request)
+            if not self._services.audit.is_on or api.key in _RECORDS:
+                return await handle()
+            denied = refusal(ctx, request)
+            if denied is not None:
+                return _refused(api, ctx, request, denied)
+            return await audited_requests.handled(api, ctx, request, handle)
         except TimeoutError:
             raise  # which Python counts among the OSErrors
         except OSError:
@@ -618,6 +620,19 @@ def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> 
     if ctx.services.nodes.is_alone or rule.what is not Elsewhere.FORWARDED:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if failure.may_have_happened else rule.error
+
+
+async def _handled_while_allowed(
+    api: Api, ctx: RequestContext, request: Any
+) -> Fields | bytes | Written | None:
+    """Return the handler's answer, begun in the step in which it is judged (INV-HAZ3), as it may be told at its end (INV-HAZ6)."""
+    denied = refusal(ctx, request)
+    if denied is None:
+        answer = await api.handle(ctx, request)
+        denied = refusal(ctx, request) if api.waits else None
+        if denied is None:
+            return answer
+    return _refused(api, ctx, request, denied)
 
 
 def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:

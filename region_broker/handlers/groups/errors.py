@@ -12,7 +12,7 @@ from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.groups.messages import OffsetToCommit
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.authorizing import may, operations_of, sees
+from region_broker.handlers.dispatch.authorizing import may, operations_of
 from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Operation, ResourceType
@@ -90,16 +90,20 @@ def unreadable(
 
 
 async def offsets_of(
-    ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], yielding: CooperativeYield
+    ctx: RequestContext,
+    topics: Iterable[tuple[TopicName | None, Any]],
+    denied: Container[TopicName | None],
+    yielding: CooperativeYield,
 ) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
     """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.
 
-    Those were not committed, even where they exist by the time of the answer. Topics that who asks may not read are left out.
+    Those were not committed, even where they exist by the time of the answer. Topics that are `denied` are left out. Nothing is judged anew:
+    what would be left out by that, as rights go while a request waits, would be acknowledged.
     """
     offsets: list[OffsetToCommit] = []
     unknown: set[TopicPartition] = set()
     for name, topic in topics:
-        if name is not None and not sees(ctx, Operation.READ, ResourceType.TOPIC, name):
+        if name in denied:
             continue
         for part in topic.partitions if name is not None else ():
             assert name is not None

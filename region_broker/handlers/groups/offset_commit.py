@@ -40,7 +40,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     if denied and all(name in denied for name in names):
         return _on_error(ctx, request, TOPIC_DENIED)
     named = zip(names, request.topics, strict=True)
-    offsets, unknown = await offsets_of(ctx, named, CooperativeYield.of_a_write())
+    offsets, unknown = await offsets_of(ctx, named, denied, CooperativeYield.of_a_write())
     outcome = await ctx.services.groups.commit_offsets(
         CommitRequest(
             group_id=request.group_id,

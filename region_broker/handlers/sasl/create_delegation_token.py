@@ -46,8 +46,6 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     owner = _owner(request, requester)
     if owner is None:
         return _fields(ctx, ErrorCode.invalid_principal_type)
-    if not may_make(ctx, owner):
-        return _fields(ctx, ErrorCode.delegation_token_authorization_failed)
     renewers = principals_of(
         [(str(each.principal_type), str(each.principal_name)) for each in request.renewers]
     )
@@ -56,6 +54,8 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     max_ms = ms_of(request.max_lifetime)
 
     async def judge(access: Access) -> tuple[AccessChange, DelegationToken] | ErrorCode:
+        if not may_make(ctx, owner):  # INV-HAC1
+            return ErrorCode.delegation_token_authorization_failed
         return _judged(ctx, access, _made(ctx, owner, renewers, max_ms, tokens.rules))
 
     async with tokens.turn:
