@@ -6,13 +6,14 @@ Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 
 from collections.abc import Collection, Container, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.groups.messages import OffsetToCommit
+from region_broker.groups.messages import OffsetToCommit, Sight
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.authorizing import may, operations_of
+from region_broker.handlers.dispatch.authorizing import may, operations_of, sees
 from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Operation, ResourceType
@@ -68,6 +69,14 @@ def group_operations(ctx: RequestContext, group_id: str, *, asked: bool) -> int:
 def duration_ms(duration: timedelta) -> int:
     """Return whole milliseconds."""
     return duration // timedelta(milliseconds=1)
+
+
+def sight_of(ctx: RequestContext) -> Sight | None:
+    """Return which topics who asks may see; None while everybody sees all."""
+    if not ctx.services.authorizer.in_force:
+        return None
+    may_see = partial(sees, ctx, Operation.DESCRIBE, ResourceType.TOPIC)
+    return Sight(may_see, since=ctx.services.metadata.image.access)
 
 
 def topic_of(ctx: RequestContext, tp: TopicPartition) -> TopicImage | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from region_broker.groups.messages import JoinOutcome, JoinRequest
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, duration_ms
+from region_broker.handlers.groups.errors import ERROR_OF, duration_ms, sight_of
 from region_broker.handlers.groups.names import client_host, client_id
 
 
@@ -34,6 +34,7 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
             protocols=tuple((offer.name, bytes(offer.metadata)) for offer in request.protocols),
             must_know_member_id=ctx.version >= 4,
             may_skip_assignment=ctx.version >= 9,
+            sight=sight_of(ctx),
         ),
     )
     return _fields(ctx, outcome, ERROR_OF[outcome.verdict])
