@@ -52,7 +52,7 @@ from region_broker.groups.modern.messages import (
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
-from region_broker.groups.modern.sight import Looks, patterns_seen
+from region_broker.groups.modern.sight import Looks, look_ahead, patterns_seen
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
@@ -139,9 +139,10 @@ class ModernGroups:
             if request.topic_regex:
                 self._patterns.check(request.topic_regex)
             term = shard.term
-            await self._resolve(shard, request)
-            if (verdict := shard.since(term)) is not GroupVerdict.OK:
-                return HeartbeatOutcome(verdict=verdict)
+            for prepare in (self._resolve, self._look_ahead):
+                await prepare(shard, request)
+                if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                    return HeartbeatOutcome(verdict=verdict)
             outcome = self._act(shard, request)
         except Refused as refusal:
             return HeartbeatOutcome(verdict=refusal.verdict, message=str(refusal))
@@ -158,6 +159,15 @@ class ModernGroups:
             if self._patterns.known(patterns, topics) is not None:
                 return
             await self._patterns.resolve(patterns, topics)
+
+    async def _look_ahead(self, shard: Shard, request: HeartbeatRequest) -> None:
+        """Judge what the member may see, before the step in which that counts (INV-NX3)."""
+        group = shard.table.modern.get(request.group_id)
+        looks = Looks() if group is None else self._runtime(shard, group).looks
+        group, topics = group or ConsumerGroup(request.group_id), self._ports.image().topics
+        matched = self._patterns.known(patterns_needed(group, request), topics)
+        if matched is not None and looks.are_news(group, request, topics):
+            await look_ahead(group, request, matched)
 
     def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Judge and append, in one step; raises `Refused`, `LedgerFailed`."""

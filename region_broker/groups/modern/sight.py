@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from region_broker.groups.messages import Sight
 from region_broker.groups.modern.messages import HeartbeatRequest
 from region_broker.groups.modern.state import ConsumerGroup
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 Topics = tuple[str, ...]
 
@@ -21,6 +22,18 @@ Topics = tuple[str, ...]
 def seen_names(names: Iterable[str], sight: Sight | None) -> Topics:
     """Return those of the topics that may be seen; None sees all."""
     return tuple(name for name in names if sight is None or sight.sees(name))
+
+
+async def look_ahead(
+    group: ConsumerGroup, request: HeartbeatRequest, matched: Mapping[str, Topics]
+) -> None:
+    """Judge what the member's pattern matches a few at a time: judged again in one step it is remembered (INV-HAZ7)."""
+    pattern, yielding = _own_pattern(group, request), CooperativeYield()
+    if request.sight is None or pattern is None:
+        return
+    for name in matched.get(pattern, ()):
+        await yielding.row()
+        request.sight.sees(name)
 
 
 @dataclass(slots=True)

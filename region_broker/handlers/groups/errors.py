@@ -4,7 +4,7 @@ Every `GroupVerdict` has exactly one number (checked at import).
 Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 """
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -13,7 +13,7 @@ from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.groups.messages import OffsetToCommit, Sight
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.authorizing import may, operations_of, sees
+from region_broker.handlers.dispatch.authorizing import operations_of, sees
 from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Operation, ResourceType
@@ -85,23 +85,10 @@ def topic_of(ctx: RequestContext, tp: TopicPartition) -> TopicImage | None:
     return topic if topic is not None and 0 <= tp.partition < topic.partition_count else None
 
 
-def unreadable(
-    ctx: RequestContext, names: Iterable[TopicName | None]
-) -> Collection[TopicName | None]:
-    """Return which of the topics who asks may not read, and so not commit to; that is told."""
-    if not ctx.services.authorizer.in_force:
-        return ()
-    return {
-        name
-        for name in dict.fromkeys(names)
-        if name is not None and not may(ctx, Operation.READ, ResourceType.TOPIC, name)
-    }
-
-
 async def offsets_of(
     ctx: RequestContext,
     topics: Iterable[tuple[TopicName | None, Any]],
-    denied: Container[TopicName | None],
+    denied: Container[object],
     yielding: CooperativeYield,
 ) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
     """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.

@@ -46,6 +46,8 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     owner = _owner(request, requester)
     if owner is None:
         return _fields(ctx, ErrorCode.invalid_principal_type)
+    if not may_make(ctx, owner):
+        return _fields(ctx, ErrorCode.delegation_token_authorization_failed)
     renewers = principals_of(
         [(str(each.principal_type), str(each.principal_name)) for each in request.renewers]
     )

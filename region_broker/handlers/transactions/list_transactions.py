@@ -17,6 +17,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import STATE_NAMES, error_number
 from region_broker.security.access import Operation, ResourceType
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
 _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
@@ -38,19 +39,19 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
             return _answer(ErrorCode.invalid_regular_expression, unknown)
         # Linear per id, but ids may be long and many: not on the event loop.
         chosen = await asyncio.to_thread(_matching, regex, chosen)
-    return _answer(
-        0,
-        unknown,
-        [
-            {
-                "transactional_id": record.transactional_id,
-                "producer_id": record.producer_id,
-                "transaction_state": STATE_NAMES[record.status],
-            }
-            for record in chosen
-            if sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, record.transactional_id)
-        ],
-    )
+    yielding, rows = CooperativeYield(), []
+    for record in chosen:
+        await yielding.row()
+        if sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, record.transactional_id):
+            rows.append(_row(record))
+    return _answer(0, unknown, rows)
+
+
+def _row(record: TransactionRecord) -> Fields:
+    return {
+        "transactional_id": record.transactional_id, "producer_id": record.producer_id,
+        "transaction_state": STATE_NAMES[record.status],
+    }  # fmt: skip
 
 
 def _matching(regex: TopicRegex, records: list[TransactionRecord]) -> list[TransactionRecord]:

@@ -15,7 +15,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -25,8 +25,8 @@ from region_broker.handlers.groups.errors import (
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
     offsets_of,
-    unreadable,
 )
+from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
@@ -71,7 +71,7 @@ class _NotInTransaction(Exception):
 async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Stage offsets in the producer's transaction; those of topics that who asks may not read, not."""
     names = [TopicName(topic.name) for topic in request.topics]
-    denied = unreadable(ctx, names)
+    denied = await denied_topics(ctx, Operation.READ, names, CooperativeYield.of_a_write())
     if not denied:
         return await _guarded(ctx, request, denied)
     if all(name in denied for name in names):
@@ -82,9 +82,7 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     return {"topics": [no if yes["name"] in denied else yes for yes, no in pairs]}
 
 
-async def _guarded(
-    ctx: RequestContext, request: Any, denied: Container[TopicName | None]
-) -> Fields:
+async def _guarded(ctx: RequestContext, request: Any, denied: Container[object]) -> Fields:
     groups = ctx.services.groups
     ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
     log = ctx.services.partitions.get(ledger.topic, ledger.partition)
@@ -103,7 +101,7 @@ async def _guarded(
 
 
 async def _staged(
-    ctx: RequestContext, request: Any, denied: Container[TopicName | None], ledger: TopicPartition,
+    ctx: RequestContext, request: Any, denied: Container[object], ledger: TopicPartition,
     is_current: Callable[[], bool],
 ) -> Fields:  # fmt: skip
     groups = ctx.services.groups
