@@ -9,8 +9,8 @@ INV-HD7  what comes to a node that was elected and loads what it needs before it
          order of its connection: a client that is refused, or whose connection is closed, backs off for longer than that lasts
 INV-HD8  a node that gave up a leadership for which its metadata still name it (INV-GUP3) answers Metadata, and ends that connection: a client with no
          other one would ask it again and again, and never hear of the next leader
-INV-HD9  where there are quotas each request is charged when it is answered, and a Produce when it comes; the answer says for how long
-         its connection is left unread. Without quotas nothing is measured
+INV-HD9  where there are quotas each request is charged when it is answered, or ends its connection, and a Produce when it comes; the answer
+         says for how long its connection is left unread. Without quotas nothing is measured
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -151,7 +151,13 @@ class Dispatcher:
             if incoming.meter is not None:
                 incoming.meter.stop(clock())
 
-        answer = await by_steps(self._serve(api, incoming), begin, end)
+        answered = False
+        try:
+            answer = await by_steps(self._serve(api, incoming), begin, end)
+            answered = True
+        finally:
+            if not answered:
+                _charge_unanswered(incoming)
         return settled(api, incoming, answer, clock())
 
     def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
@@ -177,6 +183,7 @@ class Dispatcher:
             return self._begin(api, api.begin, incoming, done, is_of_leader=is_of_leader)
         except BaseException:
             self._services.metrics.api(api.name).failed()
+            _charge_unanswered(incoming)
             raise
         finally:
             if incoming.meter is not None:
@@ -219,6 +226,7 @@ class Dispatcher:
                 return
             if isinstance(written, Exception):
                 metrics.failed()
+                _charge_unanswered(incoming)
                 finish(written)
                 return
             if written.errors:
@@ -467,6 +475,12 @@ class Dispatcher:
         if fields_or_none is None:
             raise refusal
         return await _encoded(incoming, fields_or_none)
+
+
+def _charge_unanswered(incoming: Incoming) -> None:
+    """Charge a request that ends its connection: who is limited may come back, and owes what it took (INV-HD9)."""
+    if incoming.meter is not None:
+        incoming.meter.settle(asyncio.get_running_loop().time())
 
 
 def _not_logged_in(incoming: Incoming) -> CloseConnection:
