@@ -1,5 +1,6 @@
 """ListTransactions (66), versions 0-2 (KIP-664).  v1: by duration (KIP-994).  v2: by pattern (KIP-1152).
 
+INV-HLT1 a pattern is matched with what who asks may see alone, in a thread, and one at a time: many keep no thread from who else needs one
 Source: TransactionStateManager.scala `listTransactionStates`.
 """
 
@@ -30,21 +31,22 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     if isinstance(found, TxnVerdict):
         return _answer(error_number(found), unknown)
     included = _filter(request, ctx.services.clock.wall_ms())
-    chosen = [record for record in found if included(record)]
     pattern = getattr(request, "transactional_id_pattern", None)
-    if pattern:
-        try:
-            regex = TopicRegex(pattern)
-        except RegexRefused:
-            return _answer(ErrorCode.invalid_regular_expression, unknown)
-        # Linear per id, but ids may be long and many: not on the event loop.
-        chosen = await asyncio.to_thread(_matching, regex, chosen)
-    yielding, rows = CooperativeYield(), []
-    for record in chosen:
+    try:
+        regex = TopicRegex(pattern) if pattern else None
+    except RegexRefused:
+        return _answer(ErrorCode.invalid_regular_expression, unknown)
+    yielding, chosen = CooperativeYield(), []
+    for record in found:
         await yielding.row()
-        if sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, record.transactional_id):
-            rows.append(_row(record))
-    return _answer(0, unknown, rows)
+        name = record.transactional_id
+        if included(record) and sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+            chosen.append(record)
+    if regex is not None and chosen:
+        # Linear per id, but ids may be long and many: not on the event loop.
+        async with ctx.services.patterns_turn:
+            chosen = await asyncio.to_thread(_matching, regex, chosen)
+    return _answer(0, unknown, [_row(record) for record in chosen])
 
 
 def _row(record: TransactionRecord) -> Fields:

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ from typing import Any, cast
 import pytest
 
 from idempotency.ledger_records import TxnStatus
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.transactions import list_transactions
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX
 from region_broker.security.access import Operation, ResourceType
 from region_broker.security.authorizer import AclAuthorizer
@@ -116,3 +119,37 @@ async def test_INV_HAZ7_what_a_member_of_a_group_subscribes_to_is_judged_a_few_a
     })  # fmt: skip
     assert joined.asked >= COUNT
     assert joined.most <= ELEMENTS_AT_ONCE_MAX
+
+
+async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [SimpleNamespace(transactional_id=name, producer_id=1, status=TxnStatus.EMPTY) for name in NAMES[:20]]  # fmt: skip
+    judged.services.txn_admin = cast("Any", SimpleNamespace(listing=lambda: records))
+    of_ten = [acl(ResourceType.TRANSACTIONAL_ID, Operation.DESCRIBE, name=name) for name in NAMES[:10]]  # fmt: skip
+    under_way, matched, most = 0, list[str](), 0
+    matching = list_transactions._matching
+
+    def slowly(regex: TopicRegex, chosen: list[Any]) -> list[Any]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        matched.extend(each.transactional_id for each in chosen)
+        another_may_begin.wait(0.2)
+        found = matching(regex, chosen)
+        under_way -= 1
+        return found
+
+    another_may_begin = threading.Event()  # nobody sets it: who began beside is seen meanwhile
+    monkeypatch.setattr(list_transactions, "_matching", slowly)
+    asked = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, "transactional_id_pattern": "topic-[0-3]"}  # fmt: skip
+    judged.give(acl(ResourceType.GROUP, Operation.ALL))
+    assert (await judged.ask(66, 2, asked)).transaction_states == ()
+    assert matched == [], "nothing may be seen"
+    judged.give(*of_ten)
+    answers = await asyncio.gather(*(judged.ask(66, 2, asked) for _ in range(3)))
+    for each in answers:
+        names = [row.transactional_id for row in each.transaction_states]
+        assert names == ["topic-0", "topic-1", "topic-2", "topic-3"]
+    assert set(matched) == set(NAMES[:10])
+    assert most == 1

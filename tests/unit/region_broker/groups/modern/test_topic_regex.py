@@ -79,7 +79,7 @@ def test_groups_may_be_nested_fifty_deep() -> None:
         TopicRegex("(" * 51 + "a" + ")" * 51)
 
 
-async def test_INV_RX2_patterns_that_are_kept_hold_nothing_of_the_names_that_they_met() -> None:
+async def test_INV_RX3_patterns_that_are_kept_hold_nothing_of_the_names_that_they_met() -> None:
     """A member may change its pattern again and again, and a thousand are kept: each held some 4 MB of states for 300 names."""
     names = [f"service-{number:060b}" for number in range(0, 3_000_000, 10_000)]
     topics = cast("Mapping[str, Topic]", dict.fromkeys(names, SimpleNamespace(internal=False)))
