@@ -6,13 +6,21 @@ A `token` names one waiting request of the driver; the group gives it back exact
 Not here: decisions (`group`), futures and ledgers (`coordinator`), Kafka's shapes (`handlers`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from idempotency.identity import NO_LEADER_EPOCH, LeaderEpoch, TopicPartition
 from region_broker.groups.records import GroupValue
 from region_broker.groups.verdicts import GroupVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which topics who asks may see. `since`: another object whenever that may be another answer."""
+
+    sees: Callable[[str], bool]
+    since: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +38,7 @@ class JoinRequest:
     protocols: tuple[tuple[str, bytes], ...]
     must_know_member_id: bool = False  # v4+ without instance id: KIP-394
     may_skip_assignment: bool = False  # v9+: KIP-814
+    sight: Sight | None = None  # None: all topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Not here: rules (`modern.heartbeat`, `modern.classic_members`), Kafka's numbers 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from region_broker.groups.messages import (
@@ -52,6 +52,7 @@ from region_broker.groups.modern.messages import (
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
+from region_broker.groups.modern.sight import Looks, look_ahead, patterns_seen
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
@@ -76,6 +77,7 @@ class _Runtime:
 
     sessions: Sessions
     seen: Mapping[str, Topic] | None = None
+    looks: Looks = field(default_factory=Looks)
 
 
 class ModernGroups:
@@ -137,9 +139,10 @@ class ModernGroups:
             if request.topic_regex:
                 self._patterns.check(request.topic_regex)
             term = shard.term
-            await self._resolve(shard, request)
-            if (verdict := shard.since(term)) is not GroupVerdict.OK:
-                return HeartbeatOutcome(verdict=verdict)
+            for prepare in (self._resolve, self._look_ahead):
+                await prepare(shard, request)
+                if (verdict := shard.since(term)) is not GroupVerdict.OK:
+                    return HeartbeatOutcome(verdict=verdict)
             outcome = self._act(shard, request)
         except Refused as refusal:
             return HeartbeatOutcome(verdict=refusal.verdict, message=str(refusal))
@@ -157,18 +160,26 @@ class ModernGroups:
                 return
             await self._patterns.resolve(patterns, topics)
 
+    async def _look_ahead(self, shard: Shard, request: HeartbeatRequest) -> None:
+        """Judge what the member may see, before the step in which that counts (INV-NX3)."""
+        group = shard.table.modern.get(request.group_id)
+        looks = Looks() if group is None else self._runtime(shard, group).looks
+        group, topics = group or ConsumerGroup(request.group_id), self._ports.image().topics
+        matched = self._patterns.known(patterns_needed(group, request), topics)
+        if matched is not None and looks.are_news(group, request, topics):
+            await look_ahead(group, request, matched)
+
     def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Judge and append, in one step; raises `Refused`, `LedgerFailed`."""
         group = shard.table.modern.get(request.group_id)
         if group is None:
             return self._begin(shard, request)
-        runtime = self._runtime(shard, group)
-        view = self._view(runtime, patterns_needed(group, request))
+        view = self._view(group, request, self._runtime(shard, group))
         if request.member_epoch < 0:
             return self._leave(shard, group, request, view)
         step = beat(group, request, view, interval_ms=self._settings.consumer_heartbeat_interval_ms)
         self._write(shard, encoded(step.changes))
-        runtime.seen = view.topics
+        self._note_seen(shard, request, view.topics)
         self._heard(shard, group.group_id, request.member_id)
         return step.outcome
 
@@ -179,7 +190,7 @@ class ModernGroups:
             # Kafka says GROUP_ID_NOT_FOUND, which ends a client. After a takeover a group may be
             # gone that a member of the lost region knows: that member shall come back (T26).
             raise Refused(GroupVerdict.UNKNOWN_MEMBER, f"Group {group_id} has no such member.")
-        view = self._view(None, patterns_needed(None, request))
+        view = self._view(ConsumerGroup(group_id), request)
         classic = shard.groups.get(group_id)
         records: list[KeyValue] = []
         draft = Draft(ConsumerGroup(group_id, shard.first_generation))
@@ -193,7 +204,7 @@ class ModernGroups:
         )  # fmt: skip
         self._write(shard, [*records, *encoded(draft.changes), *encoded(step.changes)])
         self._hooks.ended_classic(shard, group_id)
-        self._runtime(shard, shard.table.modern[group_id]).seen = view.topics
+        self._note_seen(shard, request, view.topics)
         self._heard(shard, group_id, request.member_id)
         return step.outcome
 
@@ -230,21 +241,33 @@ class ModernGroups:
         self._runtimes[shard.index].pop(group.group_id, None)
         self._hooks.became_classic(shard, group.group_id)
 
-    def _view(self, runtime: _Runtime | None, patterns: Iterable[str]) -> TopicView:
+    def _view(
+        self, group: ConsumerGroup, request: HeartbeatRequest, runtime: _Runtime | None = None
+    ) -> TopicView:
         image = self._ports.image()
-        resolved = self._patterns.known(set(patterns), image.topics)
-        if resolved is None:
+        matched = self._patterns.known(patterns_needed(group, request), image.topics)
+        if matched is None:
             raise Refused(
                 GroupVerdict.NOT_AVAILABLE,
                 "The topics changed while patterns were resolved; retry.",
             )
+        looks = Looks() if runtime is None else runtime.looks
+        sees_anew = looks.are_news(group, request, image.topics)
         return TopicView(
             image.topics,
             image.version,
-            resolved,
+            patterns_seen(group, request, matched, is_news=sees_anew),
             self._ports.clock.wall_ms(),
-            is_news=runtime is None or runtime.seen is not image.topics,
+            is_news=sees_anew or runtime is None or runtime.seen is not image.topics,
         )
+
+    def _note_seen(
+        self, shard: Shard, request: HeartbeatRequest, topics: Mapping[str, Topic]
+    ) -> None:
+        group = shard.table.modern[request.group_id]
+        runtime = self._runtime(shard, group)
+        runtime.seen = topics
+        runtime.looks.note(group, request, topics)
 
     def _write(self, shard: Shard, records: list[KeyValue]) -> None:
         if not records:
@@ -290,10 +313,11 @@ class ModernGroups:
             if request.must_know_member_id and request.instance_id is None:
                 return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
             request = replace(request, member_id=drawn)
+        said = HeartbeatRequest(
+            group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
+        )
         try:
-            await self._resolve(shard, HeartbeatRequest(
-                group_id=group_id, member_id=request.member_id, member_epoch=0
-            ))  # fmt: skip
+            await self._resolve(shard, said)
             if (verdict := shard.since(term)) is not GroupVerdict.OK:
                 return JoinOutcome(verdict=verdict, member_id=request.member_id)
             group = shard.table.modern.get(group_id)
@@ -302,7 +326,7 @@ class ModernGroups:
             subscription = admit(group, request, returns=returns) if group.metadata else None
             if self._gave_way(shard, group, request.instance_id) or subscription is None:
                 return None
-            view = self._view(self._runtime(shard, group), group.patterns())
+            view = self._view(group, said, self._runtime(shard, group))
             changes, outcome = join(group, request, subscription, view)
             self._write(shard, encoded(changes))
         except Refused as refusal:

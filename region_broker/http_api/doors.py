@@ -26,7 +26,7 @@ from idempotency.ports import Clock
 from region_broker.http_api.needs import NO_ROUTE, Need, need_of
 from region_broker.http_api.password_checks import PasswordChecks, SlowRefusals, TooManyLogins
 from region_broker.http_api.problems import problem
-from region_broker.security.access import Operation, ResourceType
+from region_broker.security.access import CLUSTER_NAME, Operation, ResourceType
 from region_broker.security.http_tokens import TOKEN_TYPE, HttpTokens, Role
 from region_broker.security.identity import ANONYMOUS_PRINCIPAL, Identity, acl_host, user
 from region_broker.security.login import is_this_machine
@@ -42,6 +42,8 @@ TOLD_WITHIN_MS: Final = 10_000
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 IN_BRIEF: Final = web.RequestKey("in_brief", bool)
 IDENTITY: Final = web.RequestKey("identity", Identity)
+SEES_TOPIC: Final[web.RequestKey[Callable[[str], bool]]] = web.RequestKey("sees_topic")
+"""Tells of a topic that nobody named whether the caller may see it; without it all are seen."""
 
 _log: Final = logging.getLogger("tidemark.http")
 
@@ -174,6 +176,8 @@ def guarded(doors: Doors) -> Any:
             return problem(403, "cross-site", "orders from pages of other hosts are refused")
         request[IN_BRIEF] = not may
         request[IDENTITY] = caller.identity
+        sees_topic: Callable[[str], bool] = partial(_sees_topic, caller, doors)
+        request[SEES_TOPIC] = sees_topic
         if need.role is not None:
             doors.on_passed(_passed(request, caller.identity, ""))
         return await handler(request)
@@ -195,6 +199,14 @@ def _may(caller: _Caller, need: Need, request: web.Request, doors: Doors) -> boo
     if caller.identity.is_anonymous and doors.is_closed:
         return False
     return doors.authorizer.allows(caller.identity, need.operation, *need.resource(request.query))
+
+
+def _sees_topic(caller: _Caller, doors: Doors, topic: str) -> bool:
+    """Return whether the caller may be told of a topic (INV-HND4): a token whose role covers the route may, and who may describe all."""
+    if caller.role is not None:
+        return True
+    allows = partial(doors.authorizer.allows, caller.identity, Operation.DESCRIBE)
+    return allows(ResourceType.CLUSTER, CLUSTER_NAME) or allows(ResourceType.TOPIC, topic)
 
 
 def _may_in_brief(caller: _Caller, need: Need, doors: Doors) -> bool:

@@ -21,6 +21,7 @@ from aiohttp import web
 from idempotency.identity import RegionEpoch, TopicPartition
 from idempotency.ledger_records import TransactionRecord
 from idempotency.partition_state import OpenTxn
+from region_broker.http_api.doors import SEES_TOPIC
 from region_broker.http_api.problems import answer, problem
 
 _JSON: Final = "application/json"
@@ -195,8 +196,9 @@ def add_transaction_routes(
         except verdicts.refusal as refused:
             return _refused(refused)
         wanted = request.query.get("transactional_id")
+        sees = request.get(SEES_TOPIC, _everything)
         rows = [
-            _row(record)
+            _row(record, sees)
             for record in transactions.transactions()
             if wanted is None or record.transactional_id == wanted
         ]
@@ -213,13 +215,18 @@ def _refused(refused: Exception) -> web.Response:
     return problem(status, code, str(refused), **who)
 
 
-def _row(record: TransactionRecord) -> dict[str, Any]:
+def _everything(_topic: str) -> bool:
+    """Nobody is at the door."""
+    return True
+
+
+def _row(record: TransactionRecord, sees: Callable[[str], bool]) -> dict[str, Any]:
     return {
         "transactional_id": record.transactional_id,
         "state": record.status.name.lower(),
         "producer_id": record.producer_id,
         "producer_epoch": record.producer_epoch,
-        "partitions": [str(partition) for partition in record.partitions],
+        "partitions": [str(tp) for tp in record.partitions if sees(tp.topic)],  # INV-HND4
         "timeout_ms": record.timeout_ms,
         "started_ms": record.start_ms,
         "updated_ms": record.last_update_ms,

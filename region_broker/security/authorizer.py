@@ -42,8 +42,6 @@ _IMPLY: Final = {
 _NOTHING: Final[frozenset[Operation]] = frozenset()
 _KINDS_MAX: Final = 16
 assert len(ResourceType) < _KINDS_MAX
-_ANY_NAME: Final = "\0any"
-"""Stands in the memory for "one of this kind"; no resource has such a name."""
 
 
 class Why(Enum):
@@ -329,7 +327,9 @@ class AclAuthorizer:
         """See `Authorizer`."""
         if not self.in_force or identity.principal in self._super_users:
             return True
-        key = (operation * _KINDS_MAX + resource_type, identity.principal, identity.host, _ANY_NAME)
+        # Negative: a request may name any text, and is judged of that one by another number.
+        kind = ~(operation * _KINDS_MAX + resource_type)
+        key = (kind, identity.principal, identity.host, "")
         found = self._remembered.get(key)
         if found is None:
             found = decide_any(

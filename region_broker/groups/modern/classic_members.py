@@ -49,6 +49,7 @@ from region_broker.groups.modern.records import (
     Target,
     TargetEpoch,
 )
+from region_broker.groups.modern.sight import seen_names
 from region_broker.groups.modern.state import ConsumerGroup
 from region_broker.groups.modern.states import MemberState
 from region_broker.groups.modern.target import Change, Draft, TopicView, update_target, write_topics
@@ -110,7 +111,7 @@ def _joining(request: JoinRequest, subscription: Subscription) -> MemberMetadata
         rack_id=subscription.rack_id,
         client_id=request.client_id,
         client_host=request.client_host,
-        topic_names=tuple(sorted(set(subscription.topic_names))),
+        topic_names=seen_names(sorted(set(subscription.topic_names)), request.sight),  # INV-NX3
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         classic=ClassicMember(request.session_timeout_ms, request.protocols),
     )

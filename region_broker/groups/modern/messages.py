@@ -5,6 +5,7 @@ Not here: decisions (`heartbeat`), Kafka's shapes (`handlers`).
 
 from dataclasses import dataclass
 
+from region_broker.groups.messages import Sight
 from region_broker.groups.modern.assignors.assignment import Partitions
 from region_broker.groups.verdicts import GroupVerdict
 
@@ -29,6 +30,7 @@ class HeartbeatRequest:
     client_id: str = ""
     client_host: str = ""
     must_know_member_id: bool = False  # v1: the client draws it
+    sight: Sight | None = None  # None: all topics
 
     @property
     def is_full(self) -> bool:

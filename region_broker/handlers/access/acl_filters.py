@@ -149,13 +149,18 @@ _ERRORS: Final = {
 
 
 async def change_acls(
-    ctx: RequestContext, change: AccessChange, expected: int | None = None
+    ctx: RequestContext, change: AccessChange, expected: int
 ) -> tuple[ErrorCode, str | None]:
     """Change the ACLs, all of them or none; return Kafka's error and the text. `expected`: the number of what was looked at."""
     try:
         await ctx.services.metadata.change_access(change, expected)
     except CommandRefused as refused:
-        return _ERRORS.get(refused.code, ErrorCode.invalid_request), refused.reason
+        return refused_as(refused)
     except MetadataUnwritable as failed:
         return unwritten(failed)
     return ErrorCode.none, None
+
+
+def refused_as(refused: CommandRefused) -> tuple[ErrorCode, str]:
+    """Return Kafka's error and the text of a change that was refused."""
+    return _ERRORS.get(refused.code, ErrorCode.invalid_request), refused.reason

@@ -8,16 +8,21 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.access.acl_filters import (
     NO_AUTHORIZER,
     SECURITY_DISABLED,
     Malformed,
-    change_acls,
     known,
+    refused_as,
 )
+from region_broker.handlers.dispatch.access_changes import changed_while_allowed
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.security.access import (
     CLUSTER_NAME,
     AccessChange,
@@ -47,12 +52,26 @@ async def handle_create_acls(ctx: RequestContext, request: Any) -> Fields:
     good = tuple(each for each in made if isinstance(each, Acl))
     error, text = ErrorCode.none, None
     if good:
-        error, text = await change_acls(ctx, AccessChange(acls_added=good))
+        error, text = await _make(ctx, request, good)
+        if error is CLUSTER_DENIED:
+            return _on_error(ctx, request, error)
     rows = [
         _row(error, text) if isinstance(each, Acl) else _row(ErrorCode.invalid_request, each)
         for each in made
     ]
     return {"results": rows}
+
+
+async def _make(
+    ctx: RequestContext, request: Any, acls: tuple[Acl, ...]
+) -> tuple[ErrorCode, str | None]:
+    try:
+        denied = await changed_while_allowed(ctx, request, AccessChange(acls_added=acls))
+    except CommandRefused as refused:
+        return refused_as(refused)
+    except MetadataUnwritable as failed:
+        return unwritten(failed)
+    return denied or ErrorCode.none, None
 
 
 def _acl(asked: Any) -> Acl:

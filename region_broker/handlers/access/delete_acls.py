@@ -20,6 +20,7 @@ from region_broker.handlers.access.acl_filters import (
     told,
 )
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED, refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import ATTEMPTS
@@ -44,7 +45,9 @@ async def handle_delete_acls(ctx: RequestContext, request: Any) -> Fields:
         )
         row = _row(ErrorCode.invalid_request, why)
         return {"filter_results": [row] * len(filters)}
-    found, (error, text) = await _remove(ctx, filters)
+    found, (error, text) = await _remove(ctx, request, filters)
+    if error is CLUSTER_DENIED:
+        return _on_error(ctx, request, error)
     return {
         "filter_results": [
             _row(ErrorCode.invalid_request, each)
@@ -63,7 +66,7 @@ def _read(asked: Any) -> AclFilter | str:
 
 
 async def _remove(
-    ctx: RequestContext, filters: Sequence[AclFilter | str]
+    ctx: RequestContext, request: Any, filters: Sequence[AclFilter | str]
 ) -> tuple[list[list[Acl]], tuple[ErrorCode, str | None]]:
     """Return what each filter means, and whether all of it went."""
     yielding = CooperativeYield()
@@ -71,6 +74,9 @@ async def _remove(
     found: list[list[Acl]] = []
     for _ in range(ATTEMPTS):
         access = ctx.services.metadata.image.access
+        denied = refusal(ctx, request)
+        if denied is not None:  # INV-HAC1
+            return found, (denied, None)
         found = [
             [] if isinstance(each, str) else await matching(access.acls, each, yielding)
             for each in filters

@@ -17,6 +17,7 @@ from region_broker.controller.feature_levels import NOT_SUPPORTED, allows, refus
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import ATTEMPTS, Refused
@@ -36,23 +37,26 @@ async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Field
     entries = request.entries
     check_count("AlterClientQuotas", sum(1 + len(entry.ops) for entry in entries))
     try:
-        refusals = await _change(ctx, entries, dry=bool(request.validate_only))
+        refusals = await _change(ctx, request)
     except Refused as refused:
         return _on_error(ctx, request, refused.error, refused.text)
     return {"entries": [_row(entry, refusals.get(at)) for at, entry in enumerate(entries)]}
 
 
-async def _change(ctx: RequestContext, entries: Sequence[Any], *, dry: bool) -> Mapping[int, str]:
+async def _change(ctx: RequestContext, request: Any) -> Mapping[int, str]:
     """Make the changes that are sound; return why the others are not, by their places. Raises `Refused`."""
     for _ in range(ATTEMPTS):
         access = ctx.services.metadata.image.access
-        refusals, quotas = await _planned(access.quotas_by_entity, entries)
+        denied = refusal(ctx, request)
+        if denied is not None:  # INV-HAC1
+            raise Refused(denied, None)
+        refusals, quotas = await _planned(access.quotas_by_entity, request.entries)
         change = AccessChange(quotas_put=quotas)
         level = ctx.services.metadata.image.feature_level
         if quotas and not allows(level, ChangeAccess(change)):
             reason = refused_as_unknown(level, ChangeAccess(change)).reason
             raise Refused(ErrorCode.unsupported_version, reason)
-        if dry or not quotas:
+        if request.validate_only or not quotas:
             return refusals
         try:
             await ctx.services.metadata.change_access(change, access.number)

@@ -7,7 +7,7 @@ Nothing here is for requests that only read or write records.
 Not here: the handlers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -97,12 +97,14 @@ def _named(names: list[str]) -> str:
     return shown if len(names) <= _NAMED_MAX else f"{shown},...(+{len(names) - _NAMED_MAX})"
 
 
-async def handled(api: Api, ctx: RequestContext, request: Any) -> _ANSWERED:
-    """Carry a request out for whoever asked; one that destroys is recorded before. Raises as the handler, and `AuditUnwritable`."""
+async def handled(
+    api: Api, ctx: RequestContext, request: Any, handle: Callable[[], Awaitable[_ANSWERED]]
+) -> _ANSWERED:
+    """Carry a request out by `handle` for whoever asked; one that destroys is recorded before. Raises as that, and `AuditUnwritable`."""
     with acting_as(_Asked(ctx)):
         told = _OF_API.get(api.key)
         if told is None:
-            return await api.handle(ctx, request)
+            return await handle()
         resource_type, resource, details = told(request)
         recorded = await ctx.services.audit.intended(
             AuditEvent(
@@ -116,7 +118,7 @@ async def handled(api: Api, ctx: RequestContext, request: Any) -> _ANSWERED:
             )
         )
         with told_unless_said(recorded):
-            answer = await api.handle(ctx, request)
+            answer = await handle()
             assert isinstance(answer, Mapping), "these APIs answer with fields"
             recorded.ended(*_outcome(answer))
             return answer

@@ -6,12 +6,14 @@ INV-HAZ2 a request is judged where it is executed, by whom it says it is from (I
 INV-HAZ3 what the whole of a request needs is judged in the step in which its handler begins, on every way there: with a task, and without one
 INV-HAZ4 who may not see a thing is answered the same whether it is there or not; a topic that is named by its id is judged by its name
 INV-HAZ5 while no access is in force nothing is judged, and one look at that is all it costs
+INV-HAZ7 however many topics a request names, who else asks is served while they are judged
+INV-HAZ6 what waits on other clients for long is judged again when it is answered: who may not any more is told so, and nothing of them
 A need is an operation on a type of resource. The needs in one tuple are alternatives; all tuples of a row are needed.
 Source: Kafka 4.1, "Operations and resources on protocols"; KafkaApis.scala, ControllerApis.scala, AclApis.scala, AuthHelper.scala.
 Not here: how ACLs are judged (`security.authorizer`), the answers (each API's file).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -23,6 +25,7 @@ from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.security.access import CLUSTER_NAME, Operation, ResourceType
 from region_broker.security.identity import Identity
 from region_broker.wire.codec.fast_paths.transactions import AddRequest
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 ERROR_OF: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
@@ -35,6 +38,7 @@ ERROR_OF: Final[Mapping[ResourceType, ErrorCode]] = {
 assert set(ERROR_OF) == set(ResourceType) - {ResourceType.ANY}
 TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 GROUP_DENIED: Final = ErrorCode.group_authorization_failed
+CLUSTER_DENIED: Final = ErrorCode.cluster_authorization_failed
 
 
 class Need(NamedTuple):
@@ -267,6 +271,29 @@ def sees(ctx: RequestContext, operation: Operation, resource_type: ResourceType,
     if not services.authorizer.in_force:
         return True
     return services.authorizer.allows(ctx.identity, operation, resource_type, name)
+
+
+async def denied_topics(
+    ctx: RequestContext,
+    operation: Operation,
+    names: Iterable[str | None],
+    yielding: CooperativeYield,
+    *,
+    tells: bool = True,
+) -> frozenset[str]:
+    """Return those of the topics that who asks may not do that with, each judged once; others are served in between (INV-HAZ7).
+
+    `tells`: whether refusals are told, as `may` does and `sees` does not.
+    """
+    if not ctx.services.authorizer.in_force:
+        return frozenset()
+    judge = may if tells else sees
+    denied: set[str] = set()
+    for name in dict.fromkeys(names):
+        await yielding.row()
+        if name is not None and not judge(ctx, operation, _T, name):
+            denied.add(name)
+    return frozenset(denied)
 
 
 def may_topic(ctx: RequestContext, operation: Operation, topic: str | UUID | None) -> bool:

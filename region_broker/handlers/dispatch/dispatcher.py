@@ -9,8 +9,8 @@ INV-HD7  what comes to a node that was elected and loads what it needs before it
          order of its connection: a client that is refused, or whose connection is closed, backs off for longer than that lasts
 INV-HD8  a node that gave up a leadership for which its metadata still name it (INV-GUP3) answers Metadata, and ends that connection: a client with no
          other one would ask it again and again, and never hear of the next leader
-INV-HD9  where there are quotas each request is charged when it is answered, and a Produce when it comes; the answer says for how long
-         its connection is left unread. Without quotas nothing is measured
+INV-HD9  where there are quotas each request is charged when it is answered, or ends its connection, and a Produce when it comes; the answer
+         says for how long its connection is left unread. Without quotas nothing is measured
 INV-HD6  what waits for a leader has been executed nowhere: who carried it out, or may have, answers it
 A request is decoded and its handler begun without an await in between, so that the order in which requests start is the
 order in which they take effect (C7). A request that this region, or this node of it, must not execute is forwarded whole,
@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -150,7 +151,13 @@ class Dispatcher:
             if incoming.meter is not None:
                 incoming.meter.stop(clock())
 
-        answer = await by_steps(self._serve(api, incoming), begin, end)
+        answered = False
+        try:
+            answer = await by_steps(self._serve(api, incoming), begin, end)
+            answered = True
+        finally:
+            if not answered:
+                _charge_unanswered(incoming)
         return settled(api, incoming, answer, clock())
 
     def begin(self, incoming: Incoming, finish: FinishSlot) -> bool:
@@ -176,6 +183,7 @@ class Dispatcher:
             return self._begin(api, api.begin, incoming, done, is_of_leader=is_of_leader)
         except BaseException:
             self._services.metrics.api(api.name).failed()
+            _charge_unanswered(incoming)
             raise
         finally:
             if incoming.meter is not None:
@@ -218,6 +226,7 @@ class Dispatcher:
                 return
             if isinstance(written, Exception):
                 metrics.failed()
+                _charge_unanswered(incoming)
                 finish(written)
                 return
             if written.errors:
@@ -285,13 +294,14 @@ class Dispatcher:
         self, api: Api, ctx: RequestContext, request: Any
     ) -> Fields | bytes | Written | None:
         """Return the handler's answer; a disk that fails under it is an answer too, where the API has a place for it."""
-        denied = refusal(ctx, request)
-        if denied is not None:
-            return _refused(api, ctx, request, denied)
+        handle = partial(_handled_while_allowed, api, ctx, request)
         try:
-            if self._services.audit.is_on and api.key not in _RECORDS:
-                return await audited_requests.handled(api, ctx, request)
-            return await api.handle(ctx, request)
+            if not self._services.audit.is_on or api.key in _RECORDS:
+                return await handle()
+            denied = refusal(ctx, request)
+            if denied is not None:
+                return _refused(api, ctx, request, denied)
+            return await audited_requests.handled(api, ctx, request, handle)
         except TimeoutError:
             raise  # which Python counts among the OSErrors
         except OSError:
@@ -467,6 +477,12 @@ class Dispatcher:
         return await _encoded(incoming, fields_or_none)
 
 
+def _charge_unanswered(incoming: Incoming) -> None:
+    """Charge a request that ends its connection: who is limited may come back, and owes what it took (INV-HD9)."""
+    if incoming.meter is not None:
+        incoming.meter.settle(asyncio.get_running_loop().time())
+
+
 def _not_logged_in(incoming: Incoming) -> CloseConnection:
     """Return what ends a connection that asks for something before it has logged in (INV-LGI1)."""
     before = incoming.peer.state.login.identity
@@ -618,6 +634,19 @@ def _retried_error(api: Api, ctx: RequestContext, failure: ForwardingFailed) -> 
     if ctx.services.nodes.is_alone or rule.what is not Elsewhere.FORWARDED:
         return ErrorCode.coordinator_not_available
     return ErrorCode.request_timed_out if failure.may_have_happened else rule.error
+
+
+async def _handled_while_allowed(
+    api: Api, ctx: RequestContext, request: Any
+) -> Fields | bytes | Written | None:
+    """Return the handler's answer, begun in the step in which it is judged (INV-HAZ3), as it may be told at its end (INV-HAZ6)."""
+    denied = refusal(ctx, request)
+    if denied is None:
+        answer = await api.handle(ctx, request)
+        denied = refusal(ctx, request) if api.waits else None
+        if denied is None:
+            return answer
+    return _refused(api, ctx, request, denied)
 
 
 def _refused(api: Api, ctx: RequestContext, request: Any, error: ErrorCode) -> Fields:

@@ -1,5 +1,7 @@
 """Finding the partition a request names, the checks that Fetch, ListOffsets and Produce share, and who leads.
 
+INV-HFP1 a log is served under what its topic is judged by: of a topic that clients are told of, by the name that they are told. A mirror keeps logs of
+         others, of topics that wait for their name (T15); under their ids and under the names that they wait by nothing is there
 A partition that failed is never read or written: KAFKA_STORAGE_ERROR, so that clients look elsewhere.
 Not here: the partition itself (`partitions.partition`).
 """
@@ -22,15 +24,15 @@ def find_partition(
     services: Services, topic: str | UUID | None, partition: int
 ) -> Partition | ErrorCode:
     """Return the partition of a topic named by name or id, or the error that says why not."""
-    if topic is None:
-        return ErrorCode.unknown_topic_id
+    image = services.metadata.image
     if isinstance(topic, UUID):
+        if image.topic_by_id(topic) is None:
+            return ErrorCode.unknown_topic_id
         found = services.partitions.by_id(topic, partition)
-        if found is None:
-            known = services.metadata.image.topic_by_id(topic) is not None
-            return ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+    elif topic is None:
+        return ErrorCode.unknown_topic_id
     else:
-        found = services.partitions.get(topic, partition)
+        found = services.partitions.get(topic, partition) if topic in image.topics else None
     if found is None:
         return ErrorCode.unknown_topic_or_partition
     if found.failed is not None:

@@ -5,6 +5,7 @@ A handler reaches the rest of the node only through `Services`, so that tests ca
 Not here: who implements these protocols (`node`), the API table (`registry`).
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -397,6 +398,10 @@ class Services:
     """By what clients are limited; None while nobody is."""
     logins: LoginDesk | None = None
     """Where connections log in; None where no listener asks for that."""
+    access_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """For who changes users or ACLs: those that come at once at this node do not come between each other (INV-HAC1)."""
+    patterns_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """For who has a thread match a client's pattern: one at a time, or patterns would take the threads that logs need (INV-HLT1)."""
     leader_wait_s: float = LEADER_WAIT_MS / 1_000
     """How long what changes something waits while no node of the region can execute it."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import LeaderEpoch
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.partitions import (
     find_led,
     isolation_of,
@@ -26,7 +26,7 @@ from region_broker.limits import LOOKUPS_MAX
 from region_broker.log.failures import CorruptRange, PartitionFailed
 from region_broker.partitions.partition import Partition
 from region_broker.partitions.parts.sight import Isolation
-from region_broker.security.access import Operation, ResourceType
+from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield
 from region_broker.wire.server import CloseConnection
 
@@ -50,11 +50,8 @@ async def handle_list_offsets(ctx: RequestContext, request: Any) -> Fields:
     isolation = isolation_of(int(getattr(request, "isolation_level", 0)))
     yielding = CooperativeYield()
     asked = await _asked(request, yielding)
-    denied = {
-        name
-        for name in dict.fromkeys(str(topic.name) for topic in request.topics)
-        if not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name)
-    }
+    named = (str(topic.name) for topic in request.topics)
+    denied = await denied_topics(ctx, Operation.DESCRIBE, named, yielding)
     found: dict[tuple[str, int], Partition | ErrorCode] = {}
     for (name, index), items in asked.items():
         await yielding.row()

@@ -22,6 +22,7 @@ async def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> F
     topics: list[Fields] = []
     is_node = sees_cluster(ctx, Operation.CLUSTER_ACTION)
     for topic in request.topics:
+        await yielding.row()
         answer: Callable[[Any], Fields] = partial(_partition, ctx, topic.topic)
         if not is_node and not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic):
             answer = _denied

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 from region_broker.groups.modern.assignors.assignment import Partitions, frozen, merged
 from region_broker.groups.modern.messages import HeartbeatOutcome, HeartbeatRequest
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees_topic
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics, sees_topic
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.groups.errors import ERROR_OF, duration_ms
+from region_broker.handlers.groups.errors import ERROR_OF, duration_ms, sight_of
 from region_broker.handlers.groups.names import client_host, client_id
-from region_broker.security.access import Operation, ResourceType
+from region_broker.security.access import Operation
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> Fields:
     """Let a member join, go on or leave; answered when what it is told is durable."""
     names = request.subscribed_topic_names
-    seen = [may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, each) for each in set(names or ())]
-    if not all(seen):
+    if await denied_topics(ctx, Operation.DESCRIBE, names or (), CooperativeYield.of_a_write()):
         return _on_error(ctx, request, TOPIC_DENIED)
     outcome = await ctx.services.groups.consumer_heartbeat(
         HeartbeatRequest(
@@ -37,6 +37,7 @@ async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> 
             client_id=client_id(ctx),
             client_host=client_host(ctx),
             must_know_member_id=ctx.version >= 1,
+            sight=sight_of(ctx),
         )
     )
     return _fields(ctx, outcome)
@@ -52,7 +53,7 @@ def _owned(topics: Any) -> Partitions | None:
 def _fields(ctx: RequestContext, outcome: HeartbeatOutcome) -> Fields:
     assignment = outcome.assignment
     if assignment is not None:
-        # A pattern stands for all topics that it matches, whoever may see them (INV-HAZ4).
+        # Members share what a pattern stands for (INV-NX3), and rights go at any moment (INV-HAZ4).
         assignment = {
             topic_id: numbers
             for topic_id, numbers in assignment.items()

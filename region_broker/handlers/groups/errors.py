@@ -4,15 +4,16 @@ Every `GroupVerdict` has exactly one number (checked at import).
 Not here: verdicts (`groups.verdicts`), downgrades of one API (its own file).
 """
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from idempotency.identity import LeaderEpoch, TopicName, TopicPartition
 from region_broker.controller.metadata_image import TopicImage
-from region_broker.groups.messages import OffsetToCommit
+from region_broker.groups.messages import OffsetToCommit, Sight
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.authorizing import may, operations_of, sees
+from region_broker.handlers.dispatch.authorizing import operations_of, sees
 from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.access import Operation, ResourceType
@@ -70,36 +71,35 @@ def duration_ms(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
+def sight_of(ctx: RequestContext) -> Sight | None:
+    """Return which topics who asks may see; None while everybody sees all."""
+    if not ctx.services.authorizer.in_force:
+        return None
+    may_see = partial(sees, ctx, Operation.DESCRIBE, ResourceType.TOPIC)
+    return Sight(may_see, since=ctx.services.metadata.image.access)
+
+
 def topic_of(ctx: RequestContext, tp: TopicPartition) -> TopicImage | None:
     """Return the topic of a partition, None where the partition does not exist."""
     topic = ctx.services.metadata.image.topics.get(tp.topic)
     return topic if topic is not None and 0 <= tp.partition < topic.partition_count else None
 
 
-def unreadable(
-    ctx: RequestContext, names: Iterable[TopicName | None]
-) -> Collection[TopicName | None]:
-    """Return which of the topics who asks may not read, and so not commit to; that is told."""
-    if not ctx.services.authorizer.in_force:
-        return ()
-    return {
-        name
-        for name in dict.fromkeys(names)
-        if name is not None and not may(ctx, Operation.READ, ResourceType.TOPIC, name)
-    }
-
-
 async def offsets_of(
-    ctx: RequestContext, topics: Iterable[tuple[TopicName | None, Any]], yielding: CooperativeYield
+    ctx: RequestContext,
+    topics: Iterable[tuple[TopicName | None, Any]],
+    denied: Container[object],
+    yielding: CooperativeYield,
 ) -> tuple[tuple[OffsetToCommit, ...], Container[TopicPartition]]:
     """Return what (name, topic of the request) commit, and the partitions that did not exist when this was asked.
 
-    Those were not committed, even where they exist by the time of the answer. Topics that who asks may not read are left out.
+    Those were not committed, even where they exist by the time of the answer. Topics that are `denied` are left out. Nothing is judged anew:
+    what would be left out by that, as rights go while a request waits, would be acknowledged.
     """
     offsets: list[OffsetToCommit] = []
     unknown: set[TopicPartition] = set()
     for name, topic in topics:
-        if name is not None and not sees(ctx, Operation.READ, ResourceType.TOPIC, name):
+        if name in denied:
             continue
         for part in topic.partitions if name is not None else ():
             assert name is not None

@@ -2,11 +2,13 @@
 
 from typing import Any, Final
 
+from region_broker.groups.messages import GroupListing
 from region_broker.handlers.dispatch.authorizing import sees, sees_cluster
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
 from region_broker.security.access import Operation, ResourceType
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
@@ -15,21 +17,24 @@ async def handle_list_groups(ctx: RequestContext, request: Any) -> Fields:
     types = {name.lower() for name in getattr(request, "types_filter", ())}
     verdict, listings = ctx.services.groups.list()
     every = sees_cluster(ctx, Operation.DESCRIBE)
+    yielding, rows = CooperativeYield(), []
+    for group in listings:
+        await yielding.row()
+        is_asked = (not states or group.state.lower() in states) and (
+            not types or group.kind in types
+        )
+        if is_asked and (
+            every or sees(ctx, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+        ):
+            rows.append(_row(group))
+    return {"error_code": ERROR_OF[verdict], "groups": rows}
+
+
+def _row(group: GroupListing) -> Fields:
     return {
-        "error_code": ERROR_OF[verdict],
-        "groups": [
-            {
-                "group_id": group.group_id,
-                "protocol_type": group.protocol_type,
-                "group_state": group.state,
-                "group_type": group.kind,
-            }
-            for group in listings
-            if (not states or group.state.lower() in states)
-            and (not types or group.kind in types)
-            and (every or sees(ctx, Operation.DESCRIBE, ResourceType.GROUP, group.group_id))
-        ],
-    }
+        "group_id": group.group_id, "protocol_type": group.protocol_type,
+        "group_state": group.state, "group_type": group.kind,
+    }  # fmt: skip
 
 
 def _on_error(_ctx: RequestContext, _request: Any, error_code: int) -> Fields:

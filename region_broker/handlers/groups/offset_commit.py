@@ -15,7 +15,7 @@ from region_broker.groups.messages import (
     CommitRequest,
     MemberIdentity,
 )
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -23,9 +23,9 @@ from region_broker.handlers.groups.errors import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     offsets_of,
-    unreadable,
 )
 from region_broker.handlers.groups.names import topic_name, topic_names
+from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 _MEMBER_EPOCHS_FROM: Final = 9
@@ -36,11 +36,11 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Commit offsets of one group."""
     by_id = topic_names(ctx) if ctx.version >= _TOPIC_IDS_FROM else {}
     names = [topic_name(topic, by_id) for topic in request.topics]
-    denied = unreadable(ctx, names)
+    denied = await denied_topics(ctx, Operation.READ, names, CooperativeYield.of_a_write())
     if denied and all(name in denied for name in names):
         return _on_error(ctx, request, TOPIC_DENIED)
     named = zip(names, request.topics, strict=True)
-    offsets, unknown = await offsets_of(ctx, named, CooperativeYield.of_a_write())
+    offsets, unknown = await offsets_of(ctx, named, denied, CooperativeYield.of_a_write())
     outcome = await ctx.services.groups.commit_offsets(
         CommitRequest(
             group_id=request.group_id,

@@ -5,7 +5,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from idempotency.identity import TopicName, TopicPartition
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -14,7 +14,7 @@ from region_broker.handlers.groups.errors import (
     topic_of,
 )
 from region_broker.limits import ADMIN_ITEMS_MAX
-from region_broker.security.access import Operation, ResourceType
+from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 
@@ -29,11 +29,8 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Fields:
         return {"error_code": ErrorCode.invalid_request, "topics": []}
     yielding = CooperativeYield.of_a_write()
     known: list[TopicPartition] = []
-    denied = {
-        name
-        for name in dict.fromkeys(tp.topic for tp in asked)
-        if not may(ctx, Operation.READ, ResourceType.TOPIC, name)
-    }
+    names = (tp.topic for tp in asked)
+    denied = await denied_topics(ctx, Operation.READ, names, CooperativeYield.of_a_write())
     for tp in asked:
         await yielding.row()
         if tp.topic not in denied and topic_of(ctx, tp) is not None:

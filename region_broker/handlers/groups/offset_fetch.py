@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from idempotency.identity import TopicName, TopicPartition
+from idempotency.identity import TopicPartition
 from region_broker.groups.messages import FetchedOffset, FetchOutcome
 from region_broker.groups.offset_service import Asker
 from region_broker.groups.verdicts import GroupVerdict
@@ -17,6 +17,7 @@ from region_broker.handlers.dispatch.answer_budget import TOO_LARGE, check_count
 from region_broker.handlers.dispatch.authorizing import (
     GROUP_DENIED,
     TOPIC_DENIED,
+    denied_topics,
     may,
     sees,
 )
@@ -39,7 +40,7 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Fields:
     check_count("OffsetFetch", _count(request.topics))
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, request.group_id):
         return _on_error(ctx, request, GROUP_DENIED)
-    denied = _denied(ctx, request.topics, NO_NAMES)
+    denied = await _denied(ctx, request.topics, NO_NAMES, CooperativeYield())
     asked = await _asked(request.topics, NO_NAMES, denied)
     outcome = await ctx.services.groups.fetch_offsets(
         request.group_id, asked, require_stable=require_stable
@@ -84,7 +85,7 @@ async def _group(
     names = topic_names(ctx) if by_id else NO_NAMES
     if not may(ctx, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
         return {"group_id": wanted.group_id, "topics": [], "error_code": GROUP_DENIED}
-    denied = _denied(ctx, wanted.topics, names)
+    denied = await _denied(ctx, wanted.topics, names, yielding)
     asker = Asker(getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1))
     outcome = await ctx.services.groups.fetch_offsets(
         wanted.group_id,
@@ -119,18 +120,14 @@ def _unknown(topic: Any) -> dict[str, Any]:
     return {"name": "", "topic_id": topic.topic_id, "partitions": parts}
 
 
-def _denied(
-    ctx: RequestContext, topics: Any, names: Mapping[UUID, str]
-) -> Container[TopicName | None]:
+async def _denied(
+    ctx: RequestContext, topics: Any, names: Mapping[UUID, str], yielding: CooperativeYield
+) -> Container[object]:
     """Return the topics asked for that who asks may not see."""
-    if topics is None or not ctx.services.authorizer.in_force:
+    if topics is None:
         return ()
-    found = dict.fromkeys(topic_name(topic, names) for topic in topics)
-    return {
-        name
-        for name in found
-        if name is not None and not may(ctx, Operation.DESCRIBE, ResourceType.TOPIC, name)
-    }
+    found = (topic_name(topic, names) for topic in topics)
+    return await denied_topics(ctx, Operation.DESCRIBE, found, yielding)
 
 
 def _shows(ctx: RequestContext, asked: Any, name: str) -> bool:
@@ -145,7 +142,7 @@ def _refused_topic(topic: Any) -> dict[str, Any]:
 
 
 async def _asked(
-    topics: Any, names: Mapping[UUID, str], denied: Container[TopicName | None]
+    topics: Any, names: Mapping[UUID, str], denied: Container[object]
 ) -> list[TopicPartition] | None:
     if topics is None:
         return None

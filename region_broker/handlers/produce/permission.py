@@ -6,7 +6,7 @@ INV-HPP2 a batch with a producer id needs no more than its topic: whoever may wr
 Source: KafkaApis.scala `handleProduceRequest`. Not here: whether the producer is in that transaction (`batches`).
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -28,35 +28,42 @@ _WRITE: Final = Operation.WRITE
 _TOPIC, _TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 
-class Denied(NamedTuple):
-    """What of a request is refused: all of it, or what is for some topics."""
+class Denied:
+    """What of a request is refused: all of it, or what is for some topics, which are judged as their batches come up (INV-HAZ7)."""
 
-    everything: bool = False
-    topics: frozenset[TopicKey] = frozenset()
+    __slots__ = ("_ctx", "_everything", "_topics")
+
+    def __init__(self, ctx: RequestContext | None = None, *, everything: bool = False) -> None:
+        """Judge for `ctx`; None: nothing is refused."""
+        self._ctx = ctx
+        self._everything = everything
+        self._topics: dict[TopicKey, bool] = {}
 
     def error(self, topic: TopicKey) -> ErrorCode | None:
-        """Return why a batch for `topic` is refused, None if it is not."""
-        if self.everything:
+        """Return why a batch for `topic` is refused, None if it is not; that is told once."""
+        if self._everything:
             return ERROR_OF[ResourceType.TRANSACTIONAL_ID]
-        return TOPIC_DENIED if topic in self.topics else None
+        if self._ctx is None:
+            return None
+        allowed = self._topics.get(topic)
+        if allowed is None:
+            allowed = self._topics[topic] = may_topic(self._ctx, Operation.WRITE, topic)
+        return None if allowed else TOPIC_DENIED
 
 
 NOTHING: Final = Denied()
 
 
 def denied_of(ctx: RequestContext, request: ProduceRequest) -> Denied:
-    """Return what of a request is refused, and tell of it."""
+    """Return what of a request is refused; whoever asks it tells of that."""
     if not ctx.services.authorizer.in_force:
         return NOTHING
     name = request.transactional_id
     if _has_transactional(request) and not (
         name is not None and may(ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
     ):
-        return Denied(everything=True)
-    topics = dict.fromkeys(topic.key for topic in request.topics)
-    return Denied(
-        topics=frozenset(key for key in topics if not may_topic(ctx, Operation.WRITE, key))
-    )
+        return Denied(ctx, everything=True)
+    return Denied(ctx)
 
 
 def is_allowed_whole(ctx: RequestContext, request: ProduceRequest) -> bool:

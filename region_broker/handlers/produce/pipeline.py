@@ -36,8 +36,8 @@ from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 def is_many(request: ProduceRequest) -> bool:
-    """Return whether a request has more batches than are taken in one step."""
-    return sum(len(topic.batches) for topic in request.topics) > YIELD_ROWS
+    """Return whether a request has more batches, or topics that it brings none for, than are taken in one step."""
+    return sum(len(topic.batches) or 1 for topic in request.topics) > YIELD_ROWS
 
 
 def whole(

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answer_budget import check_count
+from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.changing import changed
@@ -53,7 +54,9 @@ async def handle_alter_user_scram_credentials(ctx: RequestContext, request: Any)
     error: ErrorCode = ErrorCode.none
     text: str | None = None
     if change.keys_put or change.keys_removed:
-        error, text = await changed(ctx.services.metadata, change)
+        error, text = await changed(ctx, request, change)
+        if error is CLUSTER_DENIED:
+            return _on_error(ctx, request, error)
     return {"results": [_row(name, *(each.refused or (error, text))) for name, each in users.items()]}  # fmt: skip
 
 

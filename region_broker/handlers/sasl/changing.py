@@ -7,14 +7,15 @@ Not here: what is changed (each API's file), where it is kept (`controller.acces
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.access_commands import ACCESS_CHANGED
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.handlers.dispatch.services import MetadataService
+from region_broker.handlers.dispatch.access_changes import changed_while_allowed
+from region_broker.handlers.dispatch.services import MetadataService, RequestContext
 from region_broker.handlers.topics.config_orders import ATTEMPTS
 from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.security.access import Access, AccessChange
@@ -24,15 +25,17 @@ Judge = Callable[[Access], Awaitable[tuple[AccessChange, Made] | ErrorCode]]
 """Returns what changes, and what is answered once it has; or why nothing does."""
 
 
-async def changed(metadata: MetadataService, change: AccessChange) -> tuple[ErrorCode, str | None]:
+async def changed(
+    ctx: RequestContext, request: Any, change: AccessChange
+) -> tuple[ErrorCode, str | None]:
     """Change access; return NONE, or Kafka's error and a text."""
     try:
-        await metadata.change_access(change)
+        denied = await changed_while_allowed(ctx, request, change)
     except CommandRefused as refused:
         return _refused(refused)
     except MetadataUnwritable as failed:
         return unwritten(failed)
-    return ErrorCode.none, None
+    return denied or ErrorCode.none, None
 
 
 async def changed_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
@@ -58,4 +61,6 @@ async def changed_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Ma
 def _refused(refused: CommandRefused) -> tuple[ErrorCode, str]:
     if refused.code == NOT_ACTING:
         return ErrorCode.not_controller, refused.reason
+    if refused.code == ACCESS_CHANGED:
+        return ErrorCode.request_timed_out, refused.reason
     return ErrorCode.policy_violation, refused.reason

@@ -56,6 +56,8 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
     max_ms = ms_of(request.max_lifetime)
 
     async def judge(access: Access) -> tuple[AccessChange, DelegationToken] | ErrorCode:
+        if not may_make(ctx, owner):  # INV-HAC1
+            return ErrorCode.delegation_token_authorization_failed
         return _judged(ctx, access, _made(ctx, owner, renewers, max_ms, tokens.rules))
 
     async with tokens.turn:

@@ -91,9 +91,10 @@ def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
         raise _Refused(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
     other = collision(topic.name, image.topics)
     if other is not None:
+        shown = sees(ctx, Operation.DESCRIBE, ResourceType.TOPIC, other)  # INV-HAZ4
         raise _Refused(
             ErrorCode.invalid_topic_exception,
-            f"topic {topic.name} would collide with {other}: '.' and '_' are alike in metric names",
+            f"topic {topic.name} would collide with {other if shown else 'another one'}: '.' and '_' are alike in metric names",
         )
     count = _partition_count(ctx, topic)
     configs = {config.name: config.value for config in topic.configs}

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from idempotency.identity import ProducerEpoch, ProducerId, TopicName, TopicPartition
 from region_broker.controller.metadata_image import INTERNAL_TOPICS, OFFSETS_LEDGER
-from region_broker.handlers.dispatch.authorizing import may, sees
+from region_broker.handlers.dispatch.authorizing import denied_topics, sees
 from region_broker.handlers.dispatch.registry import Api, Fields, Finish, Written
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import (
@@ -89,7 +89,7 @@ async def handle_add_partitions_to_txn(ctx: RequestContext, request: Any) -> Fie
 async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield) -> list[Fields]:
     partitions = asked.partitions
     refused: dict[TopicPartition, int] = {}
-    denied = _denied(ctx, partitions)
+    denied = await _denied(ctx, partitions)
     for tp in partitions:
         await yielding.row()
         if tp.topic in denied:
@@ -112,12 +112,12 @@ async def _topics(ctx: RequestContext, asked: _Asked, yielding: CooperativeYield
     return _by_topic((tp, error_code) for tp in partitions)
 
 
-def _denied(ctx: RequestContext, partitions: Sequence[TopicPartition]) -> Container[str]:
+async def _denied(ctx: RequestContext, partitions: Sequence[TopicPartition]) -> Container[str]:
     """Return the topics that a client may not write to; what comes for several transactions was judged as a whole."""
-    if ctx.version >= _BATCHED_SINCE or not ctx.services.authorizer.in_force:
+    if ctx.version >= _BATCHED_SINCE:
         return ()
-    names = dict.fromkeys(tp.topic for tp in partitions)
-    return {name for name in names if not may(ctx, Operation.WRITE, ResourceType.TOPIC, name)}
+    names, yielding = (tp.topic for tp in partitions), CooperativeYield.of_a_write()
+    return await denied_topics(ctx, Operation.WRITE, names, yielding)
 
 
 def _verified(ctx: RequestContext, asked: _Asked, tp: TopicPartition) -> int:

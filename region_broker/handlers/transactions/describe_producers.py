@@ -17,11 +17,11 @@ from region_broker.handlers.dispatch.answer_budget import (
     check_count,
     described,
 )
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.partitions import find_led
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.security.access import Operation, ResourceType
+from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield, each_yielding
 
 
@@ -30,11 +30,8 @@ async def handle_describe_producers(ctx: RequestContext, request: Any) -> Fields
     asked = [(topic.name, int(i)) for topic in request.topics for i in topic.partition_indexes]
     check_count("DescribeProducers", len(asked))
 
-    denied = {
-        topic
-        for topic in dict.fromkeys(str(topic.name) for topic in request.topics)
-        if name_problem(topic) is None and not may(ctx, Operation.READ, ResourceType.TOPIC, topic)
-    }
+    names = (str(topic.name) for topic in request.topics if name_problem(topic.name) is None)
+    denied = await denied_topics(ctx, Operation.READ, names, CooperativeYield())
 
     async def describe(name: tuple[str, int], yielding: CooperativeYield) -> Fields:
         if name[0] in denied:

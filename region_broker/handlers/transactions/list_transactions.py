@@ -1,5 +1,6 @@
 """ListTransactions (66), versions 0-2 (KIP-664).  v1: by duration (KIP-994).  v2: by pattern (KIP-1152).
 
+INV-HLT1 a pattern is matched with what who asks may see alone, in a thread, and one at a time: many keep no thread from who else needs one
 Source: TransactionStateManager.scala `listTransactionStates`.
 """
 
@@ -17,6 +18,7 @@ from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.transactions.errors import STATE_NAMES, error_number
 from region_broker.security.access import Operation, ResourceType
+from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.verdicts import TxnVerdict
 
 _KNOWN_STATES: Final = frozenset(STATE_NAMES.values())
@@ -29,28 +31,29 @@ async def handle_list_transactions(ctx: RequestContext, request: Any) -> Fields:
     if isinstance(found, TxnVerdict):
         return _answer(error_number(found), unknown)
     included = _filter(request, ctx.services.clock.wall_ms())
-    chosen = [record for record in found if included(record)]
     pattern = getattr(request, "transactional_id_pattern", None)
-    if pattern:
-        try:
-            regex = TopicRegex(pattern)
-        except RegexRefused:
-            return _answer(ErrorCode.invalid_regular_expression, unknown)
+    try:
+        regex = TopicRegex(pattern) if pattern else None
+    except RegexRefused:
+        return _answer(ErrorCode.invalid_regular_expression, unknown)
+    yielding, chosen = CooperativeYield(), []
+    for record in found:
+        await yielding.row()
+        name = record.transactional_id
+        if included(record) and sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+            chosen.append(record)
+    if regex is not None and chosen:
         # Linear per id, but ids may be long and many: not on the event loop.
-        chosen = await asyncio.to_thread(_matching, regex, chosen)
-    return _answer(
-        0,
-        unknown,
-        [
-            {
-                "transactional_id": record.transactional_id,
-                "producer_id": record.producer_id,
-                "transaction_state": STATE_NAMES[record.status],
-            }
-            for record in chosen
-            if sees(ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, record.transactional_id)
-        ],
-    )
+        async with ctx.services.patterns_turn:
+            chosen = await asyncio.to_thread(_matching, regex, chosen)
+    return _answer(0, unknown, [_row(record) for record in chosen])
+
+
+def _row(record: TransactionRecord) -> Fields:
+    return {
+        "transactional_id": record.transactional_id, "producer_id": record.producer_id,
+        "transaction_state": STATE_NAMES[record.status],
+    }  # fmt: skip
 
 
 def _matching(regex: TopicRegex, records: list[TransactionRecord]) -> list[TransactionRecord]:

@@ -7,7 +7,7 @@ INV-HTO1  offsets are staged in the transaction that was open when they came: ve
           by a guard that a marker in between ends (P4, INV-G1)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from idempotency.identity import NO_SEQUENCE, TopicName, TopicPartition
@@ -15,7 +15,7 @@ from region_broker.controller.metadata_image import OFFSETS_LEDGER
 from region_broker.groups.messages import CommitOutcome, CommitRequest, MemberIdentity
 from region_broker.groups.ports import TxnProducer
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, denied_topics
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import (
@@ -25,8 +25,8 @@ from region_broker.handlers.groups.errors import (
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
     offsets_of,
-    unreadable,
 )
+from region_broker.security.access import Operation
 from region_broker.wire.cooperative_yield import CooperativeYield
 from txn_coordinator.connection_order import Arrival
 from txn_coordinator.verdicts import TxnVerdict
@@ -71,18 +71,18 @@ class _NotInTransaction(Exception):
 async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Fields:
     """Stage offsets in the producer's transaction; those of topics that who asks may not read, not."""
     names = [TopicName(topic.name) for topic in request.topics]
-    denied = unreadable(ctx, names)
+    denied = await denied_topics(ctx, Operation.READ, names, CooperativeYield.of_a_write())
     if not denied:
-        return await _guarded(ctx, request)
+        return await _guarded(ctx, request, denied)
     if all(name in denied for name in names):
         return _on_error(ctx, request, TOPIC_DENIED)
-    answer = await _guarded(ctx, request)
+    answer = await _guarded(ctx, request, denied)
     refused = _on_error(ctx, request, TOPIC_DENIED)
     pairs = zip(answer["topics"], refused["topics"], strict=True)
     return {"topics": [no if yes["name"] in denied else yes for yes, no in pairs]}
 
 
-async def _guarded(ctx: RequestContext, request: Any) -> Fields:
+async def _guarded(ctx: RequestContext, request: Any, denied: Container[object]) -> Fields:
     groups = ctx.services.groups
     ledger = TopicPartition(TopicName(OFFSETS_LEDGER), groups.shard_of(request.group_id))
     log = ctx.services.partitions.get(ledger.topic, ledger.partition)
@@ -94,15 +94,16 @@ async def _guarded(ctx: RequestContext, request: Any) -> Fields:
     )
     try:
         return await _staged(
-            ctx, request, ledger, lambda: log.state.verifications.is_current(guard)
+            ctx, request, denied, ledger, lambda: log.state.verifications.is_current(guard)
         )
     finally:
         attempts.leave(guard)
 
 
 async def _staged(
-    ctx: RequestContext, request: Any, ledger: TopicPartition, is_current: Callable[[], bool]
-) -> Fields:
+    ctx: RequestContext, request: Any, denied: Container[object], ledger: TopicPartition,
+    is_current: Callable[[], bool],
+) -> Fields:  # fmt: skip
     groups = ctx.services.groups
     producer = (request.transactional_id, request.producer_id, request.producer_epoch)
     if ctx.version >= 5:
@@ -110,7 +111,7 @@ async def _staged(
         if added is not TxnVerdict.OK:
             return _on_error(ctx, request, _txn_error(ctx, added))
     topics = [(TopicName(topic.name), topic) for topic in request.topics]
-    offsets, unknown = await offsets_of(ctx, topics, CooperativeYield.of_a_write())
+    offsets, unknown = await offsets_of(ctx, topics, denied, CooperativeYield.of_a_write())
     commit = CommitRequest(
         group_id=request.group_id,
         offsets=offsets,

@@ -25,6 +25,7 @@ from region_broker.groups.modern.consumer_protocol import (
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict as V
 from tests.spec.groups.test_consumer_group_rules import (
     SESSION_MS,
@@ -379,7 +380,7 @@ async def test_INV_GS3_who_waited_for_patterns_while_the_shard_was_given_up_is_t
     monkeypatch.setattr(
         resolver, "INLINE_STEPS_MAX", -1
     )  # in a thread, as if there were many topics
-    monkeypatch.setattr(resolver, "_matching", matching)
+    monkeypatch.setattr(TopicRegex, "those_of", matching)
     fixture, _ = fixture_of()
     async with running(fixture):
         looked_up.set()

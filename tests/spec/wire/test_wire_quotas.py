@@ -440,3 +440,39 @@ async def test_INV_WS9_a_server_ends_while_connections_are_muted(tmp_path: Path)
         fixture.server.close()
         await fixture.server.wait_connections(0)
         assert time.monotonic() - began_s < 5.0
+
+
+LISTED: dict[str, Any] = {"replica_id": -1, "topics": [{"name": "t", "partitions": [
+    {"partition_index": at, "timestamp": -1} for at in range(600)]}]}  # fmt: skip
+TOO_MUCH: dict[str, Any] = {**LISTED, "topics": LISTED["topics"] * 40}
+
+
+@pytest.mark.parametrize(
+    ("values", "lacks_bytes"), [(TOO_MUCH, 0), (TOO_MUCH, 2), (LISTED, 2), (LISTED, 0)]
+)
+async def test_INV_HD9_a_request_that_ends_its_connection_is_charged_too(
+    tmp_path: Path, values: dict[str, Any], lacks_bytes: int
+) -> None:
+    """Else whoever is limited sends what costs most, is cut off, and comes back with nothing owed."""
+    async with wire_fixture(tmp_path) as fixture:
+        await limit(fixture, request_percentage=100.0)
+        quotas = fixture.services.quotas
+        assert quotas is not None
+        spent: list[float] = []
+        charge = quotas.charge
+
+        def heard(key: QuotaKey, user: str, client_id: str, amount: float) -> int:
+            spent.append(amount)
+            return charge(key, user, client_id, amount)
+
+        quotas.charge = heard  # type: ignore[method-assign]
+        client = await fixture.connect()
+        whole = frame_of(2, 1, values)
+        frame = whole[: len(whole) - lacks_bytes]
+        client.send_raw(struct.pack(">i", len(frame)) + frame)
+        if (values, lacks_bytes) == (LISTED, 0):
+            await client.receive(2, 1)
+        else:
+            assert await client.closed()
+        assert len(spent) == 1
+        assert spent[0] > 0.0

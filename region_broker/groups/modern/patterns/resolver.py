@@ -7,7 +7,7 @@ Not here: the syntax (`topic_regex`), what a change of topics means (`target`).
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from region_broker.groups.modern.messages import Refused
@@ -56,9 +56,9 @@ class Patterns:
             for pattern in sorted(set(patterns) - set(resolved)):
                 regex = self._regex(pattern)
                 if len(names) * regex.state_count <= INLINE_STEPS_MAX:
-                    resolved[pattern] = _matching(regex, names)
+                    resolved[pattern] = regex.those_of(names)
                 else:
-                    resolved[pattern] = await asyncio.to_thread(_matching, regex, names)
+                    resolved[pattern] = await asyncio.to_thread(regex.those_of, names)
 
     def _regex(self, pattern: str) -> TopicRegex:
         regex = self._compiled.get(pattern)
@@ -73,7 +73,3 @@ class Patterns:
             if len(self._compiled) > COMPILED_MAX:
                 self._compiled.popitem(last=False)
         return regex
-
-
-def _matching(regex: TopicRegex, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if regex.matches(name))

@@ -2,12 +2,14 @@
 
 INV-RX1  whether a name matches costs at most `TOPIC_REGEX_STATES_MAX` steps per character: no
          backtracking, whatever a client sends
+INV-RX3  what was remembered while names were matched is forgotten behind them: a pattern that is kept is as small as its text
 
 KIP-848 lets a client subscribe by a pattern that the broker resolves; Kafka uses RE2/J and matches whole names.
 Matching is a simulated automaton (Thompson) whose steps are remembered.
 Not here: the syntax (`regex_syntax`), when topics are resolved (`resolver`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -131,6 +133,13 @@ class TopicRegex:
                 return False
             word_before = char in WORD
         raise AssertionError("the loop ends with the name")
+
+    def those_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names that match, and forget what was remembered for that (INV-RX3)."""
+        found = tuple(name for name in names if self.matches(name))
+        self._closures.clear()
+        self._moves.clear()
+        return found
 
     def _closed(
         self, states: frozenset[int], at_start: bool, at_end: bool, boundary: bool

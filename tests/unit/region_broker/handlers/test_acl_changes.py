@@ -15,6 +15,7 @@ from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.changing import changed_as_judged
 from region_broker.handlers.topics.config_orders import ATTEMPTS
 from region_broker.security.access import NO_ACCESS, Access, AccessChange
+from tests.fixtures.judged_apis import ALICE
 
 TOPIC, CLUSTER, ANY, LITERAL, MATCH, READ, ALLOW = 2, 4, 1, 3, 2, 3, 3
 GOOD: dict[str, Any] = {
@@ -64,8 +65,9 @@ async def test_so_many_filters_look_at_all_acls_and_no_more(count: int, error: E
         host_filter=None, operation=READ, permission_type=ALLOW,
     )  # fmt: skip
     metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS))
-    services = SimpleNamespace(authorizer=SimpleNamespace(in_force=True), metadata=metadata)
-    ctx = cast("RequestContext", SimpleNamespace(services=services))
+    everybody_may = SimpleNamespace(in_force=True, allows=lambda *_: True)
+    services = SimpleNamespace(authorizer=everybody_may, metadata=metadata)
+    ctx = cast("RequestContext", SimpleNamespace(services=services, api_key=31, identity=ALICE))
     answer = await handle_delete_acls(ctx, SimpleNamespace(filters=[wide] * count))
     assert [row["error_code"] for row in answer["filter_results"]] == [error] * count
 

@@ -1,7 +1,6 @@
 """Requests that destroy something are recorded before, and what is recorded behind is what came of them (INV-DAR1, INV-DAR2)."""
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,7 +45,8 @@ async def answered(trail: ToldTrail, key: int, answer: Fields | BaseException) -
             raise answer
         return answer
 
-    await handled(replace(all_apis().by_key[key], handle=handle), asked_by(trail), ASKED[key])
+    ctx, request = asked_by(trail), ASKED[key]
+    await handled(all_apis().by_key[key], ctx, request, lambda: handle(ctx, request))
 
 
 @pytest.mark.parametrize("key", ASKED)
@@ -97,9 +97,8 @@ async def test_who_asked_is_told_from_the_clients_own_address(host: str, told: s
     """Of a forwarded request that is another one than the connection's."""
     trail = ToldTrail()
 
-    async def handle(_ctx: RequestContext, _request: Any) -> Fields:
+    async def handle() -> Fields:
         return DONE
 
-    api = replace(all_apis().by_key[42], handle=handle)
-    await handled(api, asked_by(trail, host), ASKED[42])
+    await handled(all_apis().by_key[42], asked_by(trail, host), ASKED[42], handle)
     assert [each.actor.host for each in trail.told] == [told, told]

@@ -14,6 +14,8 @@ from aiohttp import ClientSession, encode_basic_auth, web
 from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client import CollectorRegistry
 
+from idempotency.identity import TopicName, TopicPartition
+from idempotency.ledger_records import TxnStatus
 from region_broker.http_api import doors as doors_module
 from region_broker.http_api import password_checks
 from region_broker.http_api.app import DEFAULT_LIMITS, HttpServer, bounded, make_app
@@ -30,6 +32,7 @@ from region_broker.http_api.password_checks import (
 )
 from region_broker.http_api.ports import RegionApi
 from region_broker.http_api.routes_cluster import ClusterApi, add_cluster_routes
+from region_broker.http_api.routes_transactions import add_transaction_routes
 from region_broker.http_api.waiting import Waiting, waiting_app
 from region_broker.node import Node
 from region_broker.node.http_doors import DoorCollector, doors_of, told_to
@@ -161,7 +164,7 @@ def doors_with(access: Access | None = None, **more: Any) -> Doors:
 
 
 @asynccontextmanager
-async def behind(doors: Doors) -> AsyncIterator[Guarded]:
+async def behind(doors: Doors, transactions: Any = None) -> AsyncIterator[Guarded]:
     region = Region()
     app = make_app(
         cast("RegionApi", region), {}, CollectorRegistry(), doors=doors, warning=lambda: "beware"
@@ -173,7 +176,11 @@ async def behind(doors: Doors) -> AsyncIterator[Guarded]:
     async def fails(_request: web.Request) -> web.Response:
         raise ValueError
 
-    app.router.add_get("/v1/verdict", verdict)
+    if transactions is None:
+        app.router.add_get("/v1/verdict", verdict)
+    else:
+        acting, ledger = transactions
+        add_transaction_routes(app, acting, ledger, lambda: 1)
     app.router.add_get("/fails/{what}", fails)
     server = HttpServer(app)
     host, port = await server.start("127.0.0.1", 0)
@@ -231,6 +238,34 @@ def test_INV_HND2_of_a_transaction_who_may_describe_its_id_may_ask() -> None:
     asked = need.resource({"transactional_id": "t-1"})
     assert asked == (ResourceType.TRANSACTIONAL_ID, "t-1")
     assert need.resource({}) == (ResourceType.CLUSTER, "kafka-cluster"), "of all of them"
+
+
+class OfOneId(Acls):
+    """The user may describe transactional id `t-1`, and topic `orders`."""
+
+    def allows(
+        self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        is_id = (resource_type, name) == (ResourceType.TRANSACTIONAL_ID, "t-1")
+        is_orders = (resource_type, name) == (ResourceType.TOPIC, "orders")
+        return identity.principal == "User:user" and operation is Operation.DESCRIBE and (is_id or is_orders)  # fmt: skip
+
+
+async def test_INV_HND4_of_a_transaction_topics_are_left_out_that_may_not_be_seen() -> None:
+    """As DescribeTransactions leaves them out."""
+    places = tuple(TopicPartition(TopicName(topic), 1) for topic in ("orders", "payroll"))
+    record = SimpleNamespace(
+        transactional_id="t-1", status=TxnStatus.ONGOING, producer_id=4, producer_epoch=2, partitions=places,
+        timeout_ms=60_000, start_ms=5, last_update_ms=7, region_epoch=8,
+    )  # fmt: skip
+    acts = SimpleNamespace(refusal=ValueError, check_acting=lambda: None)
+    ledger = SimpleNamespace(transactions=lambda: [record])
+    async with behind(doors_with(authorizer=OfOneId()), (acts, ledger)) as node:
+        path = "/v1/transactions?transactional_id=t-1"
+        status, said, _ = await node.ask(path, auth=("user", "pencil"))
+        assert (status, said["transactions"][0]["partitions"]) == (200, ["orders-1"])
+        status, said, _ = await node.ask(path, token=TOKENS[Role.READER][0])
+        assert said["transactions"][0]["partitions"] == ["orders-1", "payroll-1"]
 
 
 def test_INV_HND3_of_peers_a_client_learns_where_it_meets_them_and_whether_they_act() -> None:

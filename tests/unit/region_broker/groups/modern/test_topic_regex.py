@@ -1,9 +1,15 @@
 """Patterns of topics: RE2's syntax (its documented table), whole names, bounded work."""
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from region_broker.groups.modern.patterns.regex_syntax import RegexRefused
+from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
+from region_broker.groups.ports import Topic
 from region_broker.limits import TOPIC_REGEX_BYTES_MAX, TOPIC_REGEX_STATES_MAX
 
 
@@ -71,3 +77,20 @@ def test_groups_may_be_nested_fifty_deep() -> None:
     assert TopicRegex("(" * 50 + "a" + ")" * 50).matches("a")
     with pytest.raises(RegexRefused, match="deeper than 50"):
         TopicRegex("(" * 51 + "a" + ")" * 51)
+
+
+async def test_INV_RX3_patterns_that_are_kept_hold_nothing_of_the_names_that_they_met() -> None:
+    """A member may change its pattern again and again, and a thousand are kept: each held some 4 MB of states for 300 names."""
+    names = [f"service-{number:060b}" for number in range(0, 3_000_000, 10_000)]
+    topics = cast("Mapping[str, Topic]", dict.fromkeys(names, SimpleNamespace(internal=False)))
+    patterns = Patterns()
+    expected = {
+        f".*1.{{{behind}}}": tuple(name for name in names if name[-1 - behind] == "1")
+        for behind in range(4, 10)
+    }
+    for pattern in expected:
+        await patterns.resolve([pattern], topics)
+    assert patterns.known(list(expected), topics) == expected
+    kept = patterns._compiled.values()
+    assert len(kept) == len(expected)
+    assert [len(each._moves) + len(each._closures) for each in kept] == [0] * len(expected)

@@ -1,0 +1,155 @@
+"""A request that names as many topics as requests may, all of which are judged: who else asks is served meanwhile (INV-HAZ7)."""
+
+import asyncio
+import struct
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from idempotency.ledger_records import TxnStatus
+from region_broker.groups.modern.patterns.topic_regex import TopicRegex
+from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.transactions import list_transactions
+from region_broker.limits import ELEMENTS_AT_ONCE_MAX
+from region_broker.security.access import Operation, ResourceType
+from region_broker.security.authorizer import AclAuthorizer
+from region_broker.security.identity import Identity
+from tests.fixtures.judged_apis import Judged, acl, judged_apis
+from tests.unit.region_broker.handlers.kafka_acl_table import MEMBER, PRODUCER, batch
+
+COUNT = 5_000
+OF_THE_WHOLE = 2
+"""Judgements of a request before any of a topic: of its transactional id and its group."""
+NAMES = [f"topic-{at}" for at in range(COUNT)]
+PART = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}  # fmt: skip
+
+
+class Counting(AclAuthorizer):
+    """Counts what it is asked between two turns of the loop."""
+
+    in_this_turn = most = asked = 0
+
+    def allows(
+        self, identity: Identity, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        self.asked += 1
+        self.in_this_turn += 1
+        self.most = max(self.most, self.in_this_turn)
+        return super().allows(identity, operation, resource_type, name)
+
+    async def turn(self) -> None:
+        """Begin to count anew in each turn."""
+        while True:
+            await asyncio.sleep(0)
+            self.in_this_turn = 0
+
+
+@pytest.fixture
+async def judged(tmp_path: Path) -> AsyncIterator[Judged]:
+    async with judged_apis(tmp_path) as found:
+        found.give(acl(ResourceType.GROUP, Operation.ALL), acl(ResourceType.TRANSACTIONAL_ID, Operation.ALL))  # fmt: skip
+        found.services.authorizer = Counting(lambda: found.access)
+        yield found
+
+
+REQUESTS: list[tuple[int, int, dict[str, Any]]] = [
+    (0, 9, {"transactional_id": None, "acks": -1, "timeout": 1, "topic_data": [
+        {"name": name, "partition_data": [{"index": 0, "records": batch()}]} for name in NAMES]}),
+    (2, 6, {"replica_id": -1, "isolation_level": 0, "topics": [{"name": name, "partitions": []} for name in NAMES]}),
+    (8, 9, {**MEMBER, "topics": [{"name": name, "partitions": [PART]} for name in NAMES]}),
+    (9, 7, {"require_stable": False, "group_id": "g", "topics": [{"name": name, "partition_indexes": (0,)} for name in NAMES]}),
+    (9, 8, {"require_stable": False, "groups": [{"group_id": "g", "topics": [{"name": name, "partition_indexes": (0,)} for name in NAMES]}]}),
+    (23, 4, {"replica_id": -1, "topics": [{"topic": name, "partitions": []} for name in NAMES]}),
+    (24, 3, {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 7, "v3_and_below_producer_epoch": 0,
+             "v3_and_below_topics": [{"name": name, "partitions": (0,)} for name in NAMES]}),
+    (28, 4, {**PRODUCER, **MEMBER, "topics": [{"name": name, "partitions": [PART]} for name in NAMES]}),
+    (47, 0, {"group_id": "g", "topics": [{"name": name, "partitions": [{"partition_index": 0}]} for name in NAMES]}),
+    (61, 0, {"topics": [{"name": name, "partition_indexes": (0,)} for name in NAMES]}),
+    (68, 1, {"group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": 1_000,
+             "subscribed_topic_names": NAMES, "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": ()}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: f"{each[0]} v{each[1]}")
+async def test_INV_HAZ7_who_else_asks_is_served_while_many_topics_are_judged(
+    judged: Judged, request_: tuple[int, int, dict[str, Any]]
+) -> None:
+    authorizer = await counted(judged, *request_)
+    assert authorizer.asked >= COUNT
+    assert authorizer.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
+
+
+async def counted(judged: Judged, key: int, version: int, values: dict[str, Any]) -> Counting:
+    """Return what was asked of the authorizer for a request."""
+    authorizer = judged.services.authorizer
+    assert isinstance(authorizer, Counting)
+    async with asyncio.TaskGroup() as tasks:
+        turning = tasks.create_task(authorizer.turn())
+        await judged.ask(key, version, values)
+        turning.cancel()
+    return authorizer
+
+
+async def test_INV_HAZ7_a_list_of_many_things_is_judged_a_few_at_a_time(judged: Judged) -> None:
+    groups = [SimpleNamespace(group_id=name, protocol_type="", state="Empty", kind="classic") for name in NAMES]  # fmt: skip
+    records = [SimpleNamespace(transactional_id=name, producer_id=1, status=TxnStatus.EMPTY) for name in NAMES]  # fmt: skip
+    judged.services.groups = cast("Any", SimpleNamespace(list=lambda: (GroupVerdict.OK, groups)))
+    judged.services.txn_admin = cast("Any", SimpleNamespace(listing=lambda: records))
+    judged.give(acl(ResourceType.GROUP, Operation.READ, name="g"))
+    told = await counted(judged, 16, 5, {"states_filter": (), "types_filter": ()})
+    assert told.asked >= COUNT
+    assert told.most <= ELEMENTS_AT_ONCE_MAX
+    told = await counted(judged, 66, 1, {"state_filters": (), "producer_id_filters": (), "duration_filter": -1})  # fmt: skip
+    assert told.asked >= 2 * COUNT
+    assert told.most <= ELEMENTS_AT_ONCE_MAX
+
+
+async def test_INV_HAZ7_what_a_member_of_a_group_subscribes_to_is_judged_a_few_at_a_time(
+    judged: Judged,
+) -> None:
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in NAMES)
+    subscription = struct.pack(">hi", 0, COUNT) + names + struct.pack(">i", -1)
+    joined = await counted(judged, 11, 9, {
+        **MEMBER, "member_id": "", "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": subscription}], "reason": None,
+    })  # fmt: skip
+    assert joined.asked >= COUNT
+    assert joined.most <= ELEMENTS_AT_ONCE_MAX
+
+
+async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [SimpleNamespace(transactional_id=name, producer_id=1, status=TxnStatus.EMPTY) for name in NAMES[:20]]  # fmt: skip
+    judged.services.txn_admin = cast("Any", SimpleNamespace(listing=lambda: records))
+    of_ten = [acl(ResourceType.TRANSACTIONAL_ID, Operation.DESCRIBE, name=name) for name in NAMES[:10]]  # fmt: skip
+    under_way, matched, most = 0, list[str](), 0
+    matching = list_transactions._matching
+
+    def slowly(regex: TopicRegex, chosen: list[Any]) -> list[Any]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        matched.extend(each.transactional_id for each in chosen)
+        another_may_begin.wait(0.2)
+        found = matching(regex, chosen)
+        under_way -= 1
+        return found
+
+    another_may_begin = threading.Event()  # nobody sets it: who began beside is seen meanwhile
+    monkeypatch.setattr(list_transactions, "_matching", slowly)
+    asked = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, "transactional_id_pattern": "topic-[0-3]"}  # fmt: skip
+    judged.give(acl(ResourceType.GROUP, Operation.ALL))
+    assert (await judged.ask(66, 2, asked)).transaction_states == ()
+    assert matched == [], "nothing may be seen"
+    judged.give(*of_ten)
+    answers = await asyncio.gather(*(judged.ask(66, 2, asked) for _ in range(3)))
+    for each in answers:
+        names = [row.transactional_id for row in each.transaction_states]
+        assert names == ["topic-0", "topic-1", "topic-2", "topic-3"]
+    assert set(matched) == set(NAMES[:10])
+    assert most == 1
