@@ -18,7 +18,7 @@ from region_broker.controller.cluster_commands import ChangeGroupInSync, ChangeI
 from region_broker.controller.cluster_image import NO_LEADERSHIP, Leadership
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN, MetadataImage
 from region_broker.controller.raft.entries import Member
-from region_broker.controller.refusals import CommandRefused
+from region_broker.controller.refusals import NOT_ACTING, CommandRefused
 
 KEPT_FOR_MAIN: Final = 1_000
 """So many of a region epoch's leader epochs, the last ones, no data group takes (INV-SPR5)."""
@@ -131,3 +131,38 @@ def next_leader_epoch(image: MetadataImage, region_epoch: RegionEpoch) -> Leader
 def is_kept_for_main(leader_epoch: LeaderEpoch) -> bool:
     """Return whether no data group takes that leader epoch (INV-SPR5)."""
     return leader_counter_of(leader_epoch) > LEADER_COUNTER_MAX - KEPT_FOR_MAIN
+
+
+# --- wishes of who leads ---
+
+
+def led_under(image: MetadataImage, member: Member) -> LeaderEpoch | None:
+    """Return under which leader epoch the member leads the region's logs, to be judged by `judge_still_led`; None where nobody is elected.
+
+    Raises `CommandRefused` where another one leads, or nobody does now.
+    """
+    leadership = image.leadership
+    if leadership is None:
+        return None
+    if leadership.leader != member:
+        raise _leads_no_more(leadership.leader_epoch, leadership)
+    return leadership.leader_epoch
+
+
+def judge_still_led(image: MetadataImage, leader_epoch: LeaderEpoch) -> None:
+    """Raise `CommandRefused` unless the region's logs are led under that leader epoch (INV-M22)."""
+    leadership = image.leadership
+    if leadership is None or leadership.leader is None or leadership.leader_epoch != leader_epoch:
+        raise _leads_no_more(leader_epoch, leadership)
+
+
+def _leads_no_more(leader_epoch: LeaderEpoch, present: Leadership | None) -> CommandRefused:
+    who = (
+        "nobody" if present is None or present.leader is None else f"node {present.leader.node_id}"
+    )
+    now = "" if present is None else f", and {who} leads under {present.leader_epoch}"
+    return CommandRefused(
+        NOT_ACTING,
+        f"nothing was changed: this node asked for it as the leader of its region's logs under leader epoch {leader_epoch}, which it is not"
+        f" (any more){now}. Ask again there",
+    )

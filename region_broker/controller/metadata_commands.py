@@ -49,7 +49,7 @@ from region_broker.controller.spread_leadership import (
     without_topic,
 )
 
-NOT_ACTING: Final = "not-acting"
+NOT_ACTING: Final = refusals.NOT_ACTING
 _ACTS: Final = "it changes who acts, and from where,"
 CommandRefused: TypeAlias = refusals.CommandRefused
 """Where the callers of commands look for it."""

@@ -6,6 +6,10 @@ INV-M12  a database that cannot be written keeps nothing back: it lags behind, a
 INV-M14  a wish takes effect once, however often it is in the log: whoever cannot know what became of it wishes again, with the
          same id. What became of the last `KNOWN_WISHES_MAX` is part of a snapshot
 
+INV-M22  what a node asks for as the leader of its region's logs changes nothing once they are led under another leader epoch
+         1. A node that leads a mirror is cut off, and takes over users and ACLs of its primary, or deletes a topic at a tidemark. 2. Another one leads,
+         takes over from an older tidemark, and acts. 3. The first one is back, and its wish comes into the log
+
 Not here: what makes a command durable (`raft`), who may ask for one (`metadata_store`).
 """
 
@@ -16,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from idempotency.identity import LeaderEpoch
 from region_broker.controller import metadata_commands
 from region_broker.controller.feature_levels import SUPPORTED, objection_to, since, told
 from region_broker.controller.image_database import (
@@ -23,6 +28,7 @@ from region_broker.controller.image_database import (
     MetadataUnreadable,
     MetadataUnwritable,
 )
+from region_broker.controller.leadership_rules import judge_still_led
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.controller.metadata_tables import LogPosition
@@ -41,11 +47,15 @@ _KIND: Final = "$.command.type"
 _log: Final = logging.getLogger("tidemark.metadata")
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """A command in the log, and the id that tells it from a repetition."""
+class Wish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A command in the log, and the id that tells it from a repetition.
+
+    `leader_epoch`: under which whoever wishes leads the region's logs; it changes nothing once they are led under another one (INV-M22).
+    """
 
     wish_id: UUID
     command: Command
+    leader_epoch: LeaderEpoch | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -74,9 +84,9 @@ _WISH: Final = msgspec.msgpack.Decoder(Wish)
 _STATE: Final = msgspec.msgpack.Decoder(MachineState)
 
 
-def encode_wish(wish_id: UUID, command: Command) -> bytes:
+def encode_wish(wish_id: UUID, command: Command, leader_epoch: LeaderEpoch | None = None) -> bytes:
     """Return the payload of a log entry."""
-    return msgspec.msgpack.encode(Wish(wish_id, command))
+    return msgspec.msgpack.encode(Wish(wish_id, command, leader_epoch))
 
 
 def encode_state(state: MachineState) -> bytes:
@@ -120,6 +130,8 @@ def fold(
             continue
         refusal = None
         try:
+            if wish.leader_epoch is not None:
+                judge_still_led(image, wish.leader_epoch)
             image = metadata_commands.apply(image, wish.command)
         except CommandRefused as refused:
             refusal = Refusal(refused.code, refused.reason)

@@ -35,10 +35,16 @@ from uuid import UUID
 
 import msgspec
 
+from idempotency.identity import LeaderEpoch
 from idempotency.ports import Chance, Clock
 from region_broker.controller import metadata_commands
 from region_broker.controller.audited_commands import audited
-from region_broker.controller.feature_levels import SUPPORTED, allows, refused_as_unknown
+from region_broker.controller.feature_levels import (
+    LED_SINCE_LEVEL,
+    SUPPORTED,
+    allows,
+    refused_as_unknown,
+)
 from region_broker.controller.image_database import (
     ConnectSqlite,
     ImageDatabase,
@@ -49,6 +55,7 @@ from region_broker.controller.image_database import (
     Stored,
     read_stored,
 )
+from region_broker.controller.leadership_rules import led_under
 from region_broker.controller.membership_keeping import MembershipKeeping
 from region_broker.controller.metadata_commands import Command, CommandRefused
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
@@ -335,17 +342,22 @@ class MetadataStore:
             # Whose folder a host has, its handshake says: it is asked as what it is, a node.
             cluster.transport.send_to_node(node_id, JoinAsked(self._group.term))
 
-    async def apply(self, command: Command, *, in_term: Term | None = None) -> MetadataImage:
+    async def apply(
+        self, command: Command, *, in_term: Term | None = None, as_leader: bool = False
+    ) -> MetadataImage:
         """Apply one command durably and return the new image; raises `CommandRefused`, `MetadataUnwritable`, `MetadataInDoubt`.
 
         After `MetadataUnwritable` nothing has changed, unless it is `MetadataInDoubt`: where the store has `failed`, the next start shows
         it, else it may take effect while this node runs. `in_term`: only while this member leads the quorum in that term, and once.
+        `as_leader`: only while it leads the region's logs (INV-M22).
         """
         return await audited(
-            self.audit, self._image, command, lambda: self._apply(command, in_term)
+            self.audit, self._image, command, lambda: self._apply(command, in_term, as_leader)
         )
 
-    async def _apply(self, command: Command, in_term: Term | None) -> MetadataImage:
+    async def _apply(
+        self, command: Command, in_term: Term | None, as_leader: bool
+    ) -> MetadataImage:
         if not allows(self._image.feature_level, command):  # INV-FL1; the level never goes down
             raise refused_as_unknown(self._image.feature_level, command)
         async with self._write_lock:
@@ -354,8 +366,9 @@ class MetadataStore:
             if self.failed:
                 raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
             wish_id = self._life.chance.uuid()
+            led = self._led_under() if as_leader else None
             settled = self._asked[wish_id] = asyncio.get_running_loop().create_future()
-            work = self._wish(encode_wish(wish_id, command), settled, in_term)
+            work = self._wish(encode_wish(wish_id, command, led), settled, in_term)
             try:
                 await to_its_end(work)
             finally:
@@ -366,6 +379,11 @@ class MetadataStore:
             if applied.refusal is not None:
                 raise CommandRefused(applied.refusal.code, applied.refusal.reason)
             return self._image
+
+    def _led_under(self) -> LeaderEpoch | None:
+        if self._image.feature_level < LED_SINCE_LEVEL:
+            return None  # INV-FL1
+        return led_under(self._image, self._life.member)
 
     async def _wish(
         self, payload: bytes, settled: asyncio.Future[Applied], in_term: Term | None

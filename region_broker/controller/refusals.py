@@ -1,5 +1,10 @@
 """How a command is refused: one exception, for all commands of the metadata."""
 
+from typing import Final
+
+NOT_ACTING: Final = "not-acting"
+"""The code of refusals of what another node, or region, is to be asked for."""
+
 
 class CommandRefused(Exception):
     """A command that must not take effect: `reason` is for the caller, `code` for programs."""

@@ -20,6 +20,7 @@ from region_broker.config.node_config import NodeConfig
 from region_broker.config.rules import split
 from region_broker.controller.cluster_image import MAIN_GROUP
 from region_broker.controller.feature_levels import SUPPORTED
+from region_broker.controller.leaders_metadata import LeadersMetadata
 from region_broker.controller.metadata_image import DEFAULT_DOMAIN
 from region_broker.groups.coordinator import GroupCoordinator
 from region_broker.groups.ports import GroupPorts
@@ -302,7 +303,7 @@ class Node:
         return self._replication is None or self._replication.leadership.leads == term.leader_epoch
 
     async def _settle_logs(self) -> None:
-        await settle_partitions(self.storage.metadata, self.storage.partitions)
+        await settle_partitions(LeadersMetadata(self.storage.metadata), self.storage.partitions)
         self._logs_changed()
 
     async def _settle_commits(self, term: Term) -> None:
@@ -340,7 +341,7 @@ class Node:
             network=ports.peer_network,
             addresses=self._addresses,
             identity=self._handshake,
-            metadata=storage.metadata,
+            metadata=LeadersMetadata(storage.metadata),
             partitions=storage.partitions,
             rounds=self.transactions.rounds,
             source=self._source,
@@ -373,8 +374,8 @@ class Node:
         self._source.meet = storage.hold.meet
         self.cleaner = compose_cleaner(config.region, storage, ports, self._source, self.tidemarks)
         self.topics = TopicRegistry(
-            storage.metadata, storage.partitions, ports.chance, self._leader_epoch, self.role.change
-        )
+            LeadersMetadata(storage.metadata), storage.partitions, ports.chance, self._leader_epoch, self.role.change,
+        )  # fmt: skip
         storage.metadata.on_coming = partial(lay_out_logs, storage, self.role)
         self.topics.on_change = self._notice_topics
         self.topics.on_delete = self.groups.forget_topic

@@ -30,7 +30,6 @@ from region_broker.controller.metadata_commands import (
     SetTopicConfigs,
 )
 from region_broker.controller.metadata_image import MetadataImage, TopicImage
-from region_broker.controller.metadata_store import MetadataStore
 from region_broker.controller.topic_names import name_waited_for
 from region_broker.partitions.letting_go import holds_records
 from region_broker.partitions.table import PartitionTable
@@ -52,7 +51,7 @@ class TopicRegistry:
     """
 
     def __init__(
-        self, metadata: MetadataStore, partitions: PartitionTable, chance: Chance,
+        self, metadata: MetadataSide, partitions: PartitionTable, chance: Chance,
         leader_epoch: Callable[[LogKey], LeaderEpoch | None], change: Callable[[], AbstractContextManager[None]],
     ) -> None:  # fmt: skip
         """Tell nobody yet: `on_change` and `on_delete` are set by the composition root."""

@@ -528,11 +528,13 @@ def proposals_held_back(leader: Member) -> tuple[asyncio.Event, asyncio.Event]:
     metadata = leader.node.storage.metadata
     apply, held, goes_on = metadata.apply, asyncio.Event(), asyncio.Event()
 
-    async def late(command: Command, *, in_term: Term | None = None) -> MetadataImage:
+    async def late(
+        command: Command, *, in_term: Term | None = None, as_leader: bool = False
+    ) -> MetadataImage:
         if isinstance(command, ChangeInSync):
             held.set()
             await goes_on.wait()
-        return await apply(command, in_term=in_term)
+        return await apply(command, in_term=in_term, as_leader=as_leader)
 
     metadata.apply = late  # type: ignore[method-assign]
     return held, goes_on

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.nodes import NO_NODE
 from region_broker.region.cluster.giving_up import GIVE_UP_MS, LOOK_MAX_MS
 from tests.simulation.kafka_client import Connection, Refused, batch_of, patiently
@@ -149,3 +150,27 @@ async def test_INV_GUP1_a_leader_that_hears_the_quorum_or_a_follower_goes_on(
         await other.start()
         await third.start()
         assert leadership(await all_in_sync(cluster)).leader_epoch > epoch
+
+
+async def test_INV_M22_what_a_leader_wished_that_is_cut_off_counts_no_more_once_another_one_leads(
+    tmp_path: Path,
+) -> None:
+    """1. A leader is cut off, and asked to delete a topic. 2. Another one leads, and takes records of it. 3. The first one is back."""
+    async with region_cluster(tmp_path, 41) as cluster:
+        first = await led(cluster)
+        cut_off(cluster, first)
+        async with asyncio.TaskGroup() as tasks:
+            deleting = tasks.create_task(refused_order(first.node.topics.delete_topic(TOPIC)))
+            second = await cluster.until_led(but=first)
+            await write(await connected(cluster, second), [b"3"])
+            joined(cluster)
+        assert deleting.result() == NOT_ACTING
+        await all_in_sync(cluster)
+        assert await values_at(cluster, second) == [b"1", b"2", b"3"]
+        await everything_equal(cluster)
+
+
+async def refused_order(order: Awaitable[object]) -> str:
+    with pytest.raises(CommandRefused) as refused:
+        await order
+    return refused.value.code

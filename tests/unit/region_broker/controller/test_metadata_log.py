@@ -15,14 +15,17 @@ import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch
+from region_broker.controller.cluster_commands import FenceNode
 from region_broker.controller.image_database import (
     ImageDatabase,
     MetadataUnreadable,
     MetadataUnwritable,
     read_stored,
 )
+from region_broker.controller.leadership_rules import led_under
 from region_broker.controller.metadata_commands import (
     Command,
+    CommandRefused,
     CountNodeStart,
     CreateTopic,
     DeleteTopic,
@@ -46,6 +49,8 @@ from region_broker.controller.metadata_store import (
 from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Member, Term
 from region_broker.ports.system.disk import RealDisk
+from tests.fixtures.cluster_images import after, born, in_sync, life, member
+from tests.fixtures.cluster_images import leader_epoch as led_under_number
 from tests.fixtures.metadata_stores import MEMBER, open_metadata
 from tests.simulation.disk import Crashed, SimulatedDisk
 from tests.simulation.region_pair import SeededChance
@@ -82,6 +87,41 @@ def test_INV_M10_what_must_not_take_effect_changes_nothing_wherever_it_is_replay
     assert decode_state(encode_state(state)) == state
     again = [msgspec.structs.replace(each, index=LogIndex(each.index + 9)) for each in entries]
     assert fold(state, again) == (state, []), "INV-M14: wished again, each is known"
+
+
+@pytest.mark.parametrize(
+    ("image", "leader_epoch", "is_refused"),
+    [
+        (in_sync(), None, False),
+        (in_sync(), 1, False),
+        (in_sync(), 2, True),  # another one leads by now
+        (after(in_sync(), FenceNode(1, life(1))), 1, True),  # nobody does
+        (born(), 1, True),
+    ],
+)
+def test_INV_M22_what_a_leader_asked_for_counts_while_it_leads(
+    image: MetadataImage, leader_epoch: int | None, is_refused: bool
+) -> None:
+    led = None if leader_epoch is None else led_under_number(leader_epoch)
+    payload = encode_wish(UUID(int=1), CreateTopic(ORDERS), led)
+    state, (applied,) = fold(
+        MachineState(image), [Entry(LogIndex(9), Term(1), EntryKind.COMMAND, payload)]
+    )
+    assert (applied.refusal is not None, "orders" in state.image.topics) == (
+        is_refused, not is_refused,
+    )  # fmt: skip
+    if applied.refusal is not None:
+        assert applied.refusal.code == "not-acting"
+
+
+def test_INV_M22_who_does_not_lead_asks_for_nothing_as_the_leader() -> None:
+    image = in_sync()
+    assert led_under(image, member(1)) == led_under_number(1)
+    assert led_under(born(), member(1)) is None  # nobody is elected: a region of one node
+    with pytest.raises(CommandRefused, match=r"node 1 leads under .*Ask again there"):
+        led_under(image, member(2))
+    with pytest.raises(CommandRefused, match="nobody leads under"):
+        led_under(after(image, FenceNode(1, life(1))), member(1))
 
 
 def test_a_log_that_this_version_does_not_know_is_not_read_in_part() -> None:
