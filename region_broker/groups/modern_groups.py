@@ -52,7 +52,7 @@ from region_broker.groups.modern.messages import (
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
-from region_broker.groups.modern.sight import Looks, look_ahead, patterns_seen
+from region_broker.groups.modern.sight import Looks, judged_ahead, look_ahead, patterns_seen
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
@@ -313,6 +313,7 @@ class ModernGroups:
             if request.must_know_member_id and request.instance_id is None:
                 return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
             request = replace(request, member_id=drawn)
+        request = await judged_ahead(request)
         said = HeartbeatRequest(
             group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
         )

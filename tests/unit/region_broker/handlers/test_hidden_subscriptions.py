@@ -1,5 +1,6 @@
 """What a group tells of topics that its members may not see: nothing, whether it is by a pattern, by a name or by the number of an epoch."""
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -126,3 +127,26 @@ async def test_INV_NX3_rights_that_come_and_go_count_with_the_next_heartbeat(
     (member,) = described.groups[0].members
     assert member.target_assignment.topic_partitions == ()
     assert ALICE.principal not in str(described)
+
+
+# --- the order of a connection --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+async def test_INV_NX4_who_joins_with_many_topics_and_leaves_at_once_is_not_in_the_group(
+    judged: Judged, is_modern: bool
+) -> None:
+    """1. A static member sends a JoinGroup that names 500 topics, and a LeaveGroup behind it. 2. While they were judged it left; then it joined."""
+    if is_modern:
+        await judged.ask(68, 1, beat(0))
+    names = [f"topic-{at}" for at in range(500)]
+    join = {**MEMBER, "member_id": "", "group_instance_id": "i", "session_timeout": 10_000, "rebalance_timeout": 10_000,
+            "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": subscription(*names)}], "reason": None}  # fmt: skip
+    leave = {"group_id": "g", "members": [{"member_id": "", "group_instance_id": "i", "reason": None}]}  # fmt: skip
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(judged.ask(11, 9, join))
+        left = tasks.create_task(judged.ask(13, 5, leave))
+    assert [int(each.error_code) for each in left.result().members] == [0]
+    groups = judged.services.groups
+    found = groups.describe_modern("g") if is_modern else groups.describe("g")
+    assert [each.instance_id for each in found.members if each.instance_id] == []
