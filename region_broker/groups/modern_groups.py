@@ -31,6 +31,7 @@ from region_broker.groups.modern.classic_members import (
     identify,
     join,
     must_rejoin,
+    names_said,
     sync,
     upgrade,
 )
@@ -52,7 +53,13 @@ from region_broker.groups.modern.messages import (
 from region_broker.groups.modern.patterns.resolver import Patterns
 from region_broker.groups.modern.records import encode_value
 from region_broker.groups.modern.sessions import Sessions
-from region_broker.groups.modern.sight import Looks, look_ahead, patterns_seen
+from region_broker.groups.modern.sight import (
+    Looks,
+    judged_ahead,
+    judged_sight,
+    look_ahead,
+    patterns_seen,
+)
 from region_broker.groups.modern.state import LEFT_FOR_NOW, ConsumerGroup
 from region_broker.groups.modern.states import ModernState
 from region_broker.groups.modern.target import DEFAULT_ASSIGNOR, Change, Draft, TopicView
@@ -139,6 +146,7 @@ class ModernGroups:
             if request.topic_regex:
                 self._patterns.check(request.topic_regex)
             term = shard.term
+            request = await self._look_at_classic(shard, request)
             for prepare in (self._resolve, self._look_ahead):
                 await prepare(shard, request)
                 if (verdict := shard.since(term)) is not GroupVerdict.OK:
@@ -169,6 +177,13 @@ class ModernGroups:
         if matched is not None and looks.are_news(group, request, topics):
             await look_ahead(group, request, matched)
 
+    async def _look_at_classic(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatRequest:
+        """Judge what members of a classic group read, before the step in which it becomes another one (INV-NX5)."""
+        classic = shard.groups.get(request.group_id)
+        if classic is None or request.sight is None or request.member_epoch != 0:
+            return request
+        return replace(request, sight=await judged_sight(request.sight, names_said(classic)))
+
     def _act(self, shard: Shard, request: HeartbeatRequest) -> HeartbeatOutcome:
         """Judge and append, in one step; raises `Refused`, `LedgerFailed`."""
         group = shard.table.modern.get(request.group_id)
@@ -197,7 +212,7 @@ class ModernGroups:
         if classic is not None:
             records.append((encode_group_key(GroupKey(group_id)), None))
             if classic.roster.members:
-                draft = upgrade(classic, view)
+                draft = upgrade(classic, view, request.sight)
         step = beat(
             draft.group, request, view,
             interval_ms=self._settings.consumer_heartbeat_interval_ms,
@@ -313,6 +328,7 @@ class ModernGroups:
             if request.must_know_member_id and request.instance_id is None:
                 return JoinOutcome(verdict=GroupVerdict.MEMBER_ID_REQUIRED, member_id=drawn)
             request = replace(request, member_id=drawn)
+        request = await judged_ahead(request)
         said = HeartbeatRequest(
             group_id=group_id, member_id=request.member_id, member_epoch=0, sight=request.sight
         )

@@ -17,7 +17,7 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
 from region_broker.http_api.audited_orders import audited
-from region_broker.http_api.doors import Doors, guarded, shown
+from region_broker.http_api.doors import Doors, guarded, shown, while_allowed
 from region_broker.http_api.first_bytes import FirstBytesSite
 from region_broker.http_api.parse_log import parser_log
 from region_broker.http_api.ports import RegionApi
@@ -85,6 +85,7 @@ def bounded(
             _time_limit(limits.request_timeout_ms),
             guarded(doors),
             audited(audit),
+            while_allowed,
         ],
     )
     app.on_response_prepare.append(_say_no_version)

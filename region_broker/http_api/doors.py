@@ -8,6 +8,7 @@ INV-HDO4  no cookie is ever set or read. A browser that sends credentials by its
           form sends, and one whose `Origin` is another host is refused
 INV-HDO5  what a caller sends reaches logs without control characters, cut to `SHOWN_MAX`; and of refusals `TOLD_MAX` lines in
           `TOLD_WITHIN_MS`, the others as a number: a flood fills no disk
+INV-HDO6  an order is judged again once its body is here and it is recorded: who may not any more orders nothing, however long that took
 Not here: what a route needs (`needs`), how passwords are checked (`password_checks`), TLS itself.
 """
 
@@ -137,52 +138,86 @@ class _RefusalLog:
 
 def guarded(doors: Doors) -> Any:
     """Return the middleware that lets nobody by whom `doors` do not."""
-    refusals = None if doors.clock is None else SlowRefusals(doors.clock)
-    log = _RefusalLog(doors.clock)
-
-    def refuse(request: web.Request, identity: Identity, reason: str) -> None:
-        doors.on_refused(reason)
-        passed = _passed(request, identity, reason)
-        doors.on_passed(passed)
-        log.tell(passed)
-
-    def unknown(request: web.Request, identity: Identity) -> web.Response:
-        refuse(request, identity, "unknown")
-        return _unknown(offers_basic=doors.passwords is not None)
+    guard = _Guard(doors)
 
     @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def let_in(request: web.Request, handler: Handler) -> web.StreamResponse:
+        caller = await guard.judged(request)
+        if isinstance(caller, web.Response):
+            return caller
+        request[_GUARD] = guard
+        request[IN_BRIEF] = not _may(caller, _need(request), request, doors)
+        request[IDENTITY] = caller.identity
+        sees_topic: Callable[[str], bool] = partial(_sees_topic, caller, doors)
+        request[SEES_TOPIC] = sees_topic
+        if _need(request).role is not None:
+            doors.on_passed(_passed(request, caller.identity, ""))
+        return await handler(request)
+
+    return let_in
+
+
+@web.middleware
+async def while_allowed(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Carry an order out only if its caller may order it still, behind all that it waited for (INV-HDO6)."""
+    guard = request.get(_GUARD)
+    if guard is None or request.method in _SAFE_METHODS or request.match_info.http_exception:
+        return await handler(request)
+    await request.read()  # it is kept for the handler
+    caller = await guard.judged(request)
+    return caller if isinstance(caller, web.Response) else await handler(request)
+
+
+class _Guard:
+    """Judges requests by `doors`, and tells of those that it refuses."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._refusals = None if doors.clock is None else SlowRefusals(doors.clock)
+        self._log = _RefusalLog(doors.clock)
+
+    async def judged(self, request: web.Request) -> _Caller | web.Response:
+        """Return who asks, if that one may as things stand now, or the answer that refuses."""
+        doors = self._doors
         try:
-            caller = await _caller_of(request, doors, refusals)
+            caller = await _caller_of(request, doors, self._refusals)
         except TooManyLogins:
-            response = problem(
-                503, "too-many-logins", "too many logins are being checked: wait, and try again"
-            )
-            response.headers[hdrs.RETRY_AFTER] = "1"
-            return response
+            return _too_many()
         except _NotProved as error:
-            return unknown(request, error.tried)
+            return self._unknown(request, error.tried)
         need = _need(request)
-        may = _may(caller, need, request, doors)
-        if not may and not _may_in_brief(caller, need, doors):
+        if not _may(caller, need, request, doors) and not _may_in_brief(caller, need, doors):
             if caller.identity.is_anonymous:
-                return unknown(request, caller.identity)
-            refuse(request, caller.identity, "forbidden")
+                return self._unknown(request, caller.identity)
+            self._refuse(request, caller.identity, "forbidden")
             return problem(
                 403, "forbidden", "you may not: whoever administers this cluster can say who may"
             )
         if request.method not in _SAFE_METHODS and _is_cross_site(request):
-            refuse(request, caller.identity, "cross-site")
+            self._refuse(request, caller.identity, "cross-site")
             return problem(403, "cross-site", "orders from pages of other hosts are refused")
-        request[IN_BRIEF] = not may
-        request[IDENTITY] = caller.identity
-        sees_topic: Callable[[str], bool] = partial(_sees_topic, caller, doors)
-        request[SEES_TOPIC] = sees_topic
-        if need.role is not None:
-            doors.on_passed(_passed(request, caller.identity, ""))
-        return await handler(request)
+        return caller
 
-    return guard
+    def _refuse(self, request: web.Request, identity: Identity, reason: str) -> None:
+        self._doors.on_refused(reason)
+        passed = _passed(request, identity, reason)
+        self._doors.on_passed(passed)
+        self._log.tell(passed)
+
+    def _unknown(self, request: web.Request, identity: Identity) -> web.Response:
+        self._refuse(request, identity, "unknown")
+        return _unknown(offers_basic=self._doors.passwords is not None)
+
+
+_GUARD: Final = web.RequestKey("guard", _Guard)
+
+
+def _too_many() -> web.Response:
+    response = problem(
+        503, "too-many-logins", "too many logins are being checked: wait, and try again"
+    )
+    response.headers[hdrs.RETRY_AFTER] = "1"
+    return response
 
 
 def _need(request: web.Request) -> Need:
@@ -300,7 +335,10 @@ def _is_cross_site(request: web.Request) -> bool:
     if request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
         return True
     origin = request.headers.get(hdrs.ORIGIN)
-    return origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()
+    try:
+        return origin is not None and urlsplit(origin).netloc.lower() != request.host.lower()
+    except ValueError:
+        return True  # no browser sends what is no origin
 
 
 def shown(text: str) -> str:

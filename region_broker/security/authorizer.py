@@ -28,7 +28,7 @@ from region_broker.security.access import (
     Permission,
     ResourceType,
 )
-from region_broker.security.identity import USER_TYPE, Identity, user
+from region_broker.security.identity import USER_TYPE, Identity, is_same_host, user
 
 REMEMBERED_MAX: Final = 50_000
 """Decisions that are remembered; when there are more, all are forgotten."""
@@ -137,7 +137,7 @@ def decide(
     """Return what `acls`, which are sorted, say of somebody who is no super user (INV-AUZ1, INV-AUZ2)."""
     allowing: Acl | None = None
     for acl in _about(acls, principal, resource_type, name):
-        if acl.host not in (WILDCARD, host) or not _covers(acl, operation):
+        if not _is_from(acl, host) or not _covers(acl, operation):
             continue
         if acl.permission is not Permission.ALLOW:
             return Decision(allowed=False, why=Why.DENIED, acl=acl)
@@ -145,6 +145,10 @@ def decide(
     if allowing is not None:
         return Decision(allowed=True, why=Why.ALLOWED, acl=allowing)
     return Decision(allowed=False, why=Why.NOTHING_ALLOWS)
+
+
+def _is_from(acl: Acl, host: str) -> bool:
+    return acl.host in (WILDCARD, host) or is_same_host(acl.host, host)
 
 
 def _covers(acl: Acl, operation: Operation) -> bool:
@@ -234,7 +238,7 @@ def decide_any(
     denied: tuple[set[str], set[str]] = (set(), set())
     allowed: list[Acl] = []
     for acl in [each for each in acls[start:stop] if each.principal in who]:
-        if acl.host not in (WILDCARD, host):
+        if not _is_from(acl, host):
             continue
         if acl.operation is not operation and acl.operation is not Operation.ALL:
             continue

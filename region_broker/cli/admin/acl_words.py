@@ -116,7 +116,7 @@ def acls_of(
 
 
 def host_of(word: str) -> str:
-    """Return a host as a node compares it, by its letters; raises `WordError` for what no client ever comes from."""
+    """Return a host as nodes know clients by it; raises `WordError` for what no client ever comes from."""
     if word == ANY_HOST:
         return word
     try:

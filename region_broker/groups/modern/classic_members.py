@@ -12,7 +12,8 @@ has given up is what its subscription does not name as owned (KIP-848, "Online m
 Not here: waiting for durability and time (`modern_groups`), the classic group (`groups.classic`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from region_broker.groups.messages import (
     JoinOutcome,
     JoinRequest,
     MemberIdentity,
+    Sight,
     SyncOutcome,
     SyncRequest,
 )
@@ -31,6 +33,7 @@ from region_broker.groups.modern.consumer_protocol import (
     Subscription,
     read_assignment,
     read_subscription,
+    read_topic_names,
     write_assignment,
 )
 from region_broker.groups.modern.heartbeat import (
@@ -224,10 +227,28 @@ def _by_name(partitions: Partitions, topics: Topics) -> dict[str, frozenset[int]
 # --- changing the protocol --------------------------------------------------------------------------
 
 
-def upgrade(classic: Group, view: TopicView) -> Draft:
+def names_said(classic: Group) -> Iterator[str]:
+    """Yield the topics that members of a classic group say that they read, or have; what cannot be read is left out."""
+    for member in classic.roster.members.values():
+        with suppress(MalformedProtocol):
+            yield from read_topic_names(member.protocols[0][1])
+            yield from read_assignment(member.assignment)
+
+
+def _check_seen(classic: Group, sight: Sight | None) -> None:
+    """Refuse who may not see all of them (INV-NX5)."""
+    if sight is not None and not all(map(sight.sees, set(names_said(classic)))):
+        raise Refused(
+            V.GROUP_NOT_FOUND,
+            f"Group {classic.group_id} cannot change its protocol: its members name topics that this client may not"
+            " describe. Let it describe them, or end those members first.",
+        )
+
+
+def upgrade(classic: Group, view: TopicView, sight: Sight | None) -> Draft:
     """Return a classic group as one of the new protocol, its members with what they have.
 
-    Raises `Refused` if the group is not one of consumers.
+    `sight`: of who asks for that. Raises `Refused` if the group is not one of consumers, or names what that one may not see.
     """
     if classic.protocol_type != PROTOCOL_TYPE:
         raise Refused(
@@ -235,6 +256,7 @@ def upgrade(classic: Group, view: TopicView) -> Draft:
             f"Group {classic.group_id} is not a consumer group: its members speak "
             f"{classic.protocol_type}, not {PROTOCOL_TYPE}.",
         )
+    _check_seen(classic, sight)
     draft = Draft(ConsumerGroup(classic.group_id))
     draft.put(ModernKind.GROUP_EPOCH, GroupEpoch(classic.generation))
     for member in classic.roster.members.values():

@@ -77,6 +77,8 @@ _PRODUCE_KEY: Final = 0
 _METADATA_KEY: Final = 3
 _RECORDS: Final = frozenset({_PRODUCE_KEY, 1})
 """APIs that carry records, and change nothing else: there is nothing to say of them to an audit trail."""
+NO_FRAME: Final = memoryview(b"")
+"""What the context of a request has that hands its bytes back while it waits: what it kept would be counted for nobody (INV-WQ4)."""
 # How often who waits for a leader looks again.
 ASK_AGAIN_S: Final = 0.05
 
@@ -422,7 +424,7 @@ class Dispatcher:
             peer=peer.address,
             connection_state=peer.state,
             waiting=peer.waiting,
-            frame=incoming.frame,
+            frame=NO_FRAME if self._table.by_key[incoming.api_key].waits else incoming.frame,
             meter=incoming.meter,
         )
 

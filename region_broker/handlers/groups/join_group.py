@@ -6,19 +6,11 @@ v5: static members (KIP-345).  v7: protocol type, null protocol on errors.  v9: 
 
 from typing import Any, Final
 
-from region_broker.groups.messages import JoinOutcome, JoinRequest, Sight
-from region_broker.groups.modern.consumer_protocol import (
-    PROTOCOL_TYPE,
-    MalformedProtocol,
-    read_topic_names,
-)
-from region_broker.handlers.dispatch.authorizing import denied_topics
+from region_broker.groups.messages import JoinOutcome, JoinRequest
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF, duration_ms, sight_of
 from region_broker.handlers.groups.names import client_host, client_id
-from region_broker.security.access import Operation
-from region_broker.wire.cooperative_yield import CooperativeYield
 
 
 async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
@@ -42,24 +34,10 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Fields:
             protocols=tuple((offer.name, bytes(offer.metadata)) for offer in request.protocols),
             must_know_member_id=ctx.version >= 4,
             may_skip_assignment=ctx.version >= 9,
-            sight=await _sight(ctx, request),
+            sight=sight_of(ctx),
         ),
     )
     return _fields(ctx, outcome, ERROR_OF[outcome.verdict])
-
-
-async def _sight(ctx: RequestContext, request: Any) -> Sight | None:
-    """Return what a consumer may see of the topics that it subscribes to, judged a few at a time (INV-HAZ7)."""
-    sight = sight_of(ctx)
-    if sight is None or request.protocol_type != PROTOCOL_TYPE or not request.protocols:
-        return sight
-    try:
-        names = read_topic_names(bytes(request.protocols[0].metadata))
-    except MalformedProtocol:
-        return sight  # whoever has to read it refuses it
-    judged = CooperativeYield()
-    hidden = await denied_topics(ctx, Operation.DESCRIBE, names, judged, tells=False)
-    return Sight(lambda name: name not in hidden, since=sight.since)
 
 
 def _fields(ctx: RequestContext, outcome: JoinOutcome, error_code: int) -> Fields:

@@ -5,6 +5,7 @@ INV-JWK1  nothing but the configured address is ever asked: over https, followin
 INV-JWK2  an answer is bounded in bytes, in keys and in time; what is none leaves the keys that are known as they are
 INV-JWK3  a name that is not among the keys has them fetched again, at most every AGAIN_AFTER_MS, however many ask for one
 INV-JWK4  nobody is told that a key is not there while keys are being fetched: a client that is told so gives up for good
+INV-JWK5  a key whose form is wrong, or that is for something else, costs itself alone: the others of its set are taken
 Keys without a public part, and RSA keys below RSA_BITS_MIN, are not taken.
 Not here: what keys are for (`bearer`).
 """
@@ -35,6 +36,7 @@ FETCH_TIMEOUT_S: Final = 10.0
 AGAIN_AFTER_MS: Final = 10_000
 RSA_BITS_MIN: Final = 2_048
 HTTPS: Final = "https://"
+_TEXTS: Final = ("kty", "use", "alg", "kid", "crv")
 logger: Final = logging.getLogger("tidemark.logins")
 Fetch = Callable[[], Awaitable[bytes]]
 
@@ -101,7 +103,9 @@ def keys_in(content: bytes) -> Sequence[Key]:
 
 def _key(row: Any) -> Key | None:
     """Return one key; None for those of other kinds, which a set may hold (RFC 7517, section 5)."""
-    if not isinstance(row, dict) or row.get("kty") not in {"RSA", "EC", "OKP"}:
+    if not isinstance(row, dict) or not all(isinstance(row.get(each, ""), str) for each in _TEXTS):
+        return None  # INV-JWK5: what is no text cannot be compared, and joserfc takes some of it
+    if row.get("kty") not in {"RSA", "EC", "OKP"}:
         return None
     if row["kty"] == "RSA" and _is_short(row.get("n")):
         return None

@@ -505,3 +505,24 @@ async def test_INV_ACC1_what_goes_is_what_was_seen(kept: Judged) -> None:
 
 def replaced_change(one: Acl) -> Any:
     return AccessChange(acls_added=(one,))
+
+
+async def test_INV_SID3_what_kafka_acls_denies_to_an_ipv6_address_is_denied_to_it(
+    judged: Judged,
+) -> None:
+    """`kafka-acls.sh --deny-host` sends what its user wrote; Java writes addresses so: Inet6Address.getHostAddress."""
+    services = judged.services
+    services.authorizer = AclAuthorizer(
+        lambda: services.metadata.image.access, frozenset({ROOT.principal})
+    )
+    everybody, thief = "User:*", Identity("User:alice", host="2001:db8::1")
+    allowed = {"resource_type": 2, "resource_name": "orders", "resource_pattern_type": 3, "principal": everybody, "host": "*",
+               "operation": 3, "permission_type": 3}  # fmt: skip
+    denied = {**allowed, "host": "2001:db8:0:0:0:0:0:1", "operation": 2, "permission_type": 2}
+    answer = await judged.ask(30, 3, {"creations": [allowed, denied]}, who=ROOT)
+    assert error_codes(answer) == set()
+    asked = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [
+        {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]}]}  # fmt: skip
+    assert error_codes(await judged.ask(2, 6, asked, who=thief)) == {TOPIC_DENIED}
+    other = structs.replace(thief, host="2001:db8::2")
+    assert error_codes(await judged.ask(2, 6, asked, who=other)) == set()

@@ -1,5 +1,6 @@
 """What a group tells of topics that its members may not see: nothing, whether it is by a pattern, by a name or by the number of an epoch."""
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -126,3 +127,69 @@ async def test_INV_NX3_rights_that_come_and_go_count_with_the_next_heartbeat(
     (member,) = described.groups[0].members
     assert member.target_assignment.topic_partitions == ()
     assert ALICE.principal not in str(described)
+
+
+# --- a classic group that becomes one of the new protocol ----------------------------------------
+
+
+def assignment(name: str) -> bytes:
+    """Return ConsumerProtocolAssignment, version 1, of partition 0."""
+    return struct.pack(">hih", 1, 1, len(name)) + name.encode() + struct.pack(">iii", 1, 0, -1)
+
+
+async def told_of_an_upgrade(judged: Judged, subscribed: list[str], assigned: str) -> list[str]:
+    """Return what is heard of a group whose classic leader has assigned a topic to itself, and that then gets a member of the new protocol."""
+    join = {**MEMBER, "member_id": "", "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": subscription(*subscribed)}], "reason": None}  # fmt: skip
+    drawn = (await judged.ask(11, 9, join)).member_id
+    joined = await judged.ask(11, 9, {**join, "member_id": drawn})
+    given = [{"member_id": drawn, "assignment": assignment(assigned)}]
+    synced = await judged.ask(14, 5, {**MEMBER, "member_id": drawn, "generation_id": joined.generation_id, "assignments": given})  # fmt: skip
+    assert (joined.error_code, synced.error_code) == (0, 0)
+    answers = [
+        await judged.ask(68, 1, beat(0)),
+        await judged.ask(69, 1, {"group_ids": ("g",), "include_authorized_operations": False}),
+        await judged.ask(68, 1, beat(2)),
+    ]
+    await judged.ask(68, 1, beat(-1))
+    await judged.ask(13, 5, {"group_id": "g", "members": [{"member_id": drawn, "group_instance_id": None, "reason": None}]})  # fmt: skip
+    await judged.ask(42, 2, {"groups_names": ("g",)}, who=ROOT)
+    return [str(each).replace(assigned, "NAME").replace(drawn, "MEMBER") for each in answers]
+
+
+@pytest.mark.parametrize("subscribes", [False, True])
+async def test_INV_NX5_what_a_classic_leader_assigns_tells_nobody_whether_a_topic_is_there(
+    judged: Judged, subscribes: bool
+) -> None:
+    """1. Alice assigns a topic that she may not see to herself. 2. Another member of hers changes the protocol. 3. She describes the group."""
+    hidden, absent = [
+        await told_of_an_upgrade(judged, [name] if subscribes else [], name) for name in (HIDDEN, ABSENT)
+    ]  # fmt: skip
+    assert hidden == absent
+    judged.give(READS_GROUP, SEES_ORDERS)
+    seen = await told_of_an_upgrade(judged, [HIDDEN], HIDDEN)
+    assert "member_epoch=2" in seen[0]
+    assert "topic_name='NAME'" in seen[1]
+
+
+# --- the order of a connection --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+async def test_INV_NX4_who_joins_with_many_topics_and_leaves_at_once_is_not_in_the_group(
+    judged: Judged, is_modern: bool
+) -> None:
+    """1. A static member sends a JoinGroup that names 500 topics, and a LeaveGroup behind it. 2. While they were judged it left; then it joined."""
+    if is_modern:
+        await judged.ask(68, 1, beat(0))
+    names = [f"topic-{at}" for at in range(500)]
+    join = {**MEMBER, "member_id": "", "group_instance_id": "i", "session_timeout": 10_000, "rebalance_timeout": 10_000,
+            "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": subscription(*names)}], "reason": None}  # fmt: skip
+    leave = {"group_id": "g", "members": [{"member_id": "", "group_instance_id": "i", "reason": None}]}  # fmt: skip
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        tasks.create_task(judged.ask(11, 9, join))
+        left = tasks.create_task(judged.ask(13, 5, leave))
+    assert [int(each.error_code) for each in left.result().members] == [0]
+    groups = judged.services.groups
+    found = groups.describe_modern("g") if is_modern else groups.describe("g")
+    assert [each.instance_id for each in found.members if each.instance_id] == []

@@ -89,6 +89,7 @@ async def counted(judged: Judged, key: int, version: int, values: dict[str, Any]
     assert isinstance(authorizer, Counting)
     async with asyncio.TaskGroup() as tasks:
         turning = tasks.create_task(authorizer.turn())
+        await asyncio.sleep(0)  # it counts from here on
         await judged.ask(key, version, values)
         turning.cancel()
     return authorizer
@@ -111,14 +112,19 @@ async def test_INV_HAZ7_a_list_of_many_things_is_judged_a_few_at_a_time(judged: 
 async def test_INV_HAZ7_what_a_member_of_a_group_subscribes_to_is_judged_a_few_at_a_time(
     judged: Judged,
 ) -> None:
+    """In a group of the new protocol, in which that counts; in a classic one nothing is judged (INV-NX4)."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in NAMES)
     subscription = struct.pack(">hi", 0, COUNT) + names + struct.pack(">i", -1)
+    await judged.ask(68, 1, {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": 60_000,
+        "subscribed_topic_names": (), "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": (),
+    })  # fmt: skip
     joined = await counted(judged, 11, 9, {
-        **MEMBER, "member_id": "", "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
+        **MEMBER, "member_id": "", "group_instance_id": "i", "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": subscription}], "reason": None,
     })  # fmt: skip
     assert joined.asked >= COUNT
-    assert joined.most <= ELEMENTS_AT_ONCE_MAX
+    assert joined.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
 
 
 async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen(

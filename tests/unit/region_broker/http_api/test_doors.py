@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientSession, encode_basic_auth, web
@@ -327,6 +328,52 @@ async def test_INV_HND3_details_are_for_those_who_may_see_them() -> None:
         assert said["topics"] == {"orders": {}}
 
 
+async def held_order(node: Guarded, authorization: str, meanwhile: Callable[[], None]) -> bytes:
+    """Return the answer to an order whose body comes only after it was let in, and something else happened."""
+    address = urlsplit(node.url)
+    assert address.hostname is not None
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(
+        f"POST /v1/region/switch HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: {authorization}\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\nContent-Length: 11\r\n\r\n".encode()
+    )
+    await until(lambda: len(node.passed) == 1)
+    meanwhile()
+    writer.write(b'{"to":"eu"}')
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_INV_HDO6_who_may_not_order_any_more_when_the_body_comes_orders_nothing() -> None:
+    """1. An operator begins an order, and keeps its body back. 2. The right goes; or the token; or the user. 3. The body comes."""
+    basic = encode_basic_auth("user", "pencil")
+    bearer = f"Bearer {TOKENS[Role.OPERATOR][0]}"
+    acls, present, row = Acls(), [access_of(rfc_keys())], TOKENS[Role.OPERATOR][1]
+    rows = [file_of([row])]
+    tokens = HttpTokens(lambda: rows.pop() if rows else None, lambda _why: None)
+
+    def rights_go() -> None:
+        acls.allows = lambda *_asked: False  # type: ignore[method-assign]
+
+    for authorization, meanwhile, status in (
+        (basic, rights_go, b"403"),
+        (basic, present.clear, b"401"),
+        (bearer, lambda: None, b"202"),
+        (bearer, lambda: rows.append(file_of([])), b"401"),
+    ):
+        acls = Acls()
+        passwords = PasswordChecks(desk_of(lambda: present[0] if present else Access()).keys_for_password, CHANCE)  # fmt: skip
+        doors = doors_with(authorizer=acls)
+        doors.passwords, doors.tokens = passwords, tokens
+        async with behind(doors) as node:
+            answer = await held_order(node, authorization, meanwhile)
+            assert answer.split()[1] == status, answer
+            assert node.region.ordered == (["switch"] if status == b"202" else [])
+            refused = {b"403": "forbidden", b"401": "unknown", b"202": ""}[status]
+            assert node.passed[-1].refused == refused
+
+
 async def test_INV_HND2_a_user_may_what_acls_allow() -> None:
     async with behind(doors_with(authorizer=Acls())) as node:
         alice = ("user", "pencil")
@@ -454,6 +501,7 @@ async def test_INV_HDO4_orders_from_pages_of_others_are_refused() -> None:
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
+            {"Origin": "http://[::1"},  # no address: it was an error of the node
             {"Origin": node.url.replace("://", "://evil-")},  # its name ends with this one's
             {"Origin": node.url.rpartition(":")[0]},  # another port of this host
             {"Sec-Fetch-Site": "cross-site"},

@@ -191,6 +191,33 @@ def test_a_host_is_an_address_without_its_port(address: str, host: str) -> None:
 # --- INV-AUZ4: memory -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("written", "address", "is_denied"),
+    [
+        ("2001:db8:0:0:0:0:0:1", "[2001:db8::1]:5", True),  # java.net.Inet6Address.getHostAddress
+        ("2001:DB8::1", "[2001:db8::1]:5", True),
+        ("2001:0db8:0000::0001", "[2001:db8::1]:5", True),
+        ("::ffff:10.0.0.7", "10.0.0.7:5", True),
+        ("0:0:0:0:0:ffff:a00:7", "[::ffff:10.0.0.7]:5", True),
+        ("fe80::1", "[fe80::1%eth0]:5", True),
+        ("fe80::1%eth1", "[fe80::1%eth0]:5", False),
+        ("2001:db8::2", "[2001:db8::1]:5", False),
+        ("::a00:7", "10.0.0.7:5", False),
+        ("2001:db8::/64", "[2001:db8::1]:5", False),  # Kafka knows no networks
+        ("10.0.0.7", "[2001:db8::1]:5", False),
+    ],
+)
+def test_INV_SID3_an_address_is_denied_however_it_is_written(
+    written: str, address: str, is_denied: bool
+) -> None:
+    """RFC 4291, section 2.2: these are ways to write one address."""
+    kept = Kept()
+    kept.put(acl(operation=Operation.WRITE), acl(operation=Operation.WRITE, permission=DENY, host=written, name="*"))  # fmt: skip
+    who = Identity("User:alice", host=host_of(address))
+    assert kept.authorizer.allows(who, Operation.WRITE, TOPIC, "orders") is not is_denied
+    assert kept.authorizer.allows_any(who, Operation.WRITE, TOPIC) is not is_denied
+
+
 def test_INV_AUZ4_memory_ends_with_what_it_was_made_of() -> None:
     rules = kept(acl())
     assert rules.allows()

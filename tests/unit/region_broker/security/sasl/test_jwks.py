@@ -19,6 +19,7 @@ from joserfc.jwk import ECKey, KeySet
 
 from region_broker.ports.system.disk import RealDisk
 from region_broker.security.sasl import jwks
+from region_broker.security.sasl.bearer import fits_kind
 from region_broker.security.sasl.jwks import (
     AGAIN_AFTER_MS,
     ANSWER_BYTES_MAX,
@@ -105,6 +106,19 @@ def test_rsa_keys_below_2048_bits_are_not_taken(zeros: int) -> None:
     assert [key.kid for key in keys_in(json.dumps({"keys": [row, good]}).encode())] == ["one"]
     with pytest.raises(NotFetched, match="no key that came can be used"):
         keys_in(json.dumps({"keys": [row]}).encode())
+
+
+@pytest.mark.parametrize("name", ["kty", "use", "alg", "kid", "crv"])
+@pytest.mark.parametrize("value", [[], ["sig"], {}, 7, None])
+def test_INV_JWK5_a_key_of_a_wrong_form_leaves_the_others_of_its_set(
+    name: str, value: object
+) -> None:
+    """RFC 7517, section 4: each of these is a string. Such a key had every token refused as an error of the node, or all keys forgotten."""
+    odd = {**ECKey.generate_key("P-256").as_dict(private=False), "kid": "odd", name: value}
+    sound = json.loads(key_set("sound"))["keys"]
+    keys = keys_in(json.dumps({"keys": [odd, *sound]}).encode())
+    assert [key.kid for key in keys] == ["sound"]
+    assert all(fits_kind(key, "ES256") for key in keys)
 
 
 async def test_INV_JWK4_who_comes_while_keys_are_fetched_is_judged_by_them() -> None:

@@ -1,0 +1,47 @@
+"""What a request that waits on others for long gives back of its bytes, it gives back: nothing holds them that nobody counts (INV-WQ4)."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from region_broker.security.access import Operation, ResourceType
+from region_broker.wire.connection import Incoming, Peer
+from region_broker.wire.connection_state import ConnectionState
+from tests.fixtures.judged_apis import ALICE, acl, judged_apis
+from tests.fixtures.kafka_port import frame_of
+from tests.unit.region_broker.handlers.kafka_acl_table import MEMBER
+
+JUNK_BYTES = 1_000_000
+JOIN: dict[str, Any] = {
+    **MEMBER, "session_timeout": 10_000, "rebalance_timeout": 600_000, "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b"what is subscribed"}], "reason": None,
+}  # fmt: skip
+
+
+def varint(value: int) -> bytes:
+    """Return UNSIGNED_VARINT (KIP-482)."""
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low]) if not rest else bytes([low | 0x80]) + varint(rest)
+
+
+async def test_INV_WQ4_a_join_that_waits_holds_nothing_of_what_it_handed_back(
+    tmp_path: Path,
+) -> None:
+    """1. A member joins, with a tagged field of a megabyte that nobody knows (KIP-482). 2. It waits for another one: ten minutes, if it says so."""
+    async with judged_apis(tmp_path) as judged:
+        judged.give(acl(ResourceType.GROUP, Operation.READ, name="g"))
+        drawn = [(await judged.ask(11, 9, {**JOIN, "member_id": ""})).member_id for _ in range(2)]
+        await judged.ask(11, 9, {**JOIN, "member_id": drawn[0]})
+        known = frame_of(11, 9, {**JOIN, "member_id": drawn[1]})
+        assert known.endswith(b"\0"), "no tagged field"
+        frame = bytearray(known[:-1] + varint(1) + varint(77) + varint(JUNK_BYTES) + bytes(JUNK_BYTES))  # fmt: skip
+        peer = Peer(1, "10.0.0.1:5", state=ConnectionState(identity=ALICE))
+        handed_back: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        incoming = Incoming(peer, memoryview(frame), 11, 9, 1)
+        incoming.on_hand_back = handed_back.set_result
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(judged.dispatcher.answer(incoming))
+            assert await handed_back > JUNK_BYTES // 2  # all but its beginning
+            frame.clear()  # which raises BufferError while somebody holds it
+            assert not waiting.done()
+            await judged.ask(11, 9, {**JOIN, "member_id": drawn[0]})
