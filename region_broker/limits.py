@@ -167,3 +167,5 @@ assert DECOMPRESSED_BYTES_MAX >= BATCH_BYTES_DEFAULT, "an honest batch must be d
 
 CATCH_UP_BYTES_PER_S_MAX: Final = 2**63 - 1
 """Of a node that copies what it lacks: Kafka's default, no limit."""
+CHANGE_ATTEMPTS: Final = 8
+"""How often a change of the metadata is made anew because another one came between."""

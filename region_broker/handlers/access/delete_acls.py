@@ -23,7 +23,7 @@ from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED, refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.config_orders import ATTEMPTS
+from region_broker.limits import CHANGE_ATTEMPTS
 from region_broker.security.access import AccessChange, Acl
 from region_broker.wire.cooperative_yield import CooperativeYield
 
@@ -72,7 +72,7 @@ async def _remove(
     yielding = CooperativeYield()
     outcome: tuple[ErrorCode, str | None] = (_CHANGED, None)
     found: list[list[Acl]] = []
-    for _ in range(ATTEMPTS):
+    for _ in range(CHANGE_ATTEMPTS):
         access = ctx.services.metadata.image.access
         denied = refusal(ctx, request)
         if denied is not None:  # INV-HAC1

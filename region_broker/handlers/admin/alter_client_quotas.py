@@ -20,8 +20,9 @@ from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.config_orders import ATTEMPTS, Refused
+from region_broker.handlers.topics.config_orders import Refused
 from region_broker.handlers.topics.unwritten import unwritten
+from region_broker.limits import CHANGE_ATTEMPTS
 from region_broker.security.access import AccessChange, Quota, QuotaEntity
 from region_broker.security.quotas.entities import QuotaRefused, altered, checked_entity, told
 from region_broker.wire.cooperative_yield import CooperativeYield
@@ -45,7 +46,7 @@ async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Field
 
 async def _change(ctx: RequestContext, request: Any) -> Mapping[int, str]:
     """Make the changes that are sound; return why the others are not, by their places. Raises `Refused`."""
-    for _ in range(ATTEMPTS):
+    for _ in range(CHANGE_ATTEMPTS):
         access = ctx.services.metadata.image.access
         denied = refusal(ctx, request)
         if denied is not None:  # INV-HAC1
@@ -68,7 +69,9 @@ async def _change(ctx: RequestContext, request: Any) -> Mapping[int, str]:
         except MetadataUnwritable as failed:
             raise Refused(*unwritten(failed)) from failed
         return refusals
-    text = f"quotas, users or ACLs were changed by others {ATTEMPTS} times meanwhile: try again"
+    text = (
+        f"quotas, users or ACLs were changed by others {CHANGE_ATTEMPTS} times meanwhile: try again"
+    )
     raise Refused(ErrorCode.request_timed_out, text)
 
 

@@ -6,38 +6,52 @@ INV-HAC1 a change of access is made from the very access that it was judged by, 
 Not here: what changes (each API's file), where it is kept (`controller.access_commands`).
 """
 
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.access_commands import ACCESS_CHANGED
 from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.dispatch.authorizing import refusal
-from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.security.access import AccessChange
+from region_broker.handlers.dispatch.services import MetadataService, RequestContext
+from region_broker.limits import CHANGE_ATTEMPTS
+from region_broker.security.access import Access, AccessChange
 
-_ATTEMPTS: Final = 8
+Made = TypeVar("Made")
+Judge = Callable[[Access], Awaitable[tuple[AccessChange, Made] | ErrorCode]]
+"""Returns what changes, and what is answered once it has; or why nothing does."""
+
+
+async def change_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
+    """Change access by what `judge` makes of that which is there, anew where other access came between; return what it says.
+
+    Raises `CommandRefused`, with ACCESS_CHANGED where other access came between again and again, and what else `change_access` raises.
+    """
+    for left in reversed(range(CHANGE_ATTEMPTS)):
+        access = metadata.image.access
+        judged = await judge(access)
+        if isinstance(judged, ErrorCode):
+            return judged
+        change, made = judged
+        try:
+            await metadata.change_access(change, access.number)
+        except CommandRefused as refused:
+            if refused.code == ACCESS_CHANGED and left:
+                continue
+            raise
+        return made
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def changed_while_allowed(
     ctx: RequestContext, request: Any, change: AccessChange
 ) -> ErrorCode | None:
-    """Make a change, whatever else was changed meanwhile; return why who asks may not, else None.
+    """Make a change, whatever else was changed meanwhile; return why who asks may not, else None; raises as `change_as_judged`."""
 
-    Raises `CommandRefused`, with ACCESS_CHANGED where other access came between again and again, and what else `change_access` raises.
-    """
-    metadata = ctx.services.metadata
+    async def judge(_access: Access) -> tuple[AccessChange, None] | ErrorCode:
+        denied = refusal(ctx, request)
+        return (change, None) if denied is None else denied
+
     async with ctx.services.access_turn:
-        for left in reversed(range(_ATTEMPTS)):
-            number = metadata.image.access.number
-            denied = refusal(ctx, request)
-            if denied is not None:
-                return denied
-            try:
-                await metadata.change_access(change, number)
-            except CommandRefused as refused:
-                if refused.code == ACCESS_CHANGED and left:
-                    continue
-                raise
-            return None
-    raise AssertionError("the last attempt returns or raises")
+        return await change_as_judged(ctx.services.metadata, judge)

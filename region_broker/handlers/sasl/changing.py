@@ -6,23 +6,22 @@ INV-TKC1  what is judged by what is there changes nothing where other access cam
 Not here: what is changed (each API's file), where it is kept (`controller.access_commands`).
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from region_broker.controller.access_commands import ACCESS_CHANGED
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.handlers.dispatch.access_changes import changed_while_allowed
+from region_broker.handlers.dispatch.access_changes import (
+    Judge,
+    Made,
+    change_as_judged,
+    changed_while_allowed,
+)
 from region_broker.handlers.dispatch.services import MetadataService, RequestContext
-from region_broker.handlers.topics.config_orders import ATTEMPTS
 from region_broker.handlers.topics.unwritten import unwritten
-from region_broker.security.access import Access, AccessChange
-
-Made = TypeVar("Made")
-Judge = Callable[[Access], Awaitable[tuple[AccessChange, Made] | ErrorCode]]
-"""Returns what changes, and what is answered once it has; or why nothing does."""
+from region_broker.security.access import AccessChange
 
 
 async def changed(
@@ -40,22 +39,12 @@ async def changed(
 
 async def changed_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
     """Change access by what `judge` makes of that which is there; return what is answered, or Kafka's error (INV-TKC1)."""
-    for _ in range(ATTEMPTS):
-        access = metadata.image.access
-        judged = await judge(access)
-        if isinstance(judged, ErrorCode):
-            return judged
-        change, made = judged
-        try:
-            await metadata.change_access(change, access.number)
-        except CommandRefused as refused:
-            if refused.code == ACCESS_CHANGED:
-                continue
-            return _refused(refused)[0]
-        except MetadataUnwritable as failed:
-            return unwritten(failed)[0]
-        return made
-    return ErrorCode.request_timed_out
+    try:
+        return await change_as_judged(metadata, judge)
+    except CommandRefused as refused:
+        return _refused(refused)[0]
+    except MetadataUnwritable as failed:
+        return unwritten(failed)[0]
 
 
 def _refused(refused: CommandRefused) -> tuple[ErrorCode, str]:

@@ -25,8 +25,8 @@ from region_broker.controller.topic_configs import TOPIC_CONFIGS, ConfigType
 from region_broker.handlers.dispatch.node_configs import NodeConfigRow
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
-from region_broker.handlers.topics.config_orders import ATTEMPTS, NewConfigs, Refused
-from region_broker.limits import REQUEST_BYTES_MAX
+from region_broker.handlers.topics.config_orders import NewConfigs, Refused
+from region_broker.limits import CHANGE_ATTEMPTS, REQUEST_BYTES_MAX
 
 _SOURCE_NODE: Final = 2
 _SOURCE_ALL_NODES: Final = 3
@@ -65,7 +65,7 @@ async def change_broker(
     changes = [replace(change, name=keys.key_of(change.name)) for change in changes]
     check_shape(changes)  # one key may have been named twice, in Kafka's words and in ours
     new_configs = plan(changes)
-    for _ in range(ATTEMPTS):
+    for _ in range(CHANGE_ATTEMPTS):
         stored = keys.stored(node_id)
         _check_names(services, changes, stored)
         try:

@@ -5,12 +5,10 @@ Not here: topics (`config_resources`), nodes (`broker_configs`).
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-ATTEMPTS: Final = 8
-"""How often a change is made anew because another one came between."""
 NewConfigs: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
 """Gives the new configs of a resource from those that it has; raises `ChangeRefused`."""
 

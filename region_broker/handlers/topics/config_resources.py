@@ -29,14 +29,9 @@ from region_broker.handlers.dispatch.authorizing import ERROR_OF, may
 from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext, Services
 from region_broker.handlers.topics.broker_configs import change_broker
-from region_broker.handlers.topics.config_orders import (
-    ATTEMPTS,
-    NewConfigs,
-    Refused,
-    ResourceType,
-)
+from region_broker.handlers.topics.config_orders import NewConfigs, Refused, ResourceType
 from region_broker.handlers.topics.unwritten import unwritten
-from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.limits import ADMIN_ITEMS_MAX, CHANGE_ATTEMPTS
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.security import access
 from region_broker.security.access import Operation
@@ -162,7 +157,7 @@ def check_may(ctx: RequestContext, operation: Operation, kind: int, name: str) -
 async def _change_topic(
     services: Services, name: str, new_configs: NewConfigs, *, dry: bool
 ) -> None:
-    for _ in range(ATTEMPTS):
+    for _ in range(CHANGE_ATTEMPTS):
         topic = _topic(services, name)
         try:
             configs = new_configs(topic.configs)

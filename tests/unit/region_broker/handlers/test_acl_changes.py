@@ -13,7 +13,7 @@ from region_broker.handlers.access.create_acls import ACL_TEXT_CHARS_MAX, _acl
 from region_broker.handlers.access.delete_acls import OPEN_FILTERS_MAX, handle_delete_acls
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl.changing import changed_as_judged
-from region_broker.handlers.topics.config_orders import ATTEMPTS
+from region_broker.limits import CHANGE_ATTEMPTS
 from region_broker.security.access import NO_ACCESS, Access, AccessChange
 from tests.fixtures.judged_apis import ALICE
 
@@ -72,7 +72,7 @@ async def test_so_many_filters_look_at_all_acls_and_no_more(count: int, error: E
     assert [row["error_code"] for row in answer["filter_results"]] == [error] * count
 
 
-@pytest.mark.parametrize("refused_times", [ATTEMPTS - 1, ATTEMPTS])
+@pytest.mark.parametrize("refused_times", [CHANGE_ATTEMPTS - 1, CHANGE_ATTEMPTS])
 async def test_INV_TKC1_what_others_come_between_each_time_is_not_answered_as_done(
     refused_times: int,
 ) -> None:
@@ -89,4 +89,4 @@ async def test_INV_TKC1_what_others_come_between_each_time_is_not_answered_as_do
 
     metadata = SimpleNamespace(image=SimpleNamespace(access=NO_ACCESS), change_access=change_access)
     found = await changed_as_judged(cast("Any", metadata), judge)
-    assert found == ("made" if refused_times < ATTEMPTS else ErrorCode.request_timed_out)
+    assert found == ("made" if refused_times < CHANGE_ATTEMPTS else ErrorCode.request_timed_out)

@@ -26,7 +26,7 @@ from region_broker.controller.access_commands import ChangeAccess
 from region_broker.handlers.apis import all_apis
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.sasl import create_delegation_token
-from region_broker.handlers.topics.config_orders import ATTEMPTS
+from region_broker.limits import CHANGE_ATTEMPTS
 from region_broker.ports.system.chance import SystemChance
 from region_broker.security.access import (
     NO_ACCESS,
@@ -878,7 +878,7 @@ async def test_INV_CDT1_who_asks_for_tokens_at_once_has_no_more_of_them_and_nobo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More at once than a change is ever judged anew."""
-    most = ATTEMPTS + 2
+    most = CHANGE_ATTEMPTS + 2
     monkeypatch.setattr(create_delegation_token, "TOKENS_OF_ONE_MAX", most)
     async with port(tmp_path, TOKENS) as fixture:
         clients = [await fixture.connect() for _ in range(most + 2)]
