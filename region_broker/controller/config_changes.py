@@ -9,8 +9,14 @@ Not here: which values are honoured (`topic_configs`), where they are kept (`met
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from region_broker.controller.topic_configs import DOMAIN_KEY, TOPIC_CONFIGS, ConfigType
+from region_broker.log.log_config import ENCRYPTION_KEY
+
+_STAY: Final = (DOMAIN_KEY, ENCRYPTION_KEY)
+"""What AlterConfigs does not set back where it is not named: nobody may change the domain, and a tool of Kafka's, which sets a retention and has
+never heard of a seal, must not open it. Who names `tidemark.encryption`, or deletes it by IncrementalAlterConfigs, means it."""
 
 
 class ConfigOp(IntEnum):
@@ -69,11 +75,8 @@ def changed(configs: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict
 
 
 def replaced(configs: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Return what AlterConfigs leaves: exactly `values`; raises `ChangeRefused`.
-
-    The domain, which nobody may change, stays where it is not named.
-    """
-    kept = {DOMAIN_KEY: configs[DOMAIN_KEY]} if DOMAIN_KEY in configs else {}
+    """Return what AlterConfigs leaves: `values`, and of what is there the keys of `_STAY`; raises `ChangeRefused`."""
+    kept = {key: configs[key] for key in _STAY if key in configs}
     result = {**kept, **values}
     _check_domain(configs, result)
     return result

@@ -10,6 +10,7 @@ from typing import Final
 from region_broker.config.exposure import knows_its_clients
 from region_broker.config.node_config import NodeConfig
 from region_broker.controller.metadata_store import MetadataStore
+from region_broker.node.auditing import keeps_trail
 from region_broker.security.access import Access
 from region_broker.security.authorizer import AclAuthorizer, principals_of
 
@@ -29,4 +30,9 @@ def compose_authorizer(config: NodeConfig, metadata: MetadataStore) -> AclAuthor
 def authorizer_of(config: NodeConfig, access: Callable[[], Access]) -> AclAuthorizer:
     """Return the same, of who has the metadata in another way."""
     authenticates = knows_its_clients(config)
-    return AclAuthorizer(access, principals_of(config.super_users), lambda: authenticates)
+    return AclAuthorizer(
+        access,
+        principals_of(config.super_users),
+        lambda: authenticates,
+        trail_topic=config.audit_topic if keeps_trail(config) else "",
+    )

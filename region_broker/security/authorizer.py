@@ -8,6 +8,8 @@ INV-AUZ3 in force as soon as there is an ACL, a user's key, a super user, or a l
 INV-AUZ4 what is remembered was decided by the ACLs and super users of now: when either is another, all of it is forgotten; memory has an end
 INV-AUZ5 whoever may write to a topic may write to it with a producer id: `allows_any(WRITE, TOPIC)` is true for whom `allows` is for one
 INV-AUZ6 a first user does not lock everybody out: none is made while access is not in force, as there is no super user then who could make ACLs
+INV-AUZ7 the topic that keeps the audit trail is made, written to, changed or deleted only by who may ALTER the cluster, too: a rule for all topics was not
+         meant for that one
 The rows of `Access` are sorted, and that order is the index: ACLs of one pattern and principal stand together, so a decision looks at those
 that name its resource and its asker alone, however many others there are, and nothing is built when one changes.
 Source: StandardAuthorizerData.java (`findAclRule`, `findResult`), Authorizer.java (`authorizeByResourceType`), KIP-290, KIP-679.
@@ -20,6 +22,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from region_broker.security.access import (
+    CLUSTER_NAME,
     WILDCARD,
     Access,
     Acl,
@@ -40,6 +43,9 @@ _IMPLY: Final = {
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
 }  # fmt: skip
 _NOTHING: Final[frozenset[Operation]] = frozenset()
+_CHANGES_A_TRAIL: Final = frozenset({
+    Operation.CREATE, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS
+})  # fmt: skip
 _KINDS_MAX: Final = 16
 assert len(ResourceType) < _KINDS_MAX
 
@@ -52,6 +58,9 @@ class Why(Enum):
     DENIED = "an ACL denies it"
     ALLOWED = "an ACL allows it"
     NOTHING_ALLOWS = "no ACL allows it"
+    KEEPS_TRAIL = (
+        "it keeps the audit trail: whoever changes it must be allowed to ALTER the cluster, too"
+    )
 
 
 class Decision(NamedTuple):
@@ -278,11 +287,16 @@ class AclAuthorizer:
         access: Callable[[], Access],
         super_users: frozenset[str] = frozenset(),
         authenticates: Callable[[], bool] = nobody_logs_in,
+        trail_topic: str = "",
     ) -> None:
-        """Take ACLs from what `access` returns, asked each time; `authenticates`: whether a listener makes clients say who they are."""
+        """Take ACLs from what `access` returns, asked each time; `authenticates`: whether a listener makes clients say who they are.
+
+        `trail_topic`: the topic that keeps the audit trail; empty: none does.
+        """
         self._access = access
         self._authenticates = authenticates
         self._super_users = super_users
+        self._trail_topic = trail_topic
         self._seen: Access | None = None
         self._acls: Sequence[Acl] = ()
         self._has_any = False
@@ -350,7 +364,21 @@ class AclAuthorizer:
             return Decision(allowed=True, why=Why.NOT_IN_FORCE)
         if identity.principal in self._super_users:
             return Decision(allowed=True, why=Why.SUPER_USER)
-        return decide(self._acls, identity.principal, identity.host, operation, resource_type, name)
+        asker = (self._acls, identity.principal, identity.host)
+        found = decide(*asker, operation, resource_type, name)
+        if found.allowed and self._is_of_trail(operation, resource_type, name):
+            above = decide(*asker, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
+            if not above.allowed:
+                return Decision(allowed=False, why=Why.KEEPS_TRAIL, acl=above.acl)
+        return found
+
+    def _is_of_trail(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether that changes the topic that keeps the audit trail (INV-AUZ7)."""
+        return (
+            resource_type is ResourceType.TOPIC
+            and operation in _CHANGES_A_TRAIL
+            and name == self._trail_topic != ""
+        )
 
     def _begin(self, access: Access) -> None:
         """Forget what other ACLs have decided. They are sorted already, and sorting them again costs a look at each; a change of other

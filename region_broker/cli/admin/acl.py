@@ -6,7 +6,7 @@ Not here: words (`acl_words`), what ACLs mean (`security.authorizer`).
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -191,9 +191,11 @@ def acl_explain(
     what = _said(resource_of, resource)
     host = _said(host_of, host) if host else ""
     client = admin_client(bootstrap)
-    super_users = _super_users(client)
+    node = _node_of(client)
     acls = _acls_in_force(client, what)
-    decision = _decision(acls, super_users, Identity(who, host), asked, what)
+    if acls is not None and what.name == node.trail_topic:  # rules for the cluster count, too
+        acls += _acls_in_force(client, resource_of("cluster")) or []
+    decision = _decision(acls, node, Identity(who, host), asked, what)
     told: dict[str, Any] = {
         "principal": who, "operation": shown_operation(asked), "resource": what.shown, "host": host or "any",
         "allowed": decision.allowed, "because": decision.why.value,
@@ -205,20 +207,28 @@ def acl_explain(
     title = f"{who} {shown_operation(asked)} {what.shown}: {answer}, {decision.why.value}"
     rule = [] if decision.acl is None else [*row_of(decision.acl).items()]
     print_pairs(title, rule)
-    if super_users is None:
+    if node.super_users is None:
         click.echo("Super users are not known: we may not see the node's configs.", err=True)
 
 
+class _Node(NamedTuple):
+    """Of the node that is asked: its super users, None where it does not tell, and the topic that keeps its audit trail (INV-AUZ7)."""
+
+    super_users: frozenset[str] | None = None
+    trail_topic: str = ""
+
+
 def _decision(
-    acls: Sequence[Acl] | None, super_users: frozenset[str] | None, who: Identity, asked: Operation,
-    what: Resource,
+    acls: Sequence[Acl] | None, node: _Node, who: Identity, asked: Operation, what: Resource
 ) -> Decision:  # fmt: skip
     """Return what a node decides; `acls`: None where nothing is in force."""
     if acls is None:
         return Decision(allowed=True, why=Why.NOT_IN_FORCE)
     access = Access(acls=tuple(sorted(acls)))
-    node = AclAuthorizer(lambda: access, super_users or frozenset(), lambda: True)
-    return node.decision(who, asked, what.resource_type, what.name)
+    judge = AclAuthorizer(
+        lambda: access, node.super_users or frozenset(), lambda: True, node.trail_topic
+    )
+    return judge.decision(who, asked, what.resource_type, what.name)
 
 
 def _said(read: Callable[[str], Any], word: str) -> Any:
@@ -335,21 +345,24 @@ def _parts(each: Acl) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _super_users(client: "AdminClient") -> frozenset[str] | None:
-    """Return the super users of the node that is asked; None where it does not tell."""
+def _node_of(client: "AdminClient") -> "_Node":
+    """Return what the node that is asked says of itself that decides beside ACLs."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin._config import ConfigResource
 
     number = metadata_of(client).controller_id
     if number < 0:
-        return None  # nobody leads
+        return _Node()  # nobody leads
     resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
     try:
         told = client.describe_configs([resource])[resource].result(timeout=TIMEOUT_S)
     except (KafkaException, TimeoutError):
-        return None  # explained all the same, and said
-    entry = told.get(_SUPER_USERS)
+        return _Node()  # explained all the same, and said
+    if _SUPER_USERS not in told:
+        return _Node()
+    values = {key: str(entry.value or "") for key, entry in told.items()}
     try:
-        return None if entry is None else principals_of(str(entry.value or ""))
+        super_users = principals_of(values[_SUPER_USERS])
     except PrincipalRefused:
-        return None
+        return _Node()
+    return _Node(super_users, values.get("audit_topic", "") if values.get("audit") != "off" else "")

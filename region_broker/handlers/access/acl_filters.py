@@ -13,15 +13,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.access_commands import ACCESS_CHANGED, ACCESS_TOO_LARGE
-from region_broker.controller.feature_levels import NOT_SUPPORTED
-from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.handlers.topics.unwritten import unwritten
 from region_broker.security.access import (
     WILDCARD,
-    AccessChange,
     Acl,
     Operation,
     PatternType,
@@ -138,29 +131,3 @@ def told(acl: Acl) -> Mapping[str, Any]:
 def pattern(acl: Acl) -> tuple[int, str, int]:
     """Return what an ACL is about."""
     return int(acl.resource_type), acl.name, int(acl.pattern_type)
-
-
-_ERRORS: Final = {
-    NOT_ACTING: ErrorCode.not_controller,
-    NOT_SUPPORTED: ErrorCode.unsupported_version,
-    ACCESS_TOO_LARGE: ErrorCode.policy_violation,
-    ACCESS_CHANGED: ErrorCode.request_timed_out,
-}
-
-
-async def change_acls(
-    ctx: RequestContext, change: AccessChange, expected: int
-) -> tuple[ErrorCode, str | None]:
-    """Change the ACLs, all of them or none; return Kafka's error and the text. `expected`: the number of what was looked at."""
-    try:
-        await ctx.services.metadata.change_access(change, expected)
-    except CommandRefused as refused:
-        return refused_as(refused)
-    except MetadataUnwritable as failed:
-        return unwritten(failed)
-    return ErrorCode.none, None
-
-
-def refused_as(refused: CommandRefused) -> tuple[ErrorCode, str]:
-    """Return Kafka's error and the text of a change that was refused."""
-    return _ERRORS.get(refused.code, ErrorCode.invalid_request), refused.reason

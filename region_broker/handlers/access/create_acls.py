@@ -15,9 +15,8 @@ from region_broker.handlers.access.acl_filters import (
     SECURITY_DISABLED,
     Malformed,
     known,
-    refused_as,
 )
-from region_broker.handlers.dispatch.access_changes import changed_while_allowed
+from region_broker.handlers.dispatch.access_changes import changed_while_allowed, refused_as
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED
 from region_broker.handlers.dispatch.registry import Api, Fields

@@ -10,26 +10,27 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from region_broker.controller.image_database import MetadataUnwritable
+from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.access.acl_filters import (
     NO_AUTHORIZER,
     SECURITY_DISABLED,
     AclFilter,
     Malformed,
-    change_acls,
     matching,
     told,
 )
+from region_broker.handlers.dispatch.access_changes import change_as_judged, refused_as
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import CLUSTER_DENIED, refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
-from region_broker.limits import CHANGE_ATTEMPTS
-from region_broker.security.access import AccessChange, Acl
+from region_broker.handlers.topics.unwritten import unwritten
+from region_broker.security.access import Access, AccessChange, Acl
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 OPEN_FILTERS_MAX: Final = 100
 """How many filters of a request may mean several ACLs: each of those looks at all there are."""
-_CHANGED: Final = ErrorCode.request_timed_out
 
 
 async def handle_delete_acls(ctx: RequestContext, request: Any) -> Fields:
@@ -70,25 +71,28 @@ async def _remove(
 ) -> tuple[list[list[Acl]], tuple[ErrorCode, str | None]]:
     """Return what each filter means, and whether all of it went."""
     yielding = CooperativeYield()
-    outcome: tuple[ErrorCode, str | None] = (_CHANGED, None)
-    found: list[list[Acl]] = []
-    for _ in range(CHANGE_ATTEMPTS):
-        access = ctx.services.metadata.image.access
+
+    async def judge(access: Access) -> tuple[AccessChange | None, list[list[Acl]]] | ErrorCode:
         denied = refusal(ctx, request)
-        if denied is not None:  # INV-HAC1
-            return found, (denied, None)
+        if denied is not None:
+            return denied
         found = [
             [] if isinstance(each, str) else await matching(access.acls, each, yielding)
             for each in filters
         ]
         gone = dict.fromkeys(acl for acls in found for acl in acls)
-        if not gone:
-            return found, (ErrorCode.none, None)
-        change = AccessChange(acls_removed=tuple(gone))
-        outcome = await change_acls(ctx, change, access.number)
-        if outcome[0] is not _CHANGED or ctx.services.metadata.image.access is access:
-            break
-    return found, outcome
+        return (AccessChange(acls_removed=tuple(gone)) if gone else None), found
+
+    nothing: list[list[Acl]] = [[] for _ in filters]
+    try:
+        found = await change_as_judged(ctx.services.metadata, judge)
+    except CommandRefused as refused:
+        return nothing, refused_as(refused)
+    except MetadataUnwritable as failed:
+        return nothing, unwritten(failed)
+    if isinstance(found, ErrorCode):
+        return nothing, (found, None)
+    return found, (ErrorCode.none, None)
 
 
 def _row(error: int, text: str | None, acls: Sequence[Acl] = ()) -> Fields:

@@ -12,25 +12,20 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.access_commands import ACCESS_CHANGED, ChangeAccess
-from region_broker.controller.feature_levels import NOT_SUPPORTED, allows, refused_as_unknown
+from region_broker.controller.access_commands import ChangeAccess
+from region_broker.controller.feature_levels import allows, refused_as_unknown
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.handlers.dispatch.access_changes import change_as_judged, refused_as
 from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.config_orders import Refused
 from region_broker.handlers.topics.unwritten import unwritten
-from region_broker.limits import CHANGE_ATTEMPTS
-from region_broker.security.access import AccessChange, Quota, QuotaEntity
+from region_broker.security.access import Access, AccessChange, Quota, QuotaEntity
 from region_broker.security.quotas.entities import QuotaRefused, altered, checked_entity, told
 from region_broker.wire.cooperative_yield import CooperativeYield
-
-_ERRORS: Final = {
-    NOT_ACTING: ErrorCode.not_controller,
-    NOT_SUPPORTED: ErrorCode.unsupported_version,
-}
 
 
 async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Fields:
@@ -46,33 +41,28 @@ async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Field
 
 async def _change(ctx: RequestContext, request: Any) -> Mapping[int, str]:
     """Make the changes that are sound; return why the others are not, by their places. Raises `Refused`."""
-    for _ in range(CHANGE_ATTEMPTS):
-        access = ctx.services.metadata.image.access
+
+    async def judge(access: Access) -> tuple[AccessChange | None, Mapping[int, str]] | ErrorCode:
         denied = refusal(ctx, request)
-        if denied is not None:  # INV-HAC1
-            raise Refused(denied, None)
+        if denied is not None:
+            return denied
         refusals, quotas = await _planned(access.quotas_by_entity, request.entries)
         change = AccessChange(quotas_put=quotas)
         level = ctx.services.metadata.image.feature_level
         if quotas and not allows(level, ChangeAccess(change)):
             reason = refused_as_unknown(level, ChangeAccess(change)).reason
             raise Refused(ErrorCode.unsupported_version, reason)
-        if request.validate_only or not quotas:
-            return refusals
-        try:
-            await ctx.services.metadata.change_access(change, access.number)
-        except CommandRefused as refused:
-            if refused.code == ACCESS_CHANGED:
-                continue
-            error = _ERRORS.get(refused.code, ErrorCode.invalid_request)
-            raise Refused(error, refused.reason) from refused
-        except MetadataUnwritable as failed:
-            raise Refused(*unwritten(failed)) from failed
-        return refusals
-    text = (
-        f"quotas, users or ACLs were changed by others {CHANGE_ATTEMPTS} times meanwhile: try again"
-    )
-    raise Refused(ErrorCode.request_timed_out, text)
+        return (None if request.validate_only or not quotas else change), refusals
+
+    try:
+        made = await change_as_judged(ctx.services.metadata, judge)
+    except CommandRefused as refused:
+        raise Refused(*refused_as(refused)) from refused
+    except MetadataUnwritable as failed:
+        raise Refused(*unwritten(failed)) from failed
+    if isinstance(made, ErrorCode):
+        raise Refused(made, None)
+    return made
 
 
 async def _planned(

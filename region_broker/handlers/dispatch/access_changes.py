@@ -7,20 +7,33 @@ Not here: what changes (each API's file), where it is kept (`controller.access_c
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.access_commands import ACCESS_CHANGED
-from region_broker.controller.metadata_commands import CommandRefused
+from region_broker.controller.access_commands import ACCESS_CHANGED, ACCESS_TOO_LARGE
+from region_broker.controller.feature_levels import NOT_SUPPORTED
+from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
 from region_broker.handlers.dispatch.authorizing import refusal
 from region_broker.handlers.dispatch.services import MetadataService, RequestContext
 from region_broker.limits import CHANGE_ATTEMPTS
 from region_broker.security.access import Access, AccessChange
 
 Made = TypeVar("Made")
-Judge = Callable[[Access], Awaitable[tuple[AccessChange, Made] | ErrorCode]]
-"""Returns what changes, and what is answered once it has; or why nothing does."""
+Judge = Callable[[Access], Awaitable[tuple[AccessChange | None, Made] | ErrorCode]]
+"""Returns what changes, None where nothing does, and what is answered then; or why nothing may."""
+
+_ERRORS: Final = {
+    NOT_ACTING: ErrorCode.not_controller,
+    NOT_SUPPORTED: ErrorCode.unsupported_version,
+    ACCESS_TOO_LARGE: ErrorCode.policy_violation,
+    ACCESS_CHANGED: ErrorCode.request_timed_out,
+}
+
+
+def refused_as(refused: CommandRefused) -> tuple[ErrorCode, str]:
+    """Return Kafka's error and the text of a change that was refused."""
+    return _ERRORS.get(refused.code, ErrorCode.invalid_request), refused.reason
 
 
 async def change_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Made | ErrorCode:
@@ -34,6 +47,8 @@ async def change_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Mad
         if isinstance(judged, ErrorCode):
             return judged
         change, made = judged
+        if change is None:
+            return made
         try:
             await metadata.change_access(change, access.number)
         except CommandRefused as refused:

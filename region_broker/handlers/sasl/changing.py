@@ -10,14 +10,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from region_broker.controller.access_commands import ACCESS_CHANGED
 from region_broker.controller.image_database import MetadataUnwritable
-from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
+from region_broker.controller.metadata_commands import CommandRefused
 from region_broker.handlers.dispatch.access_changes import (
     Judge,
     Made,
     change_as_judged,
     changed_while_allowed,
+    refused_as,
 )
 from region_broker.handlers.dispatch.services import MetadataService, RequestContext
 from region_broker.handlers.topics.unwritten import unwritten
@@ -31,7 +31,7 @@ async def changed(
     try:
         denied = await changed_while_allowed(ctx, request, change)
     except CommandRefused as refused:
-        return _refused(refused)
+        return refused_as(refused)
     except MetadataUnwritable as failed:
         return unwritten(failed)
     return denied or ErrorCode.none, None
@@ -42,14 +42,6 @@ async def changed_as_judged(metadata: MetadataService, judge: Judge[Made]) -> Ma
     try:
         return await change_as_judged(metadata, judge)
     except CommandRefused as refused:
-        return _refused(refused)[0]
+        return refused_as(refused)[0]
     except MetadataUnwritable as failed:
         return unwritten(failed)[0]
-
-
-def _refused(refused: CommandRefused) -> tuple[ErrorCode, str]:
-    if refused.code == NOT_ACTING:
-        return ErrorCode.not_controller, refused.reason
-    if refused.code == ACCESS_CHANGED:
-        return ErrorCode.request_timed_out, refused.reason
-    return ErrorCode.policy_violation, refused.reason

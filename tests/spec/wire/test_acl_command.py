@@ -127,6 +127,16 @@ async def test_explain_says_which_rule_decides_or_that_none_does(wire: WireFixtu
     )  # fmt: skip
 
 
+async def test_INV_AUZ7_explain_knows_the_topic_that_keeps_the_trail(wire: WireFixture) -> None:
+    assert (await run(wire, "add", "alice", "all", "topic:*"))[0] == 0
+    delete = ("alice", "delete", "topic:tidemark.audit")
+    allowed, because, _ = await explained(wire, *delete)
+    assert (allowed, "audit trail" in because) == (False, True)
+    assert (await explained(wire, "alice", "delete", "topic:orders"))[0]
+    assert (await run(wire, "add", "alice", "alter", "cluster"))[0] == 0
+    assert (await explained(wire, *delete))[:2] == (True, "an ACL allows it")
+
+
 @pytest.mark.parametrize("written", ["::ffff:10.0.0.7", "::FFFF:a00:7"])
 async def test_INV_SID2_an_address_of_ipv6_that_holds_one_of_ipv4_is_that_one(wire: WireFixture, written: str) -> None:  # fmt: skip
     """RFC 4291, 2.5.5.2. As it is written it would deny nobody."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from region_broker.security import authorizer as authorizer_module
 from region_broker.security.access import (
+    CLUSTER_NAME,
     NO_ACCESS,
     Access,
     AccessChange,
@@ -344,6 +345,35 @@ def test_so_it_is_after_any_change(acls: list[Acl], gone: list[Acl]) -> None:
         for who, operation, kind, name in probes:
             expected = says_kafka(left, who, operation, kind, name) or not left
             assert rules.allows(operation, name, who=who, kind=kind) is expected
+
+
+@pytest.mark.parametrize(
+    "operation", [Operation.CREATE, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS]
+)  # fmt: skip
+def test_INV_AUZ7_a_rule_for_all_topics_does_not_change_the_audit_trail(
+    operation: Operation,
+) -> None:
+    access = Access(acls=(acl("*", Operation.ALL),))
+    judge = AclAuthorizer(lambda: access, frozenset({"User:root"}), trail_topic="trail")
+    assert judge.decision(ALICE, operation, TOPIC, "trail")[:2] == (False, Why.KEEPS_TRAIL)
+    assert judge.allows(ALICE, operation, TOPIC, "orders")
+    assert judge.allows(ALICE, Operation.READ, TOPIC, "trail")
+    assert judge.allows(Identity("User:root"), operation, TOPIC, "trail")
+    alters = acl(CLUSTER_NAME, Operation.ALTER, kind=CLUSTER)
+    access = Access(acls=tuple(sorted((*access.acls, alters))))
+    assert judge.allows(ALICE, operation, TOPIC, "trail"), "the cluster's administrator"
+    denies = acl(CLUSTER_NAME, Operation.ALTER, DENY, kind=CLUSTER)
+    access = Access(acls=tuple(sorted((*access.acls, denies))))
+    assert judge.decision(ALICE, operation, TOPIC, "trail") == (False, Why.KEEPS_TRAIL, denies)
+    access = Access(acls=(alters,))
+    assert judge.decision(ALICE, operation, TOPIC, "trail")[1] is Why.NOTHING_ALLOWS
+
+
+def test_INV_AUZ7_without_a_trail_no_topic_is_another_one() -> None:
+    access = Access(acls=(acl("*", Operation.ALL), acl("", Operation.WRITE)))
+    judge = AclAuthorizer(lambda: access)
+    assert judge.allows(ALICE, Operation.WRITE, TOPIC, "tidemark.audit")
+    assert judge.allows(ALICE, Operation.WRITE, TOPIC, "")
 
 
 def test_prefixes_are_found_among_many_that_are_none() -> None:
