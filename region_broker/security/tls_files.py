@@ -8,7 +8,7 @@ Not here: reading them (`tls_contents`), contexts, and when files are read again
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from region_broker.security.certificate_ends import End, EndKind
-from region_broker.security.tls_contents import Contents, TlsFiles, TlsRefused
+from region_broker.security.tls_contents import Contents, CrlSource, TlsFiles, TlsRefused
 from region_broker.security.tls_identity import UNREADABLE
 
 _BEGIN: Final = re.compile(rb"^-----BEGIN [A-Z0-9 ]+-----\s*$", re.MULTILINE)
@@ -124,6 +124,36 @@ def has_list(certificate: bytes, crl: bytes) -> bool:
     """Return whether one of these CRLs is of the CA that has issued the first of these certificates; both have been `judged`."""
     issuer = x509.load_pem_x509_certificates(certificate)[0].issuer
     return any(x509.load_pem_x509_crl(block).issuer == issuer for block in _CRL.findall(crl))
+
+
+def crl_numbers(path: str, crl: bytes) -> Mapping[CrlSource, int]:
+    """Return the number of the newest CRL of each CA's key (RFC 5280 5.2.3); one without a number is left out. Raises `TlsRefused`."""
+    found: dict[CrlSource, int] = {}
+    try:
+        for block in _CRL.findall(crl):
+            each = x509.load_pem_x509_crl(block)
+            number = _number_of(each)
+            if number is not None:
+                source = CrlSource(each.issuer.rfc4514_string(), _key_id_of(each))
+                found[source] = max(number, found.get(source, number))
+    except UNREADABLE as error:
+        raise TlsRefused(f"{path} holds a CRL that cannot be read ({error})") from error
+    return found
+
+
+def _number_of(crl: x509.CertificateRevocationList) -> int | None:
+    try:
+        return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _key_id_of(crl: x509.CertificateRevocationList) -> bytes:
+    try:
+        found = crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
+    except x509.ExtensionNotFound:
+        return b""
+    return found.value.key_identifier or b""
 
 
 def _check_signer(
