@@ -103,16 +103,23 @@ class AuditTopic:
         try:
             if before.seq < self._trail.head.seq:
                 await self._carry_next()
-            if self.position == self._noted:
-                return False
-            noting = self.position
-            await to_its_end(asyncio.to_thread(self._note, noting))
-            self._noted = noting
         except (CommandRefused, NotLeader, PartitionFailed, OSError, NotALink, _NotTaken) as error:
             self._say(f"audit records are not carried to topic {self._topic} now: {error}")
-        else:
-            self._said = ""
+            return False
+        if self.position != self._noted:
+            await self._note_where(self.position)
         return self.position != before
+
+    async def _note_where(self, position: Position) -> None:
+        try:
+            await to_its_end(asyncio.to_thread(self._note, position))
+        except OSError as error:
+            self._say(
+                f"up to where audit records are in topic {self._topic} cannot be noted, so a start brings some again: {error}"
+            )
+        else:
+            self._noted = position
+            self._said = ""
 
     async def _carry_next(self) -> None:
         partition = await self._writable()
