@@ -126,34 +126,19 @@ def has_list(certificate: bytes, crl: bytes) -> bool:
     return any(x509.load_pem_x509_crl(block).issuer == issuer for block in _CRL.findall(crl))
 
 
-def crl_numbers(path: str, crl: bytes) -> Mapping[CrlSource, int]:
-    """Return the number of the newest CRL of each CA's key (RFC 5280 5.2.3); one without a number is left out. Raises `TlsRefused`."""
+def crl_numbers(crl: bytes) -> Mapping[CrlSource, int]:
+    """Return the number of the newest CRL of each CA's key (RFC 5280 5.2.3), of CRLs that were `judged`; one that tells none is left out."""
     found: dict[CrlSource, int] = {}
-    try:
-        for block in _CRL.findall(crl):
-            each = x509.load_pem_x509_crl(block)
-            number = _number_of(each)
-            if number is not None:
-                source = CrlSource(each.issuer.rfc4514_string(), _key_id_of(each))
-                found[source] = max(number, found.get(source, number))
-    except UNREADABLE as error:
-        raise TlsRefused(f"{path} holds a CRL that cannot be read ({error})") from error
+    for block in _CRL.findall(crl):
+        each = x509.load_pem_x509_crl(block)
+        try:
+            number = each.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            key = each.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+        except (x509.ExtensionNotFound, *UNREADABLE):
+            continue
+        source = CrlSource(each.issuer.rfc4514_string(), key.key_identifier or b"")
+        found[source] = max(number, found.get(source, number))
     return found
-
-
-def _number_of(crl: x509.CertificateRevocationList) -> int | None:
-    try:
-        return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except x509.ExtensionNotFound:
-        return None
-
-
-def _key_id_of(crl: x509.CertificateRevocationList) -> bytes:
-    try:
-        found = crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
-    except x509.ExtensionNotFound:
-        return b""
-    return found.value.key_identifier or b""
 
 
 def _check_signer(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -391,6 +392,18 @@ def test_INV_TLS6_a_ca_that_was_made_anew_under_the_same_name_begins_anew(tmp_pa
     server = server_of(tmp_path, crl=next_crl(first))
     again = new_authority(name_of(authority()), NOW - timedelta(days=1), 30)
     put(tmp_path / "server", node_certificate(by=again), trusted=[again], crl=crl_of(by=again))
+    assert [server.look(), server.look()] == [False, True]
+
+
+def test_INV_TLS6_a_crl_without_a_number_is_taken_as_before(tmp_path: Path) -> None:
+    """RFC 5280 has CAs number their CRLs; some that are made by hand have none."""
+    by = authority()
+    plain = (
+        x509.CertificateRevocationListBuilder().issuer_name(by.certificate.subject)
+        .last_update(NOW - timedelta(hours=1)).next_update(NOW + timedelta(days=1)).sign(by.key, hashes.SHA256())
+    )  # fmt: skip
+    server = server_of(tmp_path, crl=next_crl(crl_of()))
+    (tmp_path / "server" / "crl.pem").write_bytes(pem_of(plain))
     assert [server.look(), server.look()] == [False, True]
 
 
