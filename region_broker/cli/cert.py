@@ -38,6 +38,8 @@ from region_broker.cli.output import (
 if TYPE_CHECKING:
     from cryptography import x509
 
+    from region_broker.security.authority_folder import AuthorityFolder
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 REASONS: Final = (
     "unspecified", "keyCompromise", "affiliationChanged", "superseded", "cessationOfOperation",
@@ -259,6 +261,7 @@ def renew(
         folder = loaded(ca)
         former = read_chain(former_ca)[0] if former_ca is not None else None
         crl, made = folder.crl(), []
+        former_ones: list[tuple[Path, x509.Certificate]] = []
         for path in files:
             old = read_chain(path)[0]
             key = certificates.new_key() if new_key else None
@@ -269,8 +272,10 @@ def renew(
                     public_key=None if key is None else key.public_key(),
                 )  # fmt: skip
             made.append((path, new, key))
+            former_ones.append((path, old))
         if not dry_run:
             with folder.locked():
+                _check_still_good(folder, former_ones)
                 for _, new, _ in made:
                     folder.remember(new)
             for path, new, key in made:
@@ -283,6 +288,18 @@ def renew(
     if dry_run:
         click.echo("nothing was changed; it would be:", err=True)
     print_rows(rows, output)
+
+
+def _check_still_good(
+    folder: "AuthorityFolder", certificates_by_path: "Sequence[tuple[Path, x509.Certificate]]"
+) -> None:
+    """Refuse what another command has revoked since it was looked at, now that the folder is ours (INV-AUF4)."""
+    from region_broker.security import certificates
+
+    crl = folder.crl()
+    for path, certificate in certificates_by_path:
+        with said_of(path):
+            certificates.check_not_revoked(certificate, crl)
 
 
 @cert.command(

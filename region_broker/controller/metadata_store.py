@@ -349,24 +349,26 @@ class MetadataStore:
 
         After `MetadataUnwritable` nothing has changed, unless it is `MetadataInDoubt`: where the store has `failed`, the next start shows
         it, else it may take effect while this node runs. `in_term`: only while this member leads the quorum in that term, and once.
-        `as_leader`: only while it leads the region's logs (INV-M22).
+        `as_leader`: only while it leads the region's logs as it does in this step, however long it waits for others (INV-M22).
         """
+        asked_in = self._image
+        led_in = asked_in if as_leader else None
         return await audited(
-            self.audit, self._image, command, lambda: self._apply(command, in_term, as_leader)
+            self.audit, asked_in, command, lambda: self._apply(command, in_term, led_in)
         )
 
     async def _apply(
-        self, command: Command, in_term: Term | None, as_leader: bool
+        self, command: Command, in_term: Term | None, led_in: MetadataImage | None
     ) -> MetadataImage:
         if not allows(self._image.feature_level, command):  # INV-FL1; the level never goes down
             raise refused_as_unknown(self._image.feature_level, command)
+        led = None if led_in is None else self._led_under(led_in)
         async with self._write_lock:
             if self._cluster is None:
                 metadata_commands.apply(self._image, command)  # INV-M6: refused here or nowhere
             if self.failed:
                 raise MetadataInDoubt(_AFTER_A_RESTART.format(why=self.failed))
             wish_id = self._life.chance.uuid()
-            led = self._led_under() if as_leader else None
             settled = self._asked[wish_id] = asyncio.get_running_loop().create_future()
             work = self._wish(encode_wish(wish_id, command, led), settled, in_term)
             try:
@@ -380,10 +382,10 @@ class MetadataStore:
                 raise CommandRefused(applied.refusal.code, applied.refusal.reason)
             return self._image
 
-    def _led_under(self) -> LeaderEpoch | None:
-        if self._image.feature_level < LED_SINCE_LEVEL:
+    def _led_under(self, image: MetadataImage) -> LeaderEpoch | None:
+        if image.feature_level < LED_SINCE_LEVEL:
             return None  # INV-FL1
-        return led_under(self._image, self._life.member)
+        return led_under(image, self._life.member)
 
     async def _wish(
         self, payload: bytes, settled: asyncio.Future[Applied], in_term: Term | None

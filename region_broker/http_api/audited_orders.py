@@ -2,6 +2,9 @@
 
 INV-HAO1  whatever is not a question (GET, HEAD, OPTIONS) and has a route is an order: a new route is recorded without being named here
 INV-HAO2  of a body only the fields in `_TOLD` are recorded, so a field that holds a secret is not, unless it is named there
+INV-HAO3  what may have been done, as a whole or in part, is recorded as unknown, whatever the answer's status says to who asked: `refused` and
+          `failed` say that nothing has changed
+          1. An abort is decided, durably. 2. Its markers are not written in time, or its coordinator moves. 3. It is answered 409, or 503
 Who asks is known from the door (`http_api.doors`), which is outside of this: who is refused there orders nothing.
 Not here: what an order changes in the metadata, which is recorded by itself, with the same request id (`controller.audited_commands`).
 """
@@ -40,6 +43,11 @@ _TOLD: Final = frozenset(
     }
 )  # fmt: skip
 """Fields of orders that are recorded (INV-HAO2)."""
+_MAY_BE_DONE: Final[Mapping[str, frozenset[str]]] = {
+    "/v1/transactions/abort": frozenset({"busy", "no-coordinator"}),
+    "/v1/cluster/remove": frozenset({"membership-unchanged"}),
+}
+"""Codes of answers to what had begun, by path; where it had not begun, too, which nobody tells apart here (INV-HAO3)."""
 _JSON: Final = "application/json"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -85,7 +93,10 @@ async def _carried_out(
     except web.HTTPException as error:
         recorded.ended(_outcome(error.status), str(error.status))
         raise
-    recorded.ended(_outcome(response.status), _reason(response))
+    told_by = _told_by(response)
+    is_in_doubt = response.status >= 300 and told_by in _MAY_BE_DONE.get(request.path, ())
+    outcome = Outcome.UNKNOWN if is_in_doubt else _outcome(response.status)
+    recorded.ended(outcome, f"{response.status} {told_by}".rstrip())
     return response
 
 
@@ -141,13 +152,13 @@ def _outcome(status: int) -> Outcome:
     return Outcome.REFUSED if status < 500 else Outcome.FAILED
 
 
-def _reason(response: web.StreamResponse) -> str:
-    """Return the status, with the code of a problem, or the operation that was begun."""
+def _told_by(response: web.StreamResponse) -> str:
+    """Return the code of a problem, or the operation that was begun; "" of what has neither."""
     body = response.body if isinstance(response, web.Response) else None
     if not isinstance(body, bytes) or response.content_type not in {_JSON, PROBLEM_TYPE}:
-        return str(response.status)
+        return ""
     found = orjson.loads(body)
     if not isinstance(found, dict):
-        return str(response.status)
-    more = found.get("code") if response.status >= 300 else found.get("operation_id")
-    return f"{response.status} {more}" if isinstance(more, str) else str(response.status)
+        return ""
+    told_by = found.get("code") if response.status >= 300 else found.get("operation_id")
+    return told_by if isinstance(told_by, str) else ""

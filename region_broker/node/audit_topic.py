@@ -4,6 +4,8 @@ INV-NAT1  only what is durable in the files is carried, in the order of the chai
           the chain of each node, and holds heads of it that nobody who may write a node's files can take back
 INV-NAT2  a line is carried at least once: what was appended and not noted as carried before a crash is appended again, the same bytes
           Where what was noted is of another chain, as its files were all moved away, that chain is carried from its beginning
+INV-NAT4  how far it is counts from the acknowledgement on, also where the disk does not let it be noted: a backlog that is carried while the disk of
+          the files is full would else begin anew each second, with the same lines, for as long as that lasts
 INV-NAT3  carrying makes no audit records, but for the creation of the topic
 A node carries while it leads the topic's partition in the region that acts. Until then its records wait in its files: those of a mirror
 until it acts, those of a follower until it leads. What a failover cuts off from the topic is in the files, and not carried again.
@@ -74,7 +76,7 @@ class AuditTopic:
         self._folder = folder
         self._topic = topic
         self._said = ""
-        self.position = Position()
+        self.position = self._noted = Position()
 
     async def run(self) -> None:
         """Carry until cancelled."""
@@ -91,31 +93,43 @@ class AuditTopic:
         except OSError as error:
             self._say(f"how far audit records were carried cannot be read now: {error}")
             return False
+        self._noted = self.position
         self._trail.carried_seq = self.position.seq
         return True
 
     async def _carried_some(self) -> bool:
-        """Carry the next lines, if there are some and this node may; return whether it did."""
-        if self.position.seq >= self._trail.head.seq:
-            return False
+        """Carry the next lines, if there are some and this node may, and note how far that is; return whether it did carry some."""
+        before = self.position
         try:
-            partition = await self._writable()
-            if partition is None:
-                return False
-            taken = await to_its_end(
-                asyncio.to_thread(self._next, self.position, self._trail.head.seq)
-            )
-            if taken.records:
-                await self._append(partition, taken.records)
-            await to_its_end(asyncio.to_thread(self._note, taken.behind))
+            if before.seq < self._trail.head.seq:
+                await self._carry_next()
         except (CommandRefused, NotLeader, PartitionFailed, OSError, NotALink, _NotTaken) as error:
             self._say(f"audit records are not carried to topic {self._topic} now: {error}")
             return False
-        moved = taken.behind != self.position
-        self.position = taken.behind
+        if self.position != self._noted:
+            await self._note_where(self.position)
+        return self.position != before
+
+    async def _note_where(self, position: Position) -> None:
+        try:
+            await to_its_end(asyncio.to_thread(self._note, position))
+        except OSError as error:
+            self._say(
+                f"up to where audit records are in topic {self._topic} cannot be noted, so a start brings some again: {error}"
+            )
+        else:
+            self._noted = position
+            self._said = ""
+
+    async def _carry_next(self) -> None:
+        partition = await self._writable()
+        if partition is None:
+            return
+        taken = await to_its_end(asyncio.to_thread(self._next, self.position, self._trail.head.seq))
+        if taken.records:
+            await self._append(partition, taken.records)
+        self.position = taken.behind  # INV-NAT4
         self._trail.carried_seq = self.position.seq
-        self._said = ""
-        return moved
 
     def _say(self, what: str) -> None:
         if what != self._said:

@@ -11,6 +11,8 @@ INV-TLS5  where a client shows a certificate, it is checked against the CA and, 
           not good ends the handshake, also where none is required. Under TLS 1.3 that is so at each connection; TLS 1.2 resumes a
           session for two hours at most, which no change of files outlives (INV-TLS3): so what has ended meanwhile may, what was
           revoked may not come back by it
+INV-TLS6  a CRL that is older than one that this process has used, by the number that its CA gave it, is not taken: a copy from before would let in
+          what was revoked since. Whoever says that it is right starts the node anew
 
 A node starts with `ServerTls(files, "required")`, which raises `TlsRefused`; gives `.context()` to each new handshake; and runs
 `watch(TlsState([...]), clock)` in its task group. Files are read in a thread.
@@ -23,7 +25,7 @@ Not here: sockets and handshakes (`ports.system.network`), who a certificate spe
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal, NoReturn
 
@@ -43,7 +45,7 @@ from region_broker.security.certificate_ends import (
     judge,
     judgements,
 )
-from region_broker.security.tls_contents import TlsFiles, TlsRefused, read_contents
+from region_broker.security.tls_contents import CrlSource, TlsFiles, TlsRefused, read_contents
 
 __all__ = [
     "ClientAuth",
@@ -74,6 +76,8 @@ class _Held(msgspec.Struct, frozen=True):
     context: ssl.SSLContext
     digest: bytes
     ends: tuple[End, ...]
+    crl_numbers: Mapping[CrlSource, int]
+    """The newest of each CA that was in use, up to now."""
 
 
 Fits = Callable[[bytes], None]
@@ -91,7 +95,7 @@ class _Reread:
         self.files = files
         self._make = make
         self._fits = fits
-        self._held = self._read()
+        self._held = self._read({})
         self._newest_digest = self._held.digest
         self.refusal = ""
         """Why the files as they are now are not in use; "" while they are."""
@@ -115,7 +119,7 @@ class _Reread:
             if digest != self._newest_digest:  # INV-TLS2: it may be half of it
                 self._newest_digest = digest
                 return False
-            self._held = self._read()
+            self._held = self._read(self._held.crl_numbers)
         except TlsRefused as refused:
             # What is found next is to be found twice again: no look in a row with the last one has found it (INV-TLS2).
             self._newest_digest, self.refusal = b"", str(refused)
@@ -123,12 +127,14 @@ class _Reread:
         self._newest_digest, self.refusal = self._held.digest, ""
         return True
 
-    def _read(self) -> _Held:
-        """Return a context of what the files hold; raises `TlsRefused`."""
-        from region_broker.security.tls_files import judged  # noqa: PLC0415 -- INV-LEAN3
+    def _read(self, used: Mapping[CrlSource, int]) -> _Held:
+        """Return a context of what the files hold; `used`: the numbers of CRLs up to now. Raises `TlsRefused`."""
+        from region_broker.security.tls_files import crl_numbers, judged  # noqa: PLC0415 -- INV-LEAN3
 
         contents = read_contents(self.files)
         ends = judged(self.files, contents)
+        numbers = crl_numbers(contents.crl)
+        _check_no_older(self.files.crl, numbers, used)
         self._fits(contents.certificate)
         try:
             context = self._make()
@@ -138,7 +144,19 @@ class _Reread:
         digest = contents.digest()
         if read_contents(self.files).digest() != digest:  # INV-TLS2
             raise TlsRefused("the files were changed while they were read: they are read again")
-        return _Held(context, digest, ends)
+        return _Held(context, digest, ends, {**used, **numbers})
+
+
+def _check_no_older(
+    path: str, numbers: Mapping[CrlSource, int], used: Mapping[CrlSource, int]
+) -> None:
+    """Refuse a CRL that was replaced by a newer one before (INV-TLS6)."""
+    for source, number in numbers.items():
+        if number < used.get(source, number):
+            raise TlsRefused(
+                f"{path} holds CRL {number} of {source.issuer!r}, and CRL {used[source]} has been in use: an older copy would let in what was"
+                " revoked since. Put the newest in place; if this one is right, restart the node"
+            )
 
 
 class ServerTls(_Reread):

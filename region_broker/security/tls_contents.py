@@ -6,7 +6,7 @@ Not here: whether a set fits together (`tls_files`, which imports what reads cer
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,13 @@ class Contents(msgspec.Struct, frozen=True):
         """Return what tells these bytes from others."""
         parts = (self.certificate, self.key, self.ca, self.crl)
         return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
+
+
+class CrlSource(NamedTuple):
+    """Who numbers CRLs: a CA, and which of its keys; one that is made anew under the same name begins anew."""
+
+    issuer: str
+    key_id: bytes
 
 
 def read_contents(files: TlsFiles) -> Contents:

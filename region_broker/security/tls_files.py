@@ -8,7 +8,7 @@ Not here: reading them (`tls_contents`), contexts, and when files are read again
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from region_broker.security.certificate_ends import End, EndKind
-from region_broker.security.tls_contents import Contents, TlsFiles, TlsRefused
+from region_broker.security.tls_contents import Contents, CrlSource, TlsFiles, TlsRefused
 from region_broker.security.tls_identity import UNREADABLE
 
 _BEGIN: Final = re.compile(rb"^-----BEGIN [A-Z0-9 ]+-----\s*$", re.MULTILINE)
@@ -124,6 +124,21 @@ def has_list(certificate: bytes, crl: bytes) -> bool:
     """Return whether one of these CRLs is of the CA that has issued the first of these certificates; both have been `judged`."""
     issuer = x509.load_pem_x509_certificates(certificate)[0].issuer
     return any(x509.load_pem_x509_crl(block).issuer == issuer for block in _CRL.findall(crl))
+
+
+def crl_numbers(crl: bytes) -> Mapping[CrlSource, int]:
+    """Return the number of the newest CRL of each CA's key (RFC 5280 5.2.3), of CRLs that were `judged`; one that tells none is left out."""
+    found: dict[CrlSource, int] = {}
+    for block in _CRL.findall(crl):
+        each = x509.load_pem_x509_crl(block)
+        try:
+            number = each.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            key = each.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+        except (x509.ExtensionNotFound, *UNREADABLE):
+            continue
+        source = CrlSource(each.issuer.rfc4514_string(), key.key_identifier or b"")
+        found[source] = max(number, found.get(source, number))
+    return found
 
 
 def _check_signer(

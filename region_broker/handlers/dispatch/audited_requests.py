@@ -30,6 +30,7 @@ _MAY_BE_DONE: Final = frozenset(
         ErrorCode.not_leader_or_follower,
         ErrorCode.kafka_storage_error,
         ErrorCode.coordinator_not_available,
+        ErrorCode.concurrent_transactions,  # an abort is decided, and its markers are not written yet (INV-TN1)
     )
 )
 """What is answered where it had begun, and its end is not known (P18); where it had not begun, too, which nobody tells apart here."""

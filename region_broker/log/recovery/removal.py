@@ -11,7 +11,8 @@ INV-RM6  what was kept long enough, or is not kept, is removed in a thread: of a
 INV-RM7  nothing of a deletion waits for the disk on the loop: from the step in which it is begun the folder is on its way out, and a thread
          marks it, says in the manifest that its logs are gone, syncs what is kept, and renames it. Who makes something of that name, who is
          about to let a region act, and who stops the node, has that done first
-INV-RM8  a mark is taken back only if nobody else here asks for the same deletion: two may, and one of them be refused
+INV-RM8  a mark is taken back only if nobody else here asks for the same deletion: two may, and one of them be refused; and one that is settled by
+         others meanwhile is marked anew
 A folder is put away by a rename that is durable before anything in it is removed: a crash leaves it whole under its
 name, or under one that no log has.
 
@@ -103,6 +104,7 @@ class Removal:
             self._asked[folder] -= 1
             return
         del self._asked[folder]
+        self._marked.discard(folder)  # who needs it from now on makes it anew, behind this
         async with self._marking_turn:
             await self.offload(partial(self._unmark_unasked, folder))
 

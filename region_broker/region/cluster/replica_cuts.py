@@ -33,6 +33,7 @@ class _UnderWay:
     meets_at: int
     cut: CutBelow
     task: asyncio.Task[None] | None = None
+    has_begun: bool = False
     is_given_up: bool = False
 
 
@@ -60,10 +61,10 @@ class ReplicaCuts:
     def stop(self) -> None:
         """Cut no more (INV-RCT2); what a thread has begun ends first, and only then the log may be in a session (INV-RCT1)."""
         for key, each in tuple(self._under_way.items()):
-            if each.task is None:
+            each.is_given_up = True
+            if not each.has_begun:  # nor will it: what is cancelled before its first step takes none, and would end nothing here
                 del self._under_way[key]
-            else:
-                each.is_given_up = True
+            if each.task is not None:
                 each.task.cancel()
 
     async def run(self) -> None:
@@ -81,6 +82,7 @@ class ReplicaCuts:
         return self._under_way.get(each.partition.key) is each
 
     async def _carry_out(self, each: _UnderWay) -> None:
+        each.has_begun = True
         try:
             await self._cut(each)
         except asyncio.CancelledError:

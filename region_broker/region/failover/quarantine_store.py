@@ -9,8 +9,8 @@ INV-QS5  a copy of another node's tail is kept as one of this node's own is (INV
          nothing of it is left
 INV-QS6  at most one move at a time writes into the folder of a log; syncs and names are made in threads, and one that was begun ends before
          its move does, also before one that is cancelled: its repetition finds all of it, or nothing that still changes
-INV-QS7  of a tail that could not be moved nothing is left: the disk may have room for one of several that are moved at once, and a log that is
-         cut gives back what its tail takes
+INV-QS7  of a tail that could not be moved nothing is left, nor, once another is moved in there, of one whose process was killed: the disk may have
+         room for one of several that are moved at once, and a log that is cut gives back what its tail takes
 
 Folder: ``<root>/<domain>/<topic id>-<partition>/<lineage epoch>-<first>-<last>[-<edition>].{batches,json}``,
 ``<root>/<domain>/statements/<lineage epoch>.json``.
@@ -50,6 +50,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 _STATEMENTS: Final = "statements"
 _BATCHES: Final = ".batches"
 _PROVENANCE: Final = ".json"
+_PARTIAL: Final = ".partial"
+_COPIED: Final = ".copied.partial"
 
 ReadBatches = Callable[[int], bytes | bytearray]
 """Whole verbatim batches from an offset on, empty at the end of the tail."""
@@ -89,9 +91,8 @@ class QuarantineStore:
                     await self._in_thread(partial(self._disk.fsync_dir, folder))
                     return known
             await self._in_thread(partial(self._disk.make_dirs, folder))
-            path = folder / f"{_stem(provenance)}.partial"
-            if self._disk.exists(path):
-                self._disk.remove(path)
+            self._remove_unfinished(folder)
+            path = folder / f"{_stem(provenance)}{_PARTIAL}"
             file = self._disk.open(path, create=True)
             try:
                 complete = await _copy(file, provenance, read)
@@ -119,7 +120,24 @@ class QuarantineStore:
             await self._in_thread(finish)
         finally:
             self._kept.update((kept.identity, kept) for kept in named)
+            if not named:
+                self._remove_unnamed(path.parent)
         return named[0]
+
+    def _remove_unfinished(self, folder: Path) -> None:
+        """Remove what a life that ended has left of tails on their way here; copies of other nodes' are written beside this (INV-QS7)."""
+        for name in self._names(folder):
+            if name.endswith(_PARTIAL) and not name.endswith(_COPIED):
+                self._disk.remove(folder / name)
+        self._remove_unnamed(folder)
+
+    def _remove_unnamed(self, folder: Path) -> None:
+        """Remove tails that have no provenance: their turn in this folder is over, so none is about to come (INV-QS1, INV-QS7)."""
+        names = {*self._names(folder)}
+        for name in names:
+            stem = name.removesuffix(_BATCHES)
+            if stem != name and f"{stem}{_PROVENANCE}" not in names:
+                self._disk.remove(folder / name)
 
     def _name(self, path: Path, tail: Provenance) -> Provenance:
         """Give a durable file the name of its tail, then its provenance (INV-QS1); beside what has that name (INV-Q4)."""
@@ -224,7 +242,7 @@ class QuarantineStore:
         """
         folder = self._folder(tail.key)
         await self._in_thread(partial(self._disk.make_dirs, folder))
-        path = folder / f"{_stem(tail)}.copied.partial"
+        path = folder / f"{_stem(tail)}{_COPIED}"
         if self._disk.exists(path):
             self._disk.remove(path)
         file = self._disk.open(path, create=True)

@@ -10,6 +10,7 @@
 What is in it is of no use without the sources. Each node has a copy; regions may have other sources for the same versions.
 
 INV-SKR1  a version is destroyed by what it is wrapped in being gone from the file, for good: its line stays and says when
+INV-SKR4  each version keeps its line, also once it is destroyed, and a destroyed one stays so: a file without that is cut off, or an older copy
 INV-SKR3  a version that its source does not unlock costs nothing but itself: one that a key service has lost keeps none of the others away,
           unless a command fails for FAILURES_MAX newer ones
 INV-SKR2  the file is replaced as a whole, and was read back as it was meant before that
@@ -111,6 +112,25 @@ def ring_of(text: bytes, path: Path) -> Ring:
     if len(ring) > KEYS_MAX:
         raise RingError(f"the file of keys {path} has more than {KEYS_MAX} keys")
     return ring
+
+
+def step_back(former: Ring, found: Ring) -> str | None:
+    """Return what `found` has not any more, or again, that no command takes away, or brings back, once it was there; None if nothing.
+
+    A key may go as a whole: its file is the operator's.
+    """
+    if former and not found:
+        return "it holds no key any more"
+    for name, key in former.items():
+        if name not in found:
+            continue
+        now = {each.id: each for each in found[name].versions}
+        for each in key.versions:
+            if each.id not in now:
+                return f"version {each.id} of key {name!r} is not in it any more"
+            if each.destroyed and not now[each.id].destroyed:
+                return f"version {each.id} of key {name!r} was destroyed, and is in it again"
+    return None
 
 
 def write_ring(disk: Disk, path: Path, ring: Ring) -> None:

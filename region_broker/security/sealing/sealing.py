@@ -6,6 +6,9 @@ INV-SEA2  a source that does not answer costs the versions of its key that this 
           and it is asked again. What was unlocked stays for as long as it is in the file
 INV-SEA3  nothing is written plain because a key is not here: `KeyNotHere` says what is refused, and why
 INV-SEA4  who asked for it is told which versions of each key count here, at once, and again when that has changed: also which are forgotten
+INV-SEA5  a file that was read anew and is cut off, or an older copy (INV-SKR4), changes nothing, too: 1. A key is rotated, its former version is to be
+          destroyed. 2. A copy of the file that lacks the new version comes in place, whole lines of it or from before. 3. What is acknowledged then
+          would be sealed by the former version, and destroyed with it
 Not here: the form of batches (`sealed_batch`), who is told of what (`partitions`).
 """
 
@@ -19,13 +22,24 @@ from idempotency.ports import Clock
 from idempotency.record_batch import BatchHeader, Buffer
 from region_broker.ports.disk import Disk
 from region_broker.security.sealing.data_keys import DataKeys, KeyNotHere, NamedKey
-from region_broker.security.sealing.key_ring import RingError, ring_bytes, ring_of, unlock
+from region_broker.security.sealing.key_ring import (
+    Ring,
+    RingError,
+    ring_bytes,
+    ring_of,
+    step_back,
+    unlock,
+)
 from region_broker.security.sealing.key_sources import KeySources
 from region_broker.security.sealing.sealed_batch import LogPlace, opened, sealed
 
 LOOK_MS: Final = 5_000
 ASK_AGAIN_LOOKS: Final = 6
 """A source that failed is asked again at every sixth look."""
+_STEP_BACK: Final = (
+    "the file of keys {path} is cut off, or an older copy: {problem}. Put the newest copy in place, whole (a version is taken away by"
+    " tidemark key destroy), or restart the node if this one is right"
+)
 _log: Final = logging.getLogger("tidemark.keys")
 
 
@@ -69,6 +83,8 @@ class Sealing:
         """Have no key before `read`; None: there are none."""
         self._file = keys_file
         self._seen = b""
+        self._ring: Ring = {}
+        """What was read last, of a file that counts."""
         self._looks = 0
         self._said = ""
         self._heard: Callable[[CountingKey], None] | None = None
@@ -81,7 +97,9 @@ class Sealing:
             return
         text = ring_bytes(*self._file)
         ring = ring_of(text, self._file.path)
-        before = self.keys.named
+        if problem := step_back(self._ring, ring):  # INV-SEA5
+            raise RingError(_STEP_BACK.format(path=self._file.path, problem=problem))
+        before, self._ring = self.keys.named, ring
         self.keys.use(unlock(KeySources(self._file.disk), ring, before))
         has_changed, self._seen = text != self._seen, text
         if not self._tell_of_change(_versions(before)) and before and has_changed:

@@ -237,6 +237,30 @@ def test_INV_AUF4_a_revocation_reads_and_writes_within_one_turn(
     assert held == ["begin", "read", "write", "end"]
 
 
+def test_INV_AUF4_what_another_command_revokes_meanwhile_is_not_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. A renewal has looked at the list. 2. A revocation comes before it into the folder. 3. The renewal is next."""
+    run("init")
+    run("issue", "--user", "alice")
+    run("issue", "--user", "bob")
+    before = names()
+    contents = Path("alice.pem").read_bytes(), Path("bob.pem").read_bytes()
+    locked = AuthorityFolder.locked
+
+    @contextmanager
+    def behind_a_revocation(folder: AuthorityFolder) -> Iterator[None]:
+        monkeypatch.setattr(AuthorityFolder, "locked", locked)
+        run("revoke", "--user", "alice")
+        with locked(folder):
+            yield
+
+    monkeypatch.setattr(AuthorityFolder, "locked", behind_a_revocation)
+    assert "alice.pem: " in run("renew", "bob.pem", "alice.pem", code=1).stderr
+    assert (Path("alice.pem").read_bytes(), Path("bob.pem").read_bytes()) == contents
+    assert names() == before, "nothing was issued"
+
+
 def test_what_cannot_be_revoked_is_said() -> None:
     run("init")
     run("init", "--ca", "other")

@@ -6,7 +6,7 @@ import itertools
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
@@ -15,13 +15,19 @@ import msgspec
 import pytest
 
 from idempotency.identity import LeaderEpoch
-from region_broker.controller.cluster_commands import FenceNode
+from region_broker.controller.cluster_commands import (
+    BearDomain,
+    ChangeInSync,
+    ElectLeader,
+    FenceNode,
+)
 from region_broker.controller.image_database import (
     ImageDatabase,
     MetadataUnreadable,
     MetadataUnwritable,
     read_stored,
 )
+from region_broker.controller.leaders_metadata import LeadersMetadata
 from region_broker.controller.leadership_rules import led_under
 from region_broker.controller.metadata_commands import (
     Command,
@@ -49,7 +55,7 @@ from region_broker.controller.metadata_store import (
 from region_broker.controller.metadata_tables import LogPosition
 from region_broker.controller.raft.entries import Entry, EntryKind, LogIndex, Member, Term
 from region_broker.ports.system.disk import RealDisk
-from tests.fixtures.cluster_images import after, born, in_sync, life, member
+from tests.fixtures.cluster_images import after, born, in_sync, let_in, life, main_domain, member
 from tests.fixtures.cluster_images import leader_epoch as led_under_number
 from tests.fixtures.metadata_stores import MEMBER, open_metadata
 from tests.simulation.disk import Crashed, SimulatedDisk
@@ -122,6 +128,45 @@ def test_INV_M22_who_does_not_lead_asks_for_nothing_as_the_leader() -> None:
         led_under(image, member(2))
     with pytest.raises(CommandRefused, match="nobody leads under"):
         led_under(after(image, FenceNode(1, life(1))), member(1))
+
+
+def test_INV_M22_what_waits_behind_other_changes_counts_under_the_leader_epoch_that_it_was_asked_under() -> (
+    None
+):
+    """1. A leader asks for a change, which waits for others of this node. 2. Another one leads. 3. The first one is elected again."""
+    me, other = member(1), member(2)
+    led = [led_under_number(counter) for counter in range(4)]
+
+    async def elected_again() -> None:
+        disk = SimulatedDisk()
+        disk.make_dirs(FOLDER)
+        store = await opened(disk, me)
+        leaders = LeadersMetadata(store)
+        for command in (
+            BearDomain(main_domain()), *let_in(1), ElectLeader(me, led[1], 0), *let_in(2),
+            ChangeInSync(me, led[1], (me, other), 1),
+        ):  # fmt: skip
+            await store.apply(command)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(store.apply(ElectLeader(other, led[2], 2)))
+            tasks.create_task(store.apply(ElectLeader(me, led[3], 3)))
+            asked = tasks.create_task(refused(leaders.apply(CreateTopic(ORDERS))))
+        assert store.image.leadership is not None
+        assert store.image.leadership.leader_epoch == led[3]
+        assert (asked.result(), "orders" in store.image.topics) == ("not-acting", False)
+        await leaders.apply(CreateTopic(ORDERS))  # asked again, under the present one
+        await store.close()
+
+    run_simulated(elected_again(), 1)
+
+
+async def refused(order: Awaitable[object]) -> str:
+    """Return the code with which a command is refused, "" where it is not."""
+    try:
+        await order
+    except CommandRefused as error:
+        return error.code
+    return ""
 
 
 def test_a_log_that_this_version_does_not_know_is_not_read_in_part() -> None:
@@ -244,8 +289,8 @@ async def test_a_damaged_log_is_refused_with_the_way_out(tmp_path: Path) -> None
 LIVES = itertools.count()
 
 
-async def opened(disk: SimulatedDisk) -> MetadataStore:
-    life = Life(MEMBER, disk, LoopClock(), SeededChance(random.Random(next(LIVES))))
+async def opened(disk: SimulatedDisk, who: Member = MEMBER) -> MetadataStore:
+    life = Life(who, disk, LoopClock(), SeededChance(random.Random(next(LIVES))))
     return await MetadataStore.open(
         FOLDER / "metadata.db",
         life,

@@ -69,7 +69,7 @@ async def test_INV_DAR1_what_destroys_is_recorded_before(key: int) -> None:
     "code",
     [
         ErrorCode.request_timed_out, ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error,
-        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_not_available, ErrorCode.concurrent_transactions,
     ],
 )  # fmt: skip
 async def test_INV_DAR2_what_may_have_been_done_is_not_called_refused(code: ErrorCode) -> None:

@@ -101,6 +101,37 @@ async def test_refused_and_failed_orders_say_so(
     assert [(each.outcome.value, each.reason) for each in trail.told[1:]] == [(outcome, reason)]
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "code", "outcome"),
+    [
+        ("/v1/transactions/abort", 409, "busy", "unknown"), ("/v1/transactions/abort", 503, "no-coordinator", "unknown"),
+        ("/v1/transactions/abort", 404, "not-open", "refused"), ("/v1/region/switch", 409, "busy", "refused"),
+        ("/v1/cluster/remove", 409, "membership-unchanged", "unknown"), ("/v1/cluster/remove", 409, "node-runs", "refused"),
+    ],
+)  # fmt: skip
+async def test_INV_HAO3_what_may_have_been_done_is_not_called_refused(
+    path: str, status: int, code: str, outcome: str
+) -> None:
+    """An abort whose markers could not be written in time is decided (INV-TN1); a node that is removed may be in the quorum still."""
+    trail = ToldTrail()
+
+    async def answers(_request: web.Request) -> web.Response:
+        return problem(status, code, "why")
+
+    app = bounded(DEFAULT_LIMITS, audit=trail)
+    app.router.add_post(path, answers)
+    server = HttpServer(app)
+    host, port = await server.start("127.0.0.1", 0)
+    try:
+        async with ClientSession() as session, session.post(f"http://{host}:{port}{path}", json={}):
+            pass
+    finally:
+        await server.stop()
+    assert [(each.outcome.value, each.reason) for each in trail.told[1:]] == [
+        (outcome, f"{status} {code}")
+    ]
+
+
 async def test_questions_and_paths_without_a_route_are_no_orders() -> None:
     trail = ToldTrail()
     async with serving(trail) as (session, url):

@@ -393,6 +393,31 @@ async def test_INV_RM8_a_refused_deletion_takes_no_mark_back_that_another_one_ne
     assert not some.disk.exists(FOLDER)
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["asked here", "settled by others"])
+async def test_INV_RM8_a_mark_that_is_being_taken_back_is_made_anew_for_who_needs_it_meanwhile(
+    asks: bool,
+) -> None:
+    """1. A deletion is refused, as another node leads. 2. Its mark is taken back, in a thread. 3. That node's deletion comes, before the thread."""
+    some = written()
+    removal = some.table.removal
+    await some.table.mark_topic(TOPIC_ID, WHY)
+    may_run, aside = asyncio.Event(), removal.offload
+
+    async def late(work: Callable[[], None]) -> None:
+        await may_run.wait()
+        await aside(work)
+
+    removal.offload = late
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(some.table.unmark_topic(TOPIC_ID))
+        await asyncio.sleep(0)
+        tasks.create_task(some.table.mark_topic(TOPIC_ID, WHY, asks=asks))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        may_run.set()
+    assert removal.is_marked(FOLDER)
+
+
 async def test_INV_RM8_the_last_one_that_is_refused_takes_it_back() -> None:
     some = written()
     for _ in range(2):

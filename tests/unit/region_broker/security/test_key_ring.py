@@ -255,6 +255,63 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
     assert not problem_of(sealing)  # as it was meant: nobody is called for it
 
 
+def counting(sealing: Sealing) -> dict[str, list[str]]:
+    return {name: [each.version.hex() for each in key.versions] for name, key in sealing.keys.named.items()}  # fmt: skip
+
+
+def of_two_keys(tmp_path: Path) -> dict[str, WrappedKey]:
+    """Return two keys, the first of which was rotated twice, and one of its versions destroyed."""
+    source = source_in(tmp_path)
+    ring = with_version(SOURCES, with_version(SOURCES, {}, "a", source, NOW), "b", source, NOW)
+    for _ in range(2):
+        ring = with_version(SOURCES, ring, "a", None, NOW)
+    return dict(destroyed(ring, "a", ring["a"].versions[0].id, NOW))
+
+
+def test_INV_SEA5_a_file_that_is_cut_off_anywhere_seals_by_no_older_version(tmp_path: Path) -> None:
+    """It is copied in place, and read in the middle of that; or the disk was full, and it stays so."""
+    sealing, path = looked_after(tmp_path, of_two_keys(tmp_path))
+    whole, before = path.read_bytes(), counting(sealing)
+    lines = whole.splitlines(keepends=True)
+    for end in range(len(lines)):
+        path.write_bytes(b"".join(lines[:end]))
+        sealing.look()
+        now = counting(sealing)
+        assert now["a"] == before["a"], "whatever is there of it"
+        assert now == before or problem_of(sealing) == "", (
+            "a key that is gone whole may be meant to"
+        )
+        path.write_bytes(whole)
+        sealing.look()
+        assert (counting(sealing), problem_of(sealing)) == (before, "")
+
+
+def test_INV_SKR4_INV_SEA5_an_older_copy_takes_no_version_away_and_brings_none_back(
+    tmp_path: Path,
+) -> None:
+    rotated = of_two_keys(tmp_path)
+    sealing, path = looked_after(tmp_path, rotated)
+    before = counting(sealing)
+    first = rotated["a"].versions[0]
+    alive = WrappedVersion(id=first.id, made=first.made, wrapped=rotated["a"].versions[1].wrapped)
+    for older, told in (
+        ({**rotated, "a": WrappedKey(rotated["a"].source, rotated["a"].versions[:-1])}, "is not in it any more"),
+        ({**rotated, "a": WrappedKey(rotated["a"].source, (alive, *rotated["a"].versions[1:]))}, "was destroyed"),
+        ({}, "no key any more"),
+    ):  # fmt: skip
+        write_ring(DISK, path, older)
+        sealing.look()
+        assert counting(sealing) == before
+        assert told in problem_of(sealing)
+        assert sealing.refusal_of("a") is None
+    started = Sealing(KeysFile(DISK, path), lambda: 0)
+    started.read()  # whoever says that it is right starts the node with it
+    assert counting(started) == {}
+    write_ring(DISK, path, destroyed(rotated, "a", None, NOW))
+    sealing.look()
+    assert (counting(sealing)["a"], problem_of(sealing)) == ([], "")
+
+
 def test_a_node_says_which_versions_count_and_which_it_has_forgotten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,11 +12,22 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from region_broker.security import tls
-from region_broker.security.certificates import issue_node, key_pem, new_authority, new_key, pem_of
+from region_broker.security.certificates import (
+    Authority,
+    issue_node,
+    key_pem,
+    new_authority,
+    new_key,
+    pem_of,
+    revocation_list,
+)
 from region_broker.security.node_names import NodeName
 from region_broker.security.tls import (
     ClientTls,
@@ -340,6 +351,65 @@ def test_a_revocation_counts_without_a_restart(tmp_path: Path) -> None:
     (tmp_path / "server" / "crl.pem").write_bytes(crl_of(mallory))
     assert [server.look(), server.look()] == [False, True]
     assert not shake_hands(server.context(), client).is_good
+
+
+def next_crl(crl: bytes, *revoked: x509.Certificate, by: Authority | None = None) -> bytes:
+    """Return what the CA signs behind `crl`."""
+    former = x509.load_pem_x509_crl(crl)
+    serials = [certificate.serial_number for certificate in revoked]
+    return pem_of(revocation_list(by or authority(), former, serials, NOW - timedelta(minutes=5)))
+
+
+def test_INV_TLS6_an_older_copy_of_a_crl_lets_nobody_in_again(tmp_path: Path) -> None:
+    """1. A certificate is revoked. 2. Somebody puts the list of before in place, by itself or beside another change."""
+    mallory = user_certificate("mallory")
+    first = crl_of()
+    server = server_of(tmp_path, crl=first)
+    client = ClientTls(put(tmp_path / "mallory", mallory)).context()
+    crl = tmp_path / "server" / "crl.pem"
+    second = next_crl(first, mallory)
+    crl.write_bytes(second)
+    assert [server.look(), server.look()] == [False, True]
+    crl.write_bytes(first)
+    assert [server.look(), server.look(), server.look()] == [False, False, False]
+    assert not shake_hands(server.context(), client).is_good
+    assert "holds CRL 1 of 'CN=" in server.refusal
+    assert "CRL 2 has been in use" in server.refusal
+    put(tmp_path / "server", node_certificate(node_id=2))
+    assert [server.look(), server.look()] == [False, False]
+    crl.write_bytes(next_crl(second))
+    assert [server.look(), server.look()] == [False, True]
+    assert not shake_hands(server.context(), client).is_good
+    assert served_by(server, tmp_path) == ("eu", 2, "c1")
+    crl.write_bytes(first)
+    assert ServerTls(server.files, "required").refusal == "", (
+        "whoever starts it anew says that it is right"
+    )
+
+
+def test_INV_TLS6_a_ca_that_was_made_anew_under_the_same_name_begins_anew(tmp_path: Path) -> None:
+    first = crl_of()
+    server = server_of(tmp_path, crl=next_crl(first))
+    again = new_authority(name_of(authority()), NOW - timedelta(days=1), 30)
+    put(tmp_path / "server", node_certificate(by=again), trusted=[again], crl=crl_of(by=again))
+    assert [server.look(), server.look()] == [False, True]
+
+
+def test_INV_TLS6_a_crl_without_a_number_is_taken_as_before(tmp_path: Path) -> None:
+    """RFC 5280 has CAs number their CRLs; some that are made by hand have none."""
+    by = authority()
+    plain = (
+        x509.CertificateRevocationListBuilder().issuer_name(by.certificate.subject)
+        .last_update(NOW - timedelta(hours=1)).next_update(NOW + timedelta(days=1)).sign(by.key, hashes.SHA256())
+    )  # fmt: skip
+    server = server_of(tmp_path, crl=next_crl(crl_of()))
+    (tmp_path / "server" / "crl.pem").write_bytes(pem_of(plain))
+    assert [server.look(), server.look()] == [False, True]
+
+
+def name_of(by: Authority) -> str:
+    [name] = by.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(name.value)
 
 
 def test_a_ca_may_be_exchanged_by_way_of_both(tmp_path: Path) -> None:

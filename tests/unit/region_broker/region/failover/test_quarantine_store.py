@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC240 -- a test may wait for its own small files
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -126,6 +127,58 @@ async def test_INV_DK6_what_counts_as_kept_behind_a_kill_outlives_the_power_too(
         counted += bool(kept) and has_died
         at += 1
     assert counted, "there is such a step"
+
+
+FOLDER = Path(f"/region/quarantine/main/{NAMED.topic_id.hex}-{NAMED.partition}")
+
+
+def with_room_for(disk: SimulatedDisk, most_bytes: int) -> None:
+    """Let the disk hold so much in all."""
+
+    def take_room(path: Path, size_bytes: int) -> None:
+        held_bytes = sum(len(disk.content(each)) for each in disk.files_under(Path("/region")))
+        if size_bytes > 0 and held_bytes + size_bytes > most_bytes:
+            raise OSError(errno.ENOSPC, "no space left on device", str(path))
+
+    disk.take_room = take_room  # type: ignore[method-assign]
+
+
+async def test_INV_QS7_a_tail_for_whose_provenance_there_is_no_room_gives_back_its_own() -> None:
+    """Once there is a little more, the tail fits: what was there of it would have to fit beside it."""
+    disk = SimulatedDisk()
+    disk.make_dirs(Path("/region"))
+    store = QuarantineStore(disk, Path("/region/quarantine"), offload=now)
+    with_room_for(disk, len(TAIL) + 9)
+    with pytest.raises(OSError, match="no space left"):
+        await store.move_in(NAMED, read)
+    assert disk.list_dir(FOLDER) == []
+    with_room_for(disk, len(TAIL) + 1_000)
+    moved = await store.move_in(NAMED, read)
+    assert (store.tails(), b"".join(store.chunks(moved))) == ([moved], TAIL)
+
+
+@pytest.mark.parametrize("shorter", [0, 1])
+async def test_INV_QS7_a_tail_that_a_kill_left_unfinished_keeps_no_room_from_the_next(
+    shorter: int,
+) -> None:
+    """At whichever step: the room that there is for one is there for it again, also where the log has grown since."""
+    at, has_died = 0, True
+    first = msgspec.structs.replace(NAMED, last_offset=59 - shorter)
+    while has_died:
+        disk = SimulatedDisk()
+        disk.make_dirs(Path("/region"))
+        with_room_for(disk, 2 * len(TAIL) - len(BATCHES[-1]) if shorter else len(TAIL) + 1_000)
+        store = of_this_life(disk)
+        disk.crash_after(at)
+        with suppress(Crashed):
+            await store.move_in(first, read)
+        has_died = disk.crashed
+        store = of_this_life(disk)
+        if not await store.kept():
+            moved = await store.move_in(NAMED, read)
+            assert (store.tails(), b"".join(store.chunks(moved))) == ([moved], TAIL), at
+        at += 1
+    assert at > 5
 
 
 def test_INV_DK6_so_does_a_statement_that_is_made_again() -> None:

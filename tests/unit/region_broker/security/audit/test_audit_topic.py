@@ -245,6 +245,27 @@ async def test_behind_a_crash_nothing_is_missing_and_some_may_be_there_twice() -
     assert list(dict.fromkeys(again.lines())) == lines_on(again.disk)
 
 
+async def test_INV_NAT4_a_full_disk_of_the_files_carries_no_line_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. The disk of the trail is full. 2. The node begins to lead the topic. 3. What it carried cannot be noted there. 4. There is room again."""
+    monkeypatch.setattr(audit_topic, "BATCH_BYTES_MAX", 1_000)
+    carried = Carried(SimulatedDisk(), fixture())
+    carried.write(*(f"op{number}" for number in range(9)))
+    carried.disk.room_bytes = 10
+    await carried.all()
+    assert carried.lines() == lines_on(carried.disk)
+    assert "No space left" in carried.topic._said
+    for _ in range(3):
+        assert not await carried.step()
+    assert carried.lines() == lines_on(carried.disk)
+    assert carried.topic._read_position().seq == 0
+    carried.disk.room_bytes = None
+    await carried.all()
+    assert carried.topic._read_position() == carried.topic.position
+    assert (carried.topic.position.seq, carried.topic._said) == (carried.files.head.seq, "")
+
+
 async def test_files_that_were_moved_away_are_passed() -> None:
     carried = Carried(SimulatedDisk(), fixture())
     carried.write(*(f"op{number}" for number in range(9)))
