@@ -13,7 +13,7 @@ Not here: the bytes and the disk (`chain_files`).
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +41,7 @@ FLOOD_MS: Final = 1_000
 GROUP_MAX: Final = 200
 RETRY_MS: Final = 1_000
 FULL_TOLD_MS: Final = 60_000
+_QUOTES_CHARS: Final = len('"",')
 _FLOODING: Final = frozenset({Kind.REFUSAL, Kind.LOGIN, Kind.PEER_REFUSAL})
 _STOPPING: Final = (
     "the node is stopping, and its audit trail takes nothing more: send it again when it is back"
@@ -358,11 +359,7 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
     left_chars, left_out = DETAIL_CHARS_MAX, 0
     for key, value in details.items():
         if isinstance(value, list):
-            fitting: list[str] = []
-            for each in map(clipped, value):
-                left_chars -= len(each)
-                if left_chars >= 0:
-                    fitting.append(each)
+            fitting, left_chars = _fitting(value, left_chars)
             left_out += len(value) - len(fitting)
             kept[clipped(key)] = fitting
             continue
@@ -375,6 +372,17 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
     if left_out:
         kept["left_out"] = left_out
     return kept
+
+
+def _fitting(texts: Sequence[str], left_chars: int) -> tuple[list[str], int]:
+    """Return the first texts that fit, and how many characters are left. Each costs its quotes, too: there may be very many that are empty."""
+    fitting: list[str] = []
+    for each in map(clipped, texts):
+        left_chars -= len(each) + _QUOTES_CHARS
+        if left_chars < 0:
+            break
+        fitting.append(each)
+    return fitting, left_chars
 
 
 async def _carried(work: Awaitable[None]) -> None:

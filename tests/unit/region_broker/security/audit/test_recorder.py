@@ -12,6 +12,7 @@ import pytest
 
 from region_broker.security.audit import recorder as recorder_module
 from region_broker.security.audit.events import (
+    DETAIL_CHARS_MAX,
     HIDDEN,
     Actor,
     AuditEvent,
@@ -393,6 +394,22 @@ async def test_texts_of_peers_are_bounded_and_nothing_is_dropped_silently() -> N
         kept = len(row["details"]["acls_added"]) + ("more" in row["details"])
         assert 100 < kept < 901
         assert row["details"]["left_out"] == 901 - kept
+
+
+async def test_INV_AUD1_texts_that_are_empty_are_bounded_too() -> None:
+    """A line that would be longer than a line may be is an error of the trail, with which the node ends."""
+    async with running() as trail:
+        many = ["\U0001f511"] * DETAIL_CHARS_MAX + [""] * (100_000 - DETAIL_CHARS_MAX)
+        event = AuditEvent(
+            kind=Kind.CHANGE, operation="DeleteGroups", outcome=Outcome.INTENDED, details={"groups": many},
+        )  # fmt: skip
+        intent = asyncio.get_running_loop().create_task(trail.recorder.intent(event))
+        await trail.turns()
+        assert intent.done()
+        [row] = trail.records()
+        kept = len(row["details"]["groups"])
+        assert kept > 1_000
+        assert row["details"]["left_out"] == 100_000 - kept
 
 
 async def test_a_stop_while_the_disk_fails_loses_nothing_that_can_still_be_written() -> None:
