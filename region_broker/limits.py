@@ -124,6 +124,9 @@ GROUP_MEMBER_COUNT_MAX: Final = 1_000
 # 5 kB, a transactional id about 2 kB.
 GROUP_COUNT_DEFAULT: Final = 20_000
 TRANSACTIONAL_ID_COUNT_DEFAULT: Final = 50_000
+# The id of a new group. Kafka takes 32,767 bytes: of as many groups as there may be those would be more than a node keeps, or
+# one answer lists.
+GROUP_ID_BYTES_MAX: Final = 1_024
 GROUP_PROTOCOL_COUNT_MAX: Final = 64
 GROUP_NAME_BYTES_MAX: Final = 249  # ids of clients, instances, protocols; Kafka: as topic names
 MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB
@@ -157,6 +160,7 @@ assert CONNECTIONS_PER_ADDRESS_DEFAULT < CONNECTIONS_MAX, "one address must not 
 assert FETCH_BYTES_MAX + REQUEST_BYTES_MAX <= RESPONSE_BYTES_MAX, (
     "a full answer and one oversized first batch must fit an answer"
 )
+assert GROUP_ID_BYTES_MAX * GROUP_COUNT_DEFAULT < DESCRIBED_BYTES_MAX, "all groups can be listed"
 assert GROUP_VALUE_BYTES_MAX * 2 < DESCRIBED_BYTES_MAX < RESPONSE_BYTES_MAX, (
     "the largest group, metadata and assignments, must be describable"
 )

@@ -18,6 +18,8 @@ TIMEOUT_MAX_MS: Final = 900_000
 ID_RETENTION_MS: Final = 7 * 24 * 3_600_000
 assert ID_RETENTION_MS > TIMEOUT_MAX_MS, "an id must outlive its longest transaction"
 
+NEW_ID_BYTES_MAX: Final = 1_024
+"""Kafka takes 32,767: of as many ids as there may be those would be more than a node keeps, or one answer lists."""
 _SAY_AGAIN_MS: Final = 60_000
 _log: Final = logging.getLogger(__name__)
 _EXPIRABLE: Final = (TxnStatus.EMPTY, TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
@@ -44,17 +46,25 @@ class IdLimit:
 
     def admits(self, transactional_id: str, count: int) -> bool:
         """Return whether a new id may be made where there are `count`."""
+        if len(transactional_id.encode()) > NEW_ID_BYTES_MAX:
+            self._say(transactional_id, f"it has more than {NEW_ID_BYTES_MAX} bytes")
+            return False
         count_max = self._count_max()
         if count < count_max:
             return True
-        now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._say_again_ms:
-            self._say_again_ms = now_ms + _SAY_AGAIN_MS
-            _log.warning(
-                "the new transactional id %.200r is refused (INVALID_REQUEST): there are as many as "
-                "transactional_id_count_max = %d allows. An id goes when nobody used it for a week: give a "
-                "producer the same one at every start. Said once a minute",
-                transactional_id,
-                count_max,
-            )
+        self._say(
+            transactional_id,
+            f"there are as many as transactional_id_count_max = {count_max} allows. An id goes when nobody used it for a week: give a"
+            " producer the same one at every start",
+        )
         return False
+
+    def _say(self, transactional_id: str, why: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._say_again_ms:
+            return
+        self._say_again_ms = now_ms + _SAY_AGAIN_MS
+        _log.warning(
+            "the new transactional id %.200r is refused (INVALID_REQUEST): %s. Said once a minute",
+            transactional_id, why,
+        )  # fmt: skip

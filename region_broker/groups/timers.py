@@ -5,6 +5,8 @@ wake-up finds nothing due and arms the new deadline.
 
 INV-GTM1  one task sleeps, until the first deadline, and holds nothing of the request that armed it; deadlines that were taken back take no
           more room than those that count, and `SPARE` besides: whoever makes groups and lets them go fills no memory meanwhile
+INV-GTM2  what is armed anew, while it is woken, for a time that has passed already is woken in a later turn of the loop: clients name some of the
+          times that deadlines are made of, and a name that is due again and again would let nobody else be served
 Not here: what is due (`coordinator`).
 """
 
@@ -78,8 +80,10 @@ class DeadlineTimers:
 
     def _fire(self) -> None:
         now_ms = self._clock.monotonic_ms()
+        due: list[tuple[int, str]] = []
         while self._heap and self._heap[0][0] <= now_ms:
-            deadline_ms, name = heapq.heappop(self._heap)
+            due.append(heapq.heappop(self._heap))
+        for deadline_ms, name in due:  # INV-GTM2
             if self._armed.get(name) == deadline_ms:
                 del self._armed[name]
                 self._on_due(name)

@@ -2,6 +2,8 @@
 
 INV-GG1  every transition is in LEGAL; an absent pair is a programmer error
 INV-GG4  assignments are answered only when the generation's record is durable (`Store`, `stored`)
+INV-GG5  a phase that is over, and goes on as nobody is there, ends later: a rebalance time-out may be 0, or less
+INV-GG6  who was given a member id, and comes with it and an instance that another member is, is fenced: an instance is one member
 The generation never goes down, and grows by one with each completed join phase. A token is answered exactly once; no
 token waits in EMPTY or DEAD, no sync token in PREPARING_REBALANCE or STABLE. A member that we owe an answer does not
 lose its session, except a new one after `new_member_join_timeout_ms`.
@@ -42,6 +44,8 @@ from region_broker.groups.settings import GroupSettings
 from region_broker.groups.verdicts import GroupVerdict
 
 GENERATION_MAX: Final = (1 << 31) - 1
+WAIT_ON_MS_MIN: Final = 1_000
+"""How long static members that are all away are waited for at the least, before that is looked at again (INV-GG5)."""
 
 
 @dataclass(slots=True)
@@ -120,6 +124,9 @@ class Group:
         if not request.member_id:
             return self._join_unknown(request, token, now_ms)
         if request.member_id in self.roster.invited:
+            if request.instance_id in self.roster.instances:  # INV-GG6
+                refusal = GroupVerdict.FENCED_INSTANCE
+                return [AnswerJoin.refusing(token, request.member_id, refusal)]
             return self._admit(request, request.member_id, token, now_ms)
         identity = MemberIdentity(request.member_id, request.instance_id)
         verdict = self.roster.identify(identity)
@@ -259,8 +266,9 @@ class Group:
         leader = self.roster.members[self.roster.leader or ""]
         if leader.join_token is None:
             here = [m for m in self.roster.members.values() if m.join_token is not None]
-            if not here:  # only static members, all away: wait on (KIP-345)
-                self._phase = JoinPhase(now_ms + self.roster.rebalance_timeout_ms())
+            if not here:  # only static members, all away: wait on (KIP-345, INV-GG5)
+                wait_ms = max(self.roster.rebalance_timeout_ms(), WAIT_ON_MS_MIN)
+                self._phase = JoinPhase(now_ms + wait_ms)
                 return []
             self.roster.leader = here[0].member_id
         self._phase = None

@@ -4,6 +4,8 @@ INV-NB2  a group changes its protocol in one batch of records: it is never of bo
          changes nothing
 INV-NB3  a group has the new protocol as long as one member speaks it; when the last one goes, the
          classic ones are left a classic group, and rejoin it
+INV-NB4  a group can always become a classic one, whatever its members have said for protocols that nobody has read: it does so when the time of
+         its last new member is over, where nobody is there to be refused
 A classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can be given something, and
 when the group's epoch is not its own.
 
@@ -34,6 +36,7 @@ from region_broker.groups.modern.consumer_protocol import (
     read_assignment,
     read_subscription,
     read_topic_names,
+    version_said,
     write_assignment,
 )
 from region_broker.groups.modern.heartbeat import (
@@ -199,7 +202,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: Topics) -> SyncOutc
 def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity]) -> tuple[list[V], list[str]]:
     """Judge who leaves by the classic protocol; return a verdict each, and the members that go."""
     verdicts: list[V] = []
-    gone: list[str] = []
+    gone: dict[str, None] = {}  # a request may name thousands, again and again
     for who in leavers:
         try:
             held_by = group.instances.get(who.instance_id or "")
@@ -209,8 +212,8 @@ def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity]) -> tuple[list
             verdicts.append(refusal.verdict)
         else:
             verdicts.append(V.OK if member_id not in gone else V.UNKNOWN_MEMBER)
-            gone.append(member_id)
-    return verdicts, gone
+            gone[member_id] = None
+    return verdicts, list(gone)
 
 
 def _by_id(partitions: Mapping[str, frozenset[int]], topics: Topics) -> Partitions:
@@ -346,7 +349,7 @@ def _as_classic(
 ) -> MemberValue:
     classic = member.classic
     assert classic is not None, member_id
-    subscription = dict(classic.protocols)[protocol]
+    subscription = next(raw for name, raw in classic.protocols if name == protocol)
     held = _by_name(group.current_of(member_id).assigned, topics)
     return MemberValue(
         member_id=member_id,
@@ -356,5 +359,5 @@ def _as_classic(
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         session_timeout_ms=classic.session_timeout_ms,
         subscription=subscription,
-        assignment=write_assignment(read_subscription(subscription).version, held),
+        assignment=write_assignment(version_said(subscription), held),  # INV-NB4
     )

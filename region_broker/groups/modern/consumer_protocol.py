@@ -79,6 +79,12 @@ def read_topic_names(raw: bytes) -> tuple[str, ...]:
     return tuple(cursor.name() for _ in range(count))
 
 
+def version_said(raw: bytes) -> int:
+    """Return the version that a member speaks in a subscription, whatever else is in it: 0 where it says none."""
+    said: int = _I16.unpack_from(raw)[0] if len(raw) >= _I16.size else 0
+    return max(said, 0)
+
+
 def read_subscription(raw: bytes) -> Subscription:
     """Return a member's subscription; raises `MalformedProtocol`."""
     cursor = _Cursor(raw)

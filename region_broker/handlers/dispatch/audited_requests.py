@@ -2,22 +2,28 @@
 
 INV-DAR1  records deleted, groups and offsets deleted, and markers written by an administrator are recorded before; what changes the
           metadata is recorded there (`controller.audited_commands`)
+INV-DAR3  who may delete none of what a request names is refused without an intent: it would else fill the disk of the trail, without which nothing
+          is changed, by what it may not. Its refusals are recorded, as all are
 INV-DAR2  of such a request `refused` says that nothing was done: where a part of it was, or nobody knows, that is recorded, with the errors
 Nothing here is for requests that only read or write records.
 Not here: the handlers.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
 from region_broker.handlers.dispatch.answered_errors import any_without_error, error_names
+from region_broker.handlers.dispatch.authorizing import ERROR_OF, may, sees
 from region_broker.handlers.dispatch.registry import Api, Fields, Written
 from region_broker.handlers.dispatch.services import RequestContext
+from region_broker.limits import ADMIN_ITEMS_MAX
+from region_broker.security.access import Operation, ResourceType
 from region_broker.security.audit.events import Actor, AuditEvent, Detail, Kind, Outcome, acting_as
 from region_broker.security.audit.trail import told_unless_said
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 Told = tuple[str, str, Mapping[str, Detail]]
 """Type and name of what it is done to, and how."""
@@ -93,6 +99,19 @@ _OF_API: Final[Mapping[int, Callable[[Any], Told]]] = {
 }
 
 
+class _Each(NamedTuple):
+    """What a request needs the right to delete, each of them by itself; of the others the whole is judged (`authorizing.refusal`)."""
+
+    resource_type: ResourceType
+    names: Callable[[Any], Iterable[str]]
+
+
+_EACH: Final[Mapping[int, _Each]] = {
+    21: _Each(ResourceType.TOPIC, lambda request: (str(each.name) for each in request.topics)),
+    42: _Each(ResourceType.GROUP, lambda request: map(str, request.groups_names)),
+}
+
+
 def _named(names: list[str]) -> str:
     shown = ",".join(names[:_NAMED_MAX])
     return shown if len(names) <= _NAMED_MAX else f"{shown},...(+{len(names) - _NAMED_MAX})"
@@ -106,6 +125,8 @@ async def handled(
         told = _OF_API.get(api.key)
         if told is None:
             return await handle()
+        if (refused := await _refused(api, ctx, request)) is not None:
+            return refused
         resource_type, resource, details = told(request)
         recorded = await ctx.services.audit.intended(
             AuditEvent(
@@ -123,6 +144,26 @@ async def handled(
             assert isinstance(answer, Mapping), "these APIs answer with fields"
             recorded.ended(*_outcome(answer))
             return answer
+
+
+async def _refused(api: Api, ctx: RequestContext, request: Any) -> Fields | None:
+    """Return the answer to who may do nothing of what it asks, None to all others (INV-DAR3)."""
+    each = _EACH.get(api.key)
+    if each is None or not ctx.services.authorizer.in_force:
+        return None
+    assert api.on_error is not None, "each thing that it names has an answer"
+    names = dict.fromkeys(each.names(request))
+    if len(names) > ADMIN_ITEMS_MAX:
+        return api.on_error(ctx, request, ErrorCode.invalid_request)
+    yielding = CooperativeYield.of_a_write()
+    for name in names:
+        await yielding.row()
+        if sees(ctx, Operation.DELETE, each.resource_type, name):
+            return None
+    for name in names:
+        await yielding.row()
+        may(ctx, Operation.DELETE, each.resource_type, name)  # it is told
+    return api.on_error(ctx, request, ERROR_OF[each.resource_type])
 
 
 def _outcome(fields: Fields) -> tuple[Outcome, str]:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from region_broker.groups.messages import MemberIdentity
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.dispatch.answer_budget import check_count
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.groups.errors import ERROR_OF
@@ -12,6 +13,8 @@ from region_broker.handlers.groups.errors import ERROR_OF
 async def handle_leave_group(ctx: RequestContext, request: Any) -> Fields:
     """Remove members; before v3 the one member's error is the answer's."""
     batched = ctx.version >= 3
+    if batched:
+        check_count("LeaveGroup", len(request.members))
     leavers = (
         [MemberIdentity(who.member_id, who.group_instance_id) for who in request.members]
         if batched

@@ -48,10 +48,12 @@ async def handle_create_delegation_token(ctx: RequestContext, request: Any) -> F
         return _fields(ctx, ErrorCode.invalid_principal_type)
     if not may_make(ctx, owner):
         return _fields(ctx, ErrorCode.delegation_token_authorization_failed)
+    if len(request.renewers) > RENEWERS_MAX:
+        return _fields(ctx, ErrorCode.invalid_principal_type)
     renewers = principals_of(
         [(str(each.principal_type), str(each.principal_name)) for each in request.renewers]
     )
-    if renewers is None or len(renewers) > RENEWERS_MAX:
+    if renewers is None:
         return _fields(ctx, ErrorCode.invalid_principal_type)
     max_ms = ms_of(request.max_lifetime)
 

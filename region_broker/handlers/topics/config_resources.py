@@ -35,6 +35,7 @@ from region_broker.limits import ADMIN_ITEMS_MAX, CHANGE_ATTEMPTS
 from region_broker.log.log_config import ENCRYPTION_KEY
 from region_broker.security import access
 from region_broker.security.access import Operation
+from region_broker.wire.cooperative_yield import CooperativeYield
 
 _JUDGED_AS: Final[Mapping[int, access.ResourceType]] = {
     ResourceType.TOPIC: access.ResourceType.TOPIC,
@@ -86,7 +87,9 @@ async def answer_resources(ctx: RequestContext, request: Any, plan: Plan) -> Fie
     times = Counter(_identity(resource) for resource in resources)
     count = len(resources) + sum(len(resource.configs) for resource in resources)
     rows = []
+    yielding = CooperativeYield.of_a_write()
     for resource in resources:
+        await yielding.row(1 + len(resource.configs))
         try:
             if count > ADMIN_ITEMS_MAX:
                 text = f"the request names {count} resources and keys, at most {ADMIN_ITEMS_MAX}"

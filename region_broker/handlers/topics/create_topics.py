@@ -59,10 +59,10 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Fields:
             rows.append(await _create(ctx, topic, partition_count, dry=bool(request.validate_only)))
         except _Refused as refused:
             rows.append(_row(topic.name, refused.error, refused.text))
-    rows += [
-        _row(topic.name, ErrorCode.policy_violation, f"at most {CREATE_TOPICS_MAX} topics at once")
-        for topic in request.topics[CREATE_TOPICS_MAX:]
-    ]
+    for topic in request.topics[CREATE_TOPICS_MAX:]:
+        await yielding.row()
+        text = f"at most {CREATE_TOPICS_MAX} topics at once"
+        rows.append(_row(topic.name, ErrorCode.policy_violation, text))
     return {"topics": rows}
 
 

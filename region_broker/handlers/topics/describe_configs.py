@@ -36,22 +36,14 @@ _RESOURCE_COST: Final = YIELD_ROWS // 20
 
 async def handle_describe_configs(ctx: RequestContext, request: Any) -> Fields | Written:
     """Answer the configs of topics and of this node."""
+    yielding = CooperativeYield()
     if len(request.resources) > DESCRIBED_RESOURCES_MAX:
-        text = f"at most {DESCRIBED_RESOURCES_MAX} resources at once"
-        return {
-            "results": [
-                _refused(
-                    int(asked.resource_type), asked.resource_name, ErrorCode.invalid_request, text
-                )
-                for asked in request.resources
-            ]
-        }
+        return {"results": await each_yielding(request.resources, _too_many, yielding)}
     shape = _Shape(
         ctx.version,
         documented=bool(getattr(request, "include_documentation", False)),
         synonyms=bool(getattr(request, "include_synonyms", False)),
     )
-    yielding = CooperativeYield()
     rows: list[Fields] = []
     brokers: _BrokerRows = {}
     for resource in request.resources:
@@ -147,6 +139,11 @@ def _resource(ctx: RequestContext, resource: Any, shape: _Shape, brokers: _Broke
         "resource_name": name,
         "configs": configs,
     }
+
+
+def _too_many(asked: Any) -> Fields:
+    text = f"at most {DESCRIBED_RESOURCES_MAX} resources at once"
+    return _refused(int(asked.resource_type), asked.resource_name, ErrorCode.invalid_request, text)
 
 
 def _refused(kind: int, name: str, error: ErrorCode, text: str | None) -> Fields:

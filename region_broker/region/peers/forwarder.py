@@ -18,6 +18,8 @@ INV-FW6  no request waits for a region that acts no more, or a node that leads n
 INV-FW7  nothing is sent on a connection between nodes that the other side may be closing for its silence (INV-PS9)
 INV-FW8  a request never travels in a circle: each hop is a farther one, so none takes the same kind of route twice, and what came from
          another region is forwarded to nobody
+INV-FW9  an answer that no frame between nodes holds is refused, and its client connection ends: clients make lists as long as they like, by the names
+         that they give to groups and transactions
 
 Not here: Kafka errors (`handlers.dispatch.dispatcher`), who acts (`PeerIdentity`), who leads (`region.cluster.leader_route`),
 the requests themselves.
@@ -45,6 +47,7 @@ from region_broker.region.peers.node_protocol import FORWARD, NodeIdentity
 from region_broker.region.peers.protocol import (
     NOT_ACTING,
     NOT_LEADING,
+    PEER_FRAME_BYTES_MAX,
     STALE_REGION_EPOCH,
     Forward,
     Forwarded,
@@ -81,6 +84,8 @@ _NOBODY: Final[Mapping[int, tuple[str, int]]] = {}
 """Where clients of another region meet nodes of this one: they are not told of those, neither at the addresses of clients here nor
 at those of another listener than theirs (INV-HMN3)."""
 _CLOSE: Final = "close-connection"
+FORWARDED_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX - 64 * 1024
+"""What is left of a frame beside the message."""
 _CHANNEL_BITS: Final = 20
 _CHANNEL_MAX: Final = (1 << _CHANNEL_BITS) - 1
 _ORIGINS_MAX: Final = 64
@@ -494,6 +499,10 @@ class ForwardTarget:
             _LOG.exception("a request forwarded by %s failed", _whose(session), extra=trace)
             reason = "who leads failed at the request; its log says why"
             raise PeerRefused(_CLOSE, reason) from error
+        if answer is not None and len(answer) > FORWARDED_BYTES_MAX:  # INV-FW9
+            reason = f"the answer has {len(answer)} bytes, over {FORWARDED_BYTES_MAX}, for a client of {_whose(session)}: ask for less at once, or ask the primary region"
+            _LOG.warning("a client is cut off: %s", reason, extra=trace_of(incoming))
+            raise PeerRefused(_CLOSE, reason)
         return Forwarded(silent=True) if answer is None else Reply(Forwarded(), parts_of(answer))
 
     def _numbering(self, message: Forward) -> Numbering:

@@ -4,6 +4,8 @@ INV-ARC1  while a group is written the next one gathers; who waits for an intent
 INV-ARC2  what nobody waits for is bounded: `FLOOD_KINDS_MAX` different refusals and logins a second, `QUEUE_MAX` events in all, and
           neither refusals nor logins once the files have `bytes_max`; what is beyond is counted by kind, and the count is the next record
           that is written
+INV-ARC5  whoever floods the trail hides nobody else by it: of those FLOOD_KINDS_MAX one host has FLOOD_OF_A_HOST_MAX, and right logins have as many
+          of their own, which no refusal takes. So who comes in by a password that was guessed at last is recorded
 INV-ARC4  an intent that was recorded has an outcome: whoever is cancelled while he waits for it does nothing, and the trail says so
 INV-ARC3  outcomes of what was intended have a place of their own: there are no more of them than intents that were written
 What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted.
@@ -13,12 +15,13 @@ Not here: the bytes and the disk (`chain_files`).
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from idempotency.ports import Clock
+from region_broker.ports.addresses import network_of
 from region_broker.ports.offload import Offload
 from region_broker.security.audit.chain import Head
 from region_broker.security.audit.chain_files import ChainFiles, trail_fields
@@ -37,10 +40,14 @@ _log: Final = logging.getLogger("tidemark.audit")
 
 QUEUE_MAX: Final = 5_000
 FLOOD_KINDS_MAX: Final = 200
+FLOOD_OF_A_HOST_MAX: Final = FLOOD_KINDS_MAX // 2
 FLOOD_MS: Final = 1_000
 GROUP_MAX: Final = 200
 RETRY_MS: Final = 1_000
 FULL_TOLD_MS: Final = 60_000
+_RIGHT: Final = ""
+_NOWHERE: Final = "-"
+_QUOTES_CHARS: Final = len('"",')
 _FLOODING: Final = frozenset({Kind.REFUSAL, Kind.LOGIN, Kind.PEER_REFUSAL})
 _STOPPING: Final = (
     "the node is stopping, and its audit trail takes nothing more: send it again when it is back"
@@ -82,6 +89,8 @@ class AuditRecorder(AuditTrail):
         self._queue: deque[Mapping[str, Any]] = deque()
         self._flood: dict[tuple[object, ...], _Gathered] = {}
         self._flood_since_ms = 0
+        self._flood_by: Counter[str] = Counter()
+        """How many of the flood each host has, right logins of all under "" (INV-ARC5)."""
         self._news = asyncio.Event()
         self._lost: Counter[str] = Counter()
         self._ended = ""
@@ -159,10 +168,22 @@ class AuditRecorder(AuditTrail):
         found = self._flood.get(key)
         if found is not None:
             found.count += event.count
-        elif len(self._flood) < FLOOD_KINDS_MAX:
+        elif self._has_room(event):
             self._flood[key] = _Gathered(event, self._clock.wall_ms(), event.count)
         else:
             self._count_lost(event.kind, event.count)
+
+    def _has_room(self, event: AuditEvent) -> bool:
+        """Take a place for a refusal or a login that is not like another one of this second, if there is one (INV-ARC5)."""
+        if event.outcome is Outcome.DONE:
+            place, has_room = _RIGHT, self._flood_by[_RIGHT] < FLOOD_KINDS_MAX
+        else:
+            place = network_of(event.actor.host) or _NOWHERE
+            refusals = len(self._flood) - self._flood_by[_RIGHT]
+            has_room = refusals < FLOOD_KINDS_MAX and self._flood_by[place] < FLOOD_OF_A_HOST_MAX
+        if has_room:
+            self._flood_by[place] += 1
+        return has_room
 
     def _count_lost(self, kind: Kind, count: int) -> None:
         self._lost[kind.value] += count
@@ -231,6 +252,7 @@ class AuditRecorder(AuditTrail):
     def _end_flood(self) -> None:
         """Let what gathered in a second be records."""
         flood, self._flood = self._flood, {}
+        self._flood_by.clear()
         is_full = self._files.total_bytes >= self._bytes_max
         if is_full:
             self._tell_full()
@@ -358,11 +380,7 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
     left_chars, left_out = DETAIL_CHARS_MAX, 0
     for key, value in details.items():
         if isinstance(value, list):
-            fitting: list[str] = []
-            for each in map(clipped, value):
-                left_chars -= len(each)
-                if left_chars >= 0:
-                    fitting.append(each)
+            fitting, left_chars = _fitting(value, left_chars)
             left_out += len(value) - len(fitting)
             kept[clipped(key)] = fitting
             continue
@@ -375,6 +393,17 @@ def _bounded(details: Mapping[str, Detail]) -> dict[str, Detail]:
     if left_out:
         kept["left_out"] = left_out
     return kept
+
+
+def _fitting(texts: Sequence[str], left_chars: int) -> tuple[list[str], int]:
+    """Return the first texts that fit, and how many characters are left. Each costs its quotes, too: there may be very many that are empty."""
+    fitting: list[str] = []
+    for each in map(clipped, texts):
+        left_chars -= len(each) + _QUOTES_CHARS
+        if left_chars < 0:
+            break
+        fitting.append(each)
+    return fitting, left_chars
 
 
 async def _carried(work: Awaitable[None]) -> None:

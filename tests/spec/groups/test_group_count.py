@@ -88,6 +88,28 @@ async def test_INV_GN2_groups_that_went_make_room() -> None:
         assert (await fixture.groups.commit_offsets(commit("g3"))).verdict is V.OK
 
 
+async def test_INV_GN3_no_new_group_has_an_id_of_any_length() -> None:
+    """20,000 ids of 32 kB are 650 MB, several times over, and a list that no answer holds."""
+    fixture = Fixture()
+    fixture.topics.put("orders", 1)
+    longest = "g" * 1_022 + "\u00e9"
+    async with running(fixture):
+        assert V.TOO_MANY_GROUPS not in await attempts(fixture, longest)
+        assert set(await attempts(fixture, longest + "g")) == {V.TOO_MANY_GROUPS}
+
+
+async def test_no_new_transactional_id_is_of_any_length() -> None:
+    fixture = TxnFixture()
+    ports: dict[str, Any] = {"ledger": fixture.ledger, "markers": fixture.markers}
+    txn = TransactionCoordinator(**ports, id_blocks=fixture.ids, clock=fixture.clock)
+    async with asyncio.TaskGroup() as tasks:
+        running_task = tasks.create_task(txn.run())
+        await txn.load(LeaderEpoch(fixture.ledger.leader_epoch), REGION_EPOCH)
+        for name, verdict in (("x" * 1_024, TxnVerdict.OK), ("x" * 1_025, TxnVerdict.INVALID_REQUEST)):  # fmt: skip
+            assert (await txn.clients.init_producer_id(name, 60_000)).verdict is verdict
+        running_task.cancel()
+
+
 async def test_INV_GN1_what_was_loaded_counts() -> None:
     first = Fixture(group_count_max=2)
     async with running(first):

@@ -108,6 +108,43 @@ async def test_KIP345_replacement_survives_a_restart_of_the_coordinator() -> Non
         assert await later.groups.heartbeat("g", who(again, "i"), again.generation) is V.OK
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31)])
+async def test_INV_GG5_static_members_that_are_away_are_waited_for_though_they_give_no_time(
+    timeout_ms: int,
+) -> None:
+    """1. A static member is replaced by one with a rebalance time-out of 0. 2. Another one joins, and leaves. 3. The phase is over, the static
+    one is away, and the next phase would be over at once, in the same step, without end: the node would serve nobody any more."""
+    fixture = Fixture()
+    async with running(fixture):
+        await stable_member(fixture, instance_id="i")
+        again = join_request(instance_id="i", rebalance_timeout_ms=timeout_ms)
+        assert (await fixture.groups.join("g", again)).verdict is V.OK
+        another = fixture.groups.join("g", join_request(rebalance_timeout_ms=1_000))
+        waits = asyncio.ensure_future(another)  # noqa: TID251
+        await settle()
+        (other,) = [each.member_id for each in fixture.groups.describe("g").members if each.instance_id is None]  # fmt: skip
+        await fixture.groups.leave("g", [MemberIdentity(other)])
+        assert (await waits).verdict is V.UNKNOWN_MEMBER
+        await fixture.clock.advance(3_000)
+        assert fixture.groups.describe("g").state == "PreparingRebalance"
+        back = await fixture.groups.join("g", again)
+        assert (back.verdict, back.leader) == (V.OK, back.member_id)
+
+
+async def test_INV_GG6_who_was_given_an_id_takes_no_instance_that_another_member_is() -> None:
+    """1. A client is given a member id (KIP-394). 2. It comes with that, and with the instance of somebody else: that is no rule of ours that
+    was broken, with which the node would end. Kafka refuses it, too (GroupMetadataManager, "pending member")."""
+    async with running(Fixture()) as fixture:
+        other = await stable_member(fixture, instance_id="i")
+        invited = await fixture.groups.join("g", join_request(must_know_member_id=True))
+        assert invited.verdict is V.MEMBER_ID_REQUIRED
+        both = join_request(invited.member_id, instance_id="i", must_know_member_id=True)
+        assert (await fixture.groups.join("g", both)).verdict is V.FENCED_INSTANCE
+        (member,) = fixture.groups.describe("g").members
+        assert (member.member_id, member.instance_id) == (other.member_id, "i")
+        assert fixture.groups.describe("g").state == "Stable"
+
+
 async def test_KIP345_duplicate_instance_that_waits_is_fenced() -> None:
     async with running(Fixture(initial_rebalance_delay_ms=3_000)) as fixture:
         async with asyncio.TaskGroup() as tasks:

@@ -440,6 +440,39 @@ async def test_KIP848_the_group_is_classic_again_when_its_last_new_member_goes(h
         fixture.assert_live_is_replay()
 
 
+@pytest.mark.parametrize("how", ["leaves", "is silent"])
+@pytest.mark.parametrize("said", [b"", b"\xff", b"\xff\xff", b"\0\1\0", struct.pack(">hi", 1, 7)])
+@pytest.mark.parametrize("another", ["twice", "beside"])
+async def test_INV_NB4_what_a_member_says_for_a_protocol_that_nobody_read_ends_no_node(
+    how: str, said: bytes, another: str
+) -> None:
+    """1. A member offers two protocols; the first one's subscription is read as it joins. 2. The other one is what all share. 3. The last
+    new member goes, be it that its time is over: a group that cannot become a classic one would end the node, and each that leads next."""
+    fixture, _ = fixture_of()
+    name = "cooperative-sticky" if another == "twice" else "range"
+    offered = (("cooperative-sticky", subscription()), (name, said))
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        joined = await fixture.groups.join("g", join_request(protocols=offered))
+        if another == "beside":
+            ranged = join_request(protocols=(("range", subscription()),))
+            assert (await fixture.groups.join("g", ranged)).verdict is V.OK
+        if how == "leaves":
+            assert (await beat(fixture, "B", -1)).verdict is V.OK
+        else:
+            for _ in range(SESSION_MS // 5_000):
+                await fixture.clock.advance(5_000)
+                for each in members(fixture):
+                    if each.is_classic:
+                        who = MemberIdentity(each.member_id)
+                        await fixture.groups.heartbeat("g", who, each.member_epoch)
+        assert fixture.groups.describe_modern("g").verdict is V.GROUP_NOT_FOUND
+        described = fixture.groups.describe("g")
+        assert described.state == "PreparingRebalance"
+        assert joined.member_id in {each.member_id for each in described.members}
+        fixture.assert_live_is_replay()
+
+
 async def test_KIP848_a_restart_keeps_members_of_both() -> None:
     fixture, _ = fixture_of()
     async with running(fixture):

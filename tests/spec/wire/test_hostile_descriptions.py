@@ -121,6 +121,8 @@ MANY: dict[str, tuple[int, int, dict[str, Any]]] = {
         "topics": [{"name": "t", "partition_indexes": [0] * (ADMIN_ITEMS_MAX + 1)}]}),
     "FindCoordinator": (10, 4, {"key_type": 0, "coordinator_keys": ["g"] * (ADMIN_ITEMS_MAX + 1)}),
     "OffsetFetch": (9, 8, offset_fetch(ADMIN_ITEMS_MAX + 1)),
+    "LeaveGroup": (13, 5, {"group_id": "g", "members": [
+        {"member_id": "m", "group_instance_id": None, "reason": None}] * (ADMIN_ITEMS_MAX + 1)}),
 }  # fmt: skip
 
 

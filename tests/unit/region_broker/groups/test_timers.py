@@ -86,3 +86,23 @@ async def test_who_stops_and_starts_again_wakes_what_is_armed() -> None:
         timers.arm("second", clock.now_ms + 20)
         await clock.advance(100)
     assert woken == ["first", "second"]
+
+
+async def test_INV_GTM2_what_is_due_again_and_again_lets_others_be_served() -> None:
+    clock, woken = ManualClock(), list[str]()
+
+    def on_due(name: str) -> None:
+        woken.append(name)
+        if len(woken) > 1_000:
+            raise AssertionError("nobody else was served")
+        timers.arm(name, clock.now_ms - 1)
+
+    timers = DeadlineTimers(clock, on_due)
+    async with asyncio.TaskGroup() as tasks:
+        timers.start(tasks)
+        timers.arm("again", clock.now_ms)
+        for turn in range(1, 20):
+            await asyncio.sleep(0)
+            assert len(woken) <= turn
+        assert woken[:2] == ["again", "again"]
+        timers.disarm("again")

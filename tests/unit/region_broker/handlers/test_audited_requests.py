@@ -13,6 +13,7 @@ from region_broker.handlers.dispatch.registry import Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.security.audit.events import present_actor
 from region_broker.security.audit.trail import AuditUnwritable
+from region_broker.security.authorizer import AllowAll
 from region_broker.security.identity import Identity
 from tests.fixtures.audit_trails import ToldTrail
 
@@ -31,7 +32,7 @@ DONE: Fields = {"error_code": ErrorCode.none}
 def asked_by(trail: ToldTrail, host: str = "10.0.0.1") -> RequestContext:
     """Return the context of a request that came from another node, for a client elsewhere."""
     ctx = SimpleNamespace(
-        services=SimpleNamespace(audit=trail), identity=Identity("User:alice", host, "TLS"), host="192.0.2.9",
+        services=SimpleNamespace(audit=trail, authorizer=AllowAll()), identity=Identity("User:alice", host, "TLS"), host="192.0.2.9",
         request_id="10.0.0.1:5#7",
     )  # fmt: skip
     return cast("RequestContext", ctx)

@@ -67,6 +67,8 @@ REQUESTS: list[tuple[int, int, dict[str, Any]]] = [
     (24, 3, {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 7, "v3_and_below_producer_epoch": 0,
              "v3_and_below_topics": [{"name": name, "partitions": (0,)} for name in NAMES]}),
     (28, 4, {**PRODUCER, **MEMBER, "topics": [{"name": name, "partitions": [PART]} for name in NAMES]}),
+    (33, 2, {"validate_only": True, "resources": [{"resource_type": 2, "resource_name": name, "configs": ()} for name in NAMES]}),
+    (44, 1, {"validate_only": True, "resources": [{"resource_type": 2, "resource_name": name, "configs": ()} for name in NAMES]}),
     (47, 0, {"group_id": "g", "topics": [{"name": name, "partitions": [{"partition_index": 0}]} for name in NAMES]}),
     (61, 0, {"topics": [{"name": name, "partition_indexes": (0,)} for name in NAMES]}),
     (68, 1, {"group_id": "g", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": 1_000,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from region_broker.limits import ADMIN_ITEMS_MAX
 from region_broker.security.access import AccessChange, Operation, Permission, ResourceType
 from region_broker.security.audit.events import AuditEvent
 from region_broker.security.authorizer import AclAuthorizer
@@ -160,6 +161,39 @@ async def test_INV_HAC1_changes_that_come_at_once_are_all_made(judged: Judged) -
     )  # fmt: skip
     assert {code for each in answers for code in error_codes(each)} == set()
     assert len(services.metadata.image.access.acls) == 31
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "asked"),
+    [
+        (42, GROUP, {"groups_names": ["g", "h"]}),
+        (21, TOPIC, {"timeout": 1_000, "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 0}]}]}),
+    ],
+)  # fmt: skip
+async def test_INV_DAR3_who_may_delete_nothing_writes_no_intent(
+    judged: Judged, key: int, kind: ResourceType, asked: dict[str, Any]
+) -> None:
+    """Beyond `audit_bytes_max` refusals are only counted, and intents written: they would fill the disk, without which nothing is changed."""
+    judged.services.audit = trail = ToldTrail()
+    judged.give(acl(kind, READ))
+    denied = await judged.ask(key, 2, asked)
+    assert error_codes(denied) == {29 if kind is TOPIC else 30}
+    assert trail.told == []
+    names = asked.get("groups_names", ["orders"])
+    assert judged.told == [(Operation.DELETE, kind, name) for name in names]
+    judged.give(acl(kind, Operation.DELETE, name=names[0]))
+    await judged.ask(key, 2, asked)
+    assert [each.outcome.value for each in trail.told] == ["intended", "done" if key == 21 else "refused"]  # fmt: skip
+
+
+async def test_INV_DAR3_too_many_names_are_refused_before_anything_is_recorded(
+    judged: Judged,
+) -> None:
+    judged.services.audit = trail = ToldTrail()
+    judged.give(acl(GROUP, Operation.DELETE))
+    many = [f"g{number}" for number in range(ADMIN_ITEMS_MAX + 1)]
+    assert error_codes(await judged.ask(42, 2, {"groups_names": many})) == {42}
+    assert trail.told == []
 
 
 async def test_INV_HAZ3_what_is_recorded_first_is_judged_when_it_begins(judged: Judged) -> None:

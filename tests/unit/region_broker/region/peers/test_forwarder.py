@@ -17,11 +17,19 @@ from region_broker.ports.system.network import AsyncioNetwork
 from region_broker.region.peers import forwarder as forwarding
 from region_broker.region.peers.addresses import RegionAddresses
 from region_broker.region.peers.forwarder import ForwardTarget, PeerForwarder
-from region_broker.region.peers.protocol import ASK_AGAIN, Forward, Hello, PeerRefused
+from region_broker.region.peers.protocol import (
+    ASK_AGAIN,
+    PEER_FRAME_BYTES_MAX,
+    Forward,
+    FrameKind,
+    Hello,
+    PeerRefused,
+    encode_frame,
+)
 from region_broker.region.peers.server import PeerServer
 from region_broker.region.peers.sessions import PeerSession, Reply
 from region_broker.security.identity import ANONYMOUS, Identity
-from region_broker.wire.codec.gathered import LARGE_PART_BYTES, gathered
+from region_broker.wire.codec.gathered import LARGE_PART_BYTES, GatheredAnswer, gathered
 from region_broker.wire.connection import Incoming, Peer
 from region_broker.wire.connection_state import ConnectionState
 from region_broker.wire.server import CloseConnection
@@ -426,6 +434,30 @@ async def test_INV_FW5_a_rule_that_is_broken_ends_the_acting_node() -> None:
     target = ForwardTarget(Answers(), Acting())
     with pytest.raises(AssertionError, match="a rule is broken"):
         await target._forward(session(), message(7), request(1, version=97))
+
+
+@pytest.mark.parametrize("more_bytes", [0, 1])
+async def test_INV_FW9_an_answer_that_no_frame_holds_ends_its_client_and_not_the_acting_node(
+    more_bytes: int,
+) -> None:
+    """Answers to clients may have 200 MiB, frames between nodes 128: ListGroups is as long as names that clients gave to groups."""
+    piece = bytes(1 << 20)
+    count, rest = divmod(PEER_FRAME_BYTES_MAX - 64 * 1024 + more_bytes, len(piece))
+    whole = GatheredAnswer([piece] * count + [piece[:rest]])
+
+    class Long(Answers):
+        async def answer(self, incoming: Incoming) -> Any:
+            return whole
+
+    target = ForwardTarget(Long(), Acting())
+    if more_bytes:
+        with pytest.raises(PeerRefused, match="ask for less") as refused:
+            await target._forward(session(), message(7), request(1))
+        assert refused.value.code == "close-connection"
+        return
+    reply = await target._forward(session(), message(7), request(1))
+    assert isinstance(reply, Reply)
+    assert encode_frame(FrameKind.ANSWER, 1, reply.message, reply.attachment)
 
 
 # Holds INV-FW3.

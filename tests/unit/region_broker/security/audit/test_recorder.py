@@ -12,6 +12,7 @@ import pytest
 
 from region_broker.security.audit import recorder as recorder_module
 from region_broker.security.audit.events import (
+    DETAIL_CHARS_MAX,
     HIDDEN,
     Actor,
     AuditEvent,
@@ -19,7 +20,12 @@ from region_broker.security.audit.events import (
     Outcome,
     shown_value,
 )
-from region_broker.security.audit.recorder import FLOOD_KINDS_MAX, FLOOD_MS, AuditRecorder
+from region_broker.security.audit.recorder import (
+    FLOOD_KINDS_MAX,
+    FLOOD_MS,
+    FLOOD_OF_A_HOST_MAX,
+    AuditRecorder,
+)
 from region_broker.security.audit.trail import AuditUnwritable, told_unless_said
 from region_broker.security.identity import Identity
 from tests.fixtures.node_logs import ManualClock, at_once
@@ -183,7 +189,7 @@ async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_cou
     """INV-ATR2, INV-ARC2."""
     async with running() as trail:
         trail.disk.room_bytes = 0
-        for number in range(FLOOD_KINDS_MAX + 7):
+        for number in range(FLOOD_OF_A_HOST_MAX + 7):
             trail.recorder.refused(ALICE, "READ", "TOPIC", f"t{number}")
         trail.recorder.record(change("ElectLeader", Outcome.DONE))
         for _ in range(3):
@@ -193,7 +199,7 @@ async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_cou
         for _ in range(3):
             await trail.pass_ms(recorder_module.RETRY_MS)
         counts = Counter(row["operation"] for row in trail.records())
-        assert counts == {"READ": FLOOD_KINDS_MAX, "ElectLeader": 1, "lost": 1}
+        assert counts == {"READ": FLOOD_OF_A_HOST_MAX, "ElectLeader": 1, "lost": 1}
         [lost] = [row for row in trail.records() if row["operation"] == "lost"]
         assert lost["details"] == {"refusal": 7}
 
@@ -351,7 +357,7 @@ async def test_a_flood_of_different_ones_is_counted_not_kept() -> None:
     """INV-ARC2."""
     async with running() as trail:
         for number in range(FLOOD_KINDS_MAX + 300):
-            trail.recorder.login(Identity(f"User:u{number}", "10.9.9.9", "PLAIN"), right=False, reason="wrong-credentials")  # fmt: skip
+            trail.recorder.login(Identity(f"User:u{number}", f"10.9.9.{number % 3}", "PLAIN"), right=False, reason="wrong-credentials")  # fmt: skip
         trail.recorder.peer_refused("Node:us/9", "10.9.9.9", code="other-cluster")
         await trail.pass_ms(FLOOD_MS)
         rows = trail.records()
@@ -362,6 +368,34 @@ async def test_a_flood_of_different_ones_is_counted_not_kept() -> None:
         assert lost["details"] == {"login": 300, "peer-refusal": 1}
         assert trail.recorder.lost["login"] == 300
         assert "301 refusals" in verified_on(trail.disk).notes[0]
+
+
+async def test_INV_ARC5_whoever_floods_the_trail_hides_nobody_else() -> None:
+    """A thousand names are tried in a second from one address, and from another: the one that fits is recorded, and so is who else is refused."""
+    async with running() as trail:
+        for host in ("2001:db8::1", "2001:db8::2"):
+            for number in range(FLOOD_OF_A_HOST_MAX + 5):
+                trail.recorder.login(Identity(f"User:u{number}", host, "PLAIN"), right=False, reason="wrong")  # fmt: skip
+        trail.recorder.refused(ALICE, "READ", "TOPIC", "orders")
+        for number in range(FLOOD_KINDS_MAX):
+            trail.recorder.refused(Identity("User:bob", f"10.0.1.{number}"), "READ", "TOPIC", "orders")  # fmt: skip
+        for _ in range(3):
+            trail.recorder.login(Identity("User:u7", "2001:db8::1", "PLAIN"), right=True)
+        await trail.pass_ms(FLOOD_MS)
+        rows = trail.records()
+        wrong = [row for row in rows if row["kind"] == "login" and row["outcome"] == "refused"]
+        assert len(wrong) == FLOOD_OF_A_HOST_MAX, "a network of 64 bits is one host (INV-PAD1)"
+        [right] = [row for row in rows if row["kind"] == "login" and row["outcome"] == "done"]
+        assert (right["principal"], right["count"]) == ("User:u7", 3)
+        refused = [row for row in rows if row["kind"] == "refusal"]
+        assert "User:alice" in {row["principal"] for row in refused}
+        assert len(refused) == FLOOD_KINDS_MAX - FLOOD_OF_A_HOST_MAX
+        [lost] = [row for row in rows if row["operation"] == "lost"]
+        assert lost["details"] == {"login": FLOOD_OF_A_HOST_MAX + 10, "refusal": FLOOD_OF_A_HOST_MAX + 1}  # fmt: skip
+        await trail.pass_ms(FLOOD_MS)
+        trail.recorder.refused(Identity("User:carol", "2001:db8::1"), "READ", "TOPIC", "orders")
+        await trail.pass_ms(FLOOD_MS)
+        assert trail.records()[-1]["principal"] == "User:carol", "the next second begins anew"
 
 
 async def test_beyond_bytes_max_refusals_are_counted_and_changes_recorded() -> None:
@@ -393,6 +427,22 @@ async def test_texts_of_peers_are_bounded_and_nothing_is_dropped_silently() -> N
         kept = len(row["details"]["acls_added"]) + ("more" in row["details"])
         assert 100 < kept < 901
         assert row["details"]["left_out"] == 901 - kept
+
+
+async def test_INV_AUD1_texts_that_are_empty_are_bounded_too() -> None:
+    """A line that would be longer than a line may be is an error of the trail, with which the node ends."""
+    async with running() as trail:
+        many = ["\U0001f511"] * DETAIL_CHARS_MAX + [""] * (100_000 - DETAIL_CHARS_MAX)
+        event = AuditEvent(
+            kind=Kind.CHANGE, operation="DeleteGroups", outcome=Outcome.INTENDED, details={"groups": many},
+        )  # fmt: skip
+        intent = asyncio.get_running_loop().create_task(trail.recorder.intent(event))
+        await trail.turns()
+        assert intent.done()
+        [row] = trail.records()
+        kept = len(row["details"]["groups"])
+        assert kept > 1_000
+        assert row["details"]["left_out"] == 100_000 - kept
 
 
 async def test_a_stop_while_the_disk_fails_loses_nothing_that_can_still_be_written() -> None:
