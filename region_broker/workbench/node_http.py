@@ -1,6 +1,8 @@
 """Asks one node over its HTTP API: every request ends within its time-out, and an answer is bounded in size.
 
 INV-WNH1  who asks is said as `workbench.credentials` has it, to https addresses and to this machine only (INV-LGN2)
+INV-WNH2  a connection, which the kernel of a machine that lives answers, has CONNECT_TIMEOUT_S; the handshake of TLS, which a busy node answers no
+          sooner than a question, has the time of the question
 
 http.client rather than aiohttp: a command must start within 150 ms.
 Not here: which node to ask (`cli.region_client`), verdicts for applications (`client.verdicts`).
@@ -66,11 +68,33 @@ def _split(url: str) -> tuple[str, str, int]:
 
 def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     scheme, host, port = _split(url)
-    if scheme == "http":
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
-    return http.client.HTTPSConnection(
-        host, port, timeout=timeout_s, context=presented().ssl_context()
-    )
+    kind = _Connection if scheme == "http" else _TlsConnection
+    return kind(host, port, timeout_s)
+
+
+class _Connection(http.client.HTTPConnection):
+    """Connects within CONNECT_TIMEOUT_S, and then has its own time (INV-WNH2)."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        super().__init__(host, port, timeout=min(timeout_s, CONNECT_TIMEOUT_S))
+        self._timeout_s = timeout_s
+
+    def connect(self) -> None:
+        """See `http.client`."""
+        super().connect()
+        self.sock.settimeout(self._timeout_s)
+
+
+class _TlsConnection(_Connection):
+    """The same by TLS."""
+
+    default_port = http.client.HTTPS_PORT
+
+    def connect(self) -> None:
+        """See `http.client`."""
+        super().connect()
+        context = presented().ssl_context()
+        self.sock = context.wrap_socket(self.sock, server_hostname=self.host)
 
 
 def request(
@@ -95,10 +119,9 @@ def _exchange(
         said = presented().http_headers(url)
     except LoginRefused as error:
         raise BadUrl(str(error)) from error
-    connection = _connection(url, min(timeout_s, CONNECT_TIMEOUT_S))
+    connection = _connection(url, timeout_s)
     try:
         connection.connect()
-        connection.sock.settimeout(timeout_s)
         headers = {"Accept": "application/json", **said}
         if body is not None:
             headers["Content-Type"] = "application/json"

@@ -65,7 +65,8 @@ def test_all_of_it_is_printed(printed: Mapping[str, str]) -> None:
 
 
 def test_librdkafka_takes_its_part(printed: Mapping[str, str], tmp_path: Path) -> None:
-    pasted = tmp_path / "kcat.conf"
+    pasted = tmp_path / "security" / "client.conf"
+    pasted.parent.mkdir()
     pasted.write_text(printed["client.conf"])
     pasted.chmod(0o600)
     done = subprocess.run(
