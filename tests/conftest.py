@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkUnits | None:
     """Let `--dist loadfile` keep together what `tests.work_units` says."""
-    return WorkUnits(config, log) if config.getvalue("dist") == "loadfile" else None
+    return WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

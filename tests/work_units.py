@@ -24,7 +24,7 @@ def unit_of(nodeid: str) -> str:
     return f"{_AT_PLACES}[{first_parameter}]" if first_parameter in PLACES else path
 
 
-class WorkUnits(LoadFileScheduling):
+class WorkUnits(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives units to workers, the first ones first."""
 
     def _split_scope(self, nodeid: str) -> str:
