@@ -32,6 +32,7 @@ SHOWN: Final = {
     "_in_sync_shrinks_by_fencing": 3, "_nobody_is_fenced": 3, "_failovers_do_not_gather": 6,
     "_anybody_changes_the_in_sync_set": 18, "_anybody_changes_the_set_of_a_data_group": 40,
     "_data_leaders_are_elected_from_the_main_set": 46, "_only_the_main_set_counts": 46,
+    "_older_copies_register": 1, "_starts_are_only_counted": 1,
 }  # fmt: skip
 """The life that showed that a rule was taken out, where others would be played in vain before it; another one does, too, if it no more does."""
 lived: Final = lru_cache(len(SEEDS))(play)
