@@ -6,6 +6,8 @@ the one they tell (`listen_host`), and proxies stand at the addresses that are t
 
 import asyncio
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,7 +20,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.local_cluster import LocalCluster
-from tests.fixtures.tidemark_forks import run_tidemark
 
 CALL_S = 20.0
 
@@ -39,7 +40,11 @@ def open_cluster(
 
 def fail_over(cluster: LocalCluster, target: str) -> None:
     """Order a failover as an operator does."""
-    done = run_tidemark("region", "failover", "--to", target, "--yes", "--url", cluster.http)
+    done = subprocess.run(
+        [sys.executable, "-m", "region_broker", "region", "failover", "--to", target, "--yes",
+         "--url", cluster.http],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
