@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from xdist.remote import Producer
 
 from region_broker.ports.system.clock import SystemClock
 from region_broker.workbench.credentials import present_as, presented
 from tests.fixtures import secret_scan
+from tests.work_units import WorkUnits
 
 CLIENT_ABORTED = "client process aborted"
 _seen: list[str] = []
@@ -49,13 +51,19 @@ def _rank(item: pytest.Item) -> int:
     """Return 0 for a test of an example, more for what searches among very many: models and properties, and behind them the simulator's lives."""
     if item.get_closest_marker("simulation") is not None:
         return 2
-    return int(item.location[0].startswith(SEARCHES))
+    return int(item.nodeid.startswith(SEARCHES))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what searches behind all else: what a slow machine leaves out is a part of that."""
     items.sort(key=_rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkUnits | None:
+    """Let `--dist loadfile` keep together what `tests.work_units` says."""
+    return WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -130,8 +130,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     command = _Forks().serve()
-    if command is not None:
-        gc.unfreeze()
+    if command is not None:  # what is frozen stays so: to look for cycles there copies its pages
         sys.argv = ["tidemark", *command]
         run()
 

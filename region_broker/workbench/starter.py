@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
 import msgspec
@@ -92,13 +92,13 @@ def _told(connection: socket.socket) -> int:
 class Starter:
     """The starter's process; it ends with this one, or with `close`, and its nodes with their standard input."""
 
-    def __init__(self) -> None:
-        """Start it; raises OSError."""
+    def __init__(self, module: str = _FORKS) -> None:
+        """Start it; `module` may import more than a node does, and forks then as `cli.node_forks`. Raises OSError."""
         ours, starters = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with starters:
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
                 # The last argument has room for what each node is called in the list of processes.
-                [sys.executable, "-m", _FORKS, " " * TITLE_BYTES],
+                [sys.executable, "-m", module, " " * TITLE_BYTES],
                 stdin=starters.fileno(),
                 stdout=subprocess.DEVNULL,  # standard output is for who reads the command's
                 start_new_session=True,  # Ctrl-C is for the command alone
@@ -115,9 +115,12 @@ class Starter:
         self._orders.close()
         self._process.wait()
 
-    def start(self, command: Sequence[str], errors: IO[bytes]) -> ForkedProcess:
+    def start(
+        self, command: Sequence[str], errors: IO[bytes],
+        environment: Mapping[str, str] = os.environ,
+    ) -> ForkedProcess:  # fmt: skip
         """Start `tidemark` with the arguments `command`; raises OSError."""
-        order = StartOrder(tuple(command), dict(os.environ), os.getcwd())  # noqa: PTH109
+        order = StartOrder(tuple(command), dict(environment), os.getcwd())  # noqa: PTH109
         with contextlib.ExitStack() as undo:
             from_here, to_node = os.pipe()
             stdin = undo.enter_context(os.fdopen(to_node, "wb"))

@@ -24,7 +24,7 @@ class ConfluentMember:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": 30_000,
                 "heartbeat.interval.ms": 200,
                 "topic.metadata.refresh.fast.interval.ms": 50,
             }

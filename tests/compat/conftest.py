@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from region_broker.workbench.local_cluster import LocalCluster
-from tests.compat.places import PLACES, TESTED_PLACES, start
+from tests.compat.places import NEW_GROUPS, PLACES, TESTED_PLACES, start
 from tests.fixtures.sealing_keys import keys_in_files
 
 _NUMBERS = itertools.count()
@@ -31,7 +31,7 @@ def bootstrap(
     with LocalCluster.open(
         folder, region_count=place.region_count, node_count=place.node_count, port=0,
         new_cluster_id=UUID(int=1),
-        settings={"encryption_keys_file": str(keys_in_files(folder / "keys", "secret"))},
+        settings={"encryption_keys_file": str(keys_in_files(folder / "keys", "secret"))} | NEW_GROUPS,
     ) as cluster:  # fmt: skip
         start(cluster, place)
         yield cluster.plan.nodes[-1].bootstrap

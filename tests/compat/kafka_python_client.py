@@ -32,7 +32,7 @@ class KafkaPythonMember:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             isolation_level="read_committed" if committed else "read_uncommitted",
-            session_timeout_ms=6000,
+            session_timeout_ms=30_000,
             heartbeat_interval_ms=200,
             metadata_max_age_ms=500,
         )

@@ -1,8 +1,8 @@
 """A consumer of the new group protocol that copies records in transactions, in a process that may be killed.
 
-    python -m tests.compat.new_group_worker BOOTSTRAP TRANSACTIONAL_ID [INSTANCE_ID]
+    python -m tests.compat.new_group_worker BOOTSTRAP SOURCE TARGET GROUP TRANSACTIONAL_ID [INSTANCE_ID]
 
-Reads `orders`, writes each value to `out` and its offsets, one transaction per batch; ends at SIGTERM. Prints
+Reads the topic SOURCE, writes each value to TARGET and its offsets, one transaction per batch; ends at SIGTERM. Prints
 `holds N` whenever it holds another number of partitions. A transaction that cannot go on is aborted, and the
 consumer goes back to what is committed, as Kafka's documentation asks. What librdkafka says of its group and of its positions goes
 to standard error (`rdkafka_positions`).
@@ -19,11 +19,15 @@ CALL_S = 20.0
 class Worker:
     """One consumer and one transactional producer."""
 
-    def __init__(self, bootstrap: str, transactional_id: str, instance_id: str | None) -> None:
+    def __init__(
+        self, bootstrap: str, topics: tuple[str, str], group: str, transactional_id: str,
+        instance_id: str | None,
+    ) -> None:  # fmt: skip
         self.ends = False
+        self.source, self.target = topics
         static = {} if instance_id is None else {"group.instance.id": instance_id}
         self.consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "copiers", "group.protocol": "consumer",
+            {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer",
              "auto.offset.reset": "earliest", "enable.auto.commit": False,
              "isolation.level": "read_committed", "debug": "cgrp,topic"} | static
         )  # fmt: skip
@@ -34,7 +38,7 @@ class Worker:
 
     def run(self) -> None:
         self.producer.init_transactions(CALL_S)
-        self.consumer.subscribe(["orders"])
+        self.consumer.subscribe([self.source])
         held = -1
         while not self.ends:
             messages = [each for each in self.consumer.consume(20, 0.1) if each.error() is None]
@@ -53,8 +57,8 @@ class Worker:
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None
                 assert offset is not None
-                self.producer.produce("out", value=message.value(), partition=partition)
-                moved[partition] = TopicPartition("orders", partition, offset + 1)
+                self.producer.produce(self.target, value=message.value(), partition=partition)
+                moved[partition] = TopicPartition(self.source, partition, offset + 1)
             self.producer.send_offsets_to_transaction(
                 list(moved.values()), self.consumer.consumer_group_metadata(), CALL_S
             )
@@ -75,7 +79,10 @@ class Worker:
 
 
 def main() -> None:
-    worker = Worker(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None)
+    bootstrap, source, target, group, transactional_id, *instance = sys.argv[1:]
+    worker = Worker(
+        bootstrap, (source, target), group, transactional_id, next(iter(instance), None)
+    )
 
     def end(_signal: int, _frame: object) -> None:
         worker.ends = True

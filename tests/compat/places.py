@@ -33,6 +33,12 @@ PLACES: Final = {
 # What the normal tests are run against; each place more costs each run minutes.
 TESTED_PLACES: Final = os.environ.get("TIDEMARK_COMPAT_PLACES", "one,mirror,nodes").split(",")
 
+NEW_GROUPS: Final = {
+    "group_consumer_heartbeat_interval_ms": 200,
+    "group_consumer_session_timeout_ms": 4_000,
+}
+"""What members of the new group protocol are told: a member that was killed is missed soon."""
+
 
 def start(cluster: LocalCluster, place: Place) -> None:
     """Start all nodes, and return once those of each region are in sync, vote, and lead what they are to; raises `StageError`."""

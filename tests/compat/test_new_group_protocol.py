@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -28,7 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_mirrored
-from tests.compat.places import PLACES, TESTED_PLACES, start
+from tests.compat.places import NEW_GROUPS, TESTED_PLACES
 from tests.compat.rdkafka_positions import own_steps
 from tests.process.client_fixture import fail_over
 
@@ -42,26 +42,28 @@ OVERTAKEN = (
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.STALE_MEMBER_EPOCH,
 )
-SETTINGS = {
-    "group_consumer_heartbeat_interval_ms": 200,
-    "group_consumer_session_timeout_ms": 4_000,
-}
-
-
-@pytest.fixture(
-    params=[place for place in TESTED_PLACES if place != "one" or len(TESTED_PLACES) == 1]
+# A mirror and a node that follows; in a region of one node there is less that could go wrong.
+forwarded = pytest.mark.parametrize(
+    "bootstrap",
+    [place for place in TESTED_PLACES if place != "one" or len(TESTED_PLACES) == 1],
+    indirect=True,
 )
-def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    place = PLACES[request.param]
-    with LocalCluster.open(
-        tmp_path, region_count=place.region_count, node_count=place.node_count, port=0,
-        new_cluster_id=UUID(int=1), settings=SETTINGS,
-    ) as cluster:  # fmt: skip
-        start(cluster, place)
-        address = cluster.plan.nodes[-1].bootstrap
-        create(address, "orders", "out")
-        yield address
-        assert cluster.dead() == {}
+
+
+class Stage(NamedTuple):
+    """Where a test plays, and names of its own: a topic, one for copies, and a group."""
+
+    bootstrap: str
+    topic: str
+    copies: str
+    group: str
+
+
+@pytest.fixture
+def stage(bootstrap: str, fresh: Callable[[str], str]) -> Stage:
+    made = Stage(bootstrap, fresh("orders"), fresh("out"), fresh("g"))
+    create(bootstrap, made.topic, made.copies)
+    return made
 
 
 def create(bootstrap: str, *names: str) -> None:
@@ -70,22 +72,22 @@ def create(bootstrap: str, *names: str) -> None:
         made.result(CALL_S)
 
 
-def fill(bootstrap: str, first: int, last: int, topic: str = "orders") -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+def fill(stage: Stage, first: int, last: int) -> None:
+    producer = Producer({"bootstrap.servers": stage.bootstrap, "enable.idempotence": True})
     for number in range(first, last):
-        producer.produce(topic, value=str(number), partition=number % PARTITIONS)
+        producer.produce(stage.topic, value=str(number), partition=number % PARTITIONS)
     assert producer.flush(CALL_S) == 0
 
 
 def member(
-    bootstrap: str, changes: Mapping[str, Any] | None = None, *, topics: str = "orders"
+    stage: Stage, changes: Mapping[str, Any] | None = None, *, pattern: str = ""
 ) -> Consumer:
     made = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "g", "group.protocol": "consumer",
+        {"bootstrap.servers": stage.bootstrap, "group.id": stage.group, "group.protocol": "consumer",
          "auto.offset.reset": "earliest", "enable.auto.commit": False,
          "topic.metadata.refresh.interval.ms": 200} | dict(changes or {})
     )  # fmt: skip
-    made.subscribe([topics])
+    made.subscribe([pattern or stage.topic])
     return made
 
 
@@ -119,55 +121,64 @@ def held(each: Consumer) -> set[int]:
     return {place.partition for place in each.assignment()}
 
 
-def test_members_join_share_and_leave_and_offsets_stay(bootstrap: str) -> None:
-    fill(bootstrap, 0, 40)
-    first = member(bootstrap)
+@forwarded
+def test_members_join_share_and_leave_and_offsets_stay(stage: Stage) -> None:
+    fill(stage, 0, 40)
+    first = member(stage)
     seen = poll_until([first], lambda values: len(values) == 40)
     assert seen == set(range(40))
-    second, third = member(bootstrap), member(bootstrap, {"group.remote.assignor": "uniform"})
+    second, third = member(stage), member(stage, {"group.remote.assignor": "uniform"})
     everyone = [first, second, third]
     poll_until(everyone, lambda _: shares(everyone) == [1, 1, 2])
     assert not held(first) & held(second)
-    fill(bootstrap, 40, 80)
+    fill(stage, 40, 80)
     more = poll_until(everyone, lambda values: len(values) == 40)
     assert more == set(range(40, 80))
     for each in (third, second):
         each.close()
     poll_until([first], lambda _: shares([first]) == [4])
-    places = first.committed([TopicPartition("orders", number) for number in range(PARTITIONS)], 10)
+    places = first.committed(
+        [TopicPartition(stage.topic, number) for number in range(PARTITIONS)], 10
+    )
     assert [place.offset for place in places] == [20] * 4
     first.close()
 
 
-def test_a_static_member_comes_back_to_its_partitions(bootstrap: str) -> None:
-    pair = [member(bootstrap, {"group.instance.id": name}) for name in ("a", "b")]
+@forwarded
+def test_a_static_member_comes_back_to_its_partitions(stage: Stage) -> None:
+    pair = [member(stage, {"group.instance.id": name}) for name in ("a", "b")]
     poll_until(pair, lambda _: shares(pair) == [2, 2])
     before = held(pair[0])
     pair[0].close()
-    again = member(bootstrap, {"group.instance.id": "a"})
+    again = member(stage, {"group.instance.id": "a"})
     poll_until([again, pair[1]], lambda _: shares([again, pair[1]]) == [2, 2])
     assert held(again) == before
     for each in (again, pair[1]):
         each.close()
 
 
-def test_a_pattern_follows_topics_that_are_created(bootstrap: str) -> None:
-    reader = member(bootstrap, topics="^ord.*")
+@forwarded
+def test_a_pattern_follows_topics_that_are_created(stage: Stage) -> None:
+    lines = f"{stage.topic}-lines"
+    reader = member(stage, pattern=f"^{stage.topic}(-lines)?$")
     poll_until([reader], lambda _: shares([reader]) == [4])
-    create(bootstrap, "order-lines", "bills")
+    create(stage.bootstrap, lines, f"{lines}-of-bills")
     poll_until([reader], lambda _: shares([reader]) == [8])
-    assert {place.topic for place in reader.assignment()} == {"orders", "order-lines"}
+    assert {place.topic for place in reader.assignment()} == {stage.topic, lines}
     reader.close()
 
 
-def test_administrators_see_the_group_as_Kafkas(bootstrap: str) -> None:
-    pair = [member(bootstrap), member(bootstrap, {"group.instance.id": "i"})]
+@forwarded
+def test_administrators_see_the_group_as_Kafkas(stage: Stage) -> None:
+    pair = [member(stage), member(stage, {"group.instance.id": "i"})]
     poll_until(pair, lambda _: shares(pair) == [2, 2])
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for kind, expected in ((ConsumerGroupType.CONSUMER, ["g"]), (ConsumerGroupType.CLASSIC, [])):
+    admin = AdminClient({"bootstrap.servers": stage.bootstrap})
+    for kind in (ConsumerGroupType.CONSUMER, ConsumerGroupType.CLASSIC):
         listed = admin.list_consumer_groups(types={kind}).result(CALL_S)
-        assert [each.group_id for each in listed.valid] == expected
-    found = admin.describe_consumer_groups(["g"])["g"].result(CALL_S)
+        assert {each.type for each in listed.valid} <= {kind}
+        named = stage.group in [each.group_id for each in listed.valid]
+        assert named is (kind == ConsumerGroupType.CONSUMER)
+    found = admin.describe_consumer_groups([stage.group])[stage.group].result(CALL_S)
     assert (found.state, found.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
     assert {each.group_instance_id for each in found.members} == {None, "i"}
     places = [
@@ -175,41 +186,42 @@ def test_administrators_see_the_group_as_Kafkas(bootstrap: str) -> None:
         for each in found.members
         for place in each.assignment.topic_partitions
     ]
-    assert sorted(places) == [("orders", number) for number in range(PARTITIONS)]
+    assert sorted(places) == [(stage.topic, number) for number in range(PARTITIONS)]
     for each in pair:
         each.close()
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_members_change_their_protocol_one_by_one_and_back(bootstrap: str, assignor: str) -> None:
+@forwarded
+def test_members_change_their_protocol_one_by_one_and_back(stage: Stage, assignor: str) -> None:
     old = {
         "group.protocol": "classic",
         "partition.assignment.strategy": assignor,
-        "session.timeout.ms": 6_000,
+        "session.timeout.ms": 30_000,
         "heartbeat.interval.ms": 200,
     }
-    fill(bootstrap, 0, 40)
-    first, second = member(bootstrap, old), member(bootstrap, old)
+    fill(stage, 0, 40)
+    first, second = member(stage, old), member(stage, old)
     both = [first, second]
     read = poll_until(both, lambda values: len(values) == 40 and shares(both) == [2, 2])
-    third = member(bootstrap)
+    third = member(stage)
     mixed = [first, second, third]
     poll_until(mixed, lambda _: shares(mixed) == [1, 1, 2])
-    fill(bootstrap, 40, 80)
+    fill(stage, 40, 80)
     read |= poll_until(mixed, lambda values: len(values) == 40)
     first.close()
-    fourth = member(bootstrap)
+    fourth = member(stage)
     mixed = [second, third, fourth]
     poll_until(mixed, lambda _: shares(mixed) == [1, 1, 2])
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.describe_consumer_groups(["g"])["g"].result(CALL_S)
+    admin = AdminClient({"bootstrap.servers": stage.bootstrap})
+    found = admin.describe_consumer_groups([stage.group])[stage.group].result(CALL_S)
     assert (found.type, len(found.members)) == (ConsumerGroupType.CONSUMER, 3)
     for each in (third, fourth):  # the last ones of the new protocol
         each.close()
     poll_until([second], lambda _: shares([second]) == [4])
-    fill(bootstrap, 80, 120)
+    fill(stage, 80, 120)
     read |= poll_until([second], lambda values: len(values) == 40)
-    found = admin.describe_consumer_groups(["g"])["g"].result(CALL_S)
+    found = admin.describe_consumer_groups([stage.group])[stage.group].result(CALL_S)
     assert (found.type, len(found.members)) == (ConsumerGroupType.CLASSIC, 1)
     second.close()
     assert read == set(range(120))
@@ -221,11 +233,11 @@ def test_members_change_their_protocol_one_by_one_and_back(bootstrap: str, assig
 class Copier:
     """A worker process; `holds` follows what it prints."""
 
-    def __init__(self, log: Path, bootstrap: str, *names: str) -> None:
+    def __init__(self, log: Path, stage: Stage, name: str, *instance: str) -> None:
         self.holds = -1
         with log.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.compat.new_group_worker", bootstrap, *names],
+                [sys.executable, "-m", "tests.compat.new_group_worker", *stage, f"{stage.group}-{name}", *instance],
                 stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._follow, daemon=True)
@@ -253,13 +265,13 @@ class Copier:
 
 
 @contextmanager
-def copiers(folder: Path, bootstrap: str) -> Iterator[Callable[..., Copier]]:
+def copiers(folder: Path, stage: Stage) -> Iterator[Callable[..., Copier]]:
     """Yield what starts workers; what each says of its group stays in the folder of a test that fails."""
     started: list[Copier] = []
 
     def start(*names: str) -> Copier:
         log = folder / f"worker-{len(started)}-{names[0]}.log"
-        started.append(Copier(log, bootstrap, *names))
+        started.append(Copier(log, stage, *names))
         return started[-1]
 
     try:
@@ -282,14 +294,14 @@ def copied(reader: Consumer, count: int) -> Counter[int]:
     pytest.fail(f"{len(found)} of {count} values were copied")
 
 
-def judge(found: Counter[int], count: int, logs: list[Path]) -> None:
+def judge(found: Counter[int], count: int, topic: str, logs: list[Path]) -> None:
     """Fail if a value was not copied once; where librdkafka's own log says that it went back by itself, expectedly.
 
     The workers ask nothing twice and skip nothing, so that a wrong answer of a node is not covered up by theirs.
     """
     assert found.keys() == set(range(count))
     twice = {value % PARTITIONS for value, times in found.items() if times > 1}
-    told = {partition: own_steps(logs, "orders", partition) for partition in sorted(twice)}
+    told = {partition: own_steps(logs, topic, partition) for partition in sorted(twice)}
     assert all(told.values()), {value: times for value, times in found.items() if times > 1}
     if told:
         pytest.xfail(f"librdkafka went back by itself (docs/reference/clients.md): {told}")
@@ -303,59 +315,62 @@ def wait_for(condition: Callable[[], bool], pace: Consumer) -> None:
     pytest.fail("it did not come to pass")
 
 
+@forwarded
 def test_every_record_is_copied_once_while_members_join_leave_and_are_killed(
-    bootstrap: str, tmp_path: Path
+    stage: Stage, tmp_path: Path
 ) -> None:
     outside = {
-        "group.id": "outside",
+        "group.id": f"{stage.group}-outside",
         "group.protocol": "classic",
         "isolation.level": "read_committed",
     }
     reader = Consumer(
-        {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "log_level": 0} | outside
+        {"bootstrap.servers": stage.bootstrap, "auto.offset.reset": "earliest", "log_level": 0}
+        | outside
     )
-    pace = Consumer({"bootstrap.servers": bootstrap, "group.id": "pace"})
-    with copiers(tmp_path, bootstrap) as start:
-        fill(bootstrap, 0, 400)
+    pace = Consumer({"bootstrap.servers": stage.bootstrap, "group.id": f"{stage.group}-pace"})
+    with copiers(tmp_path, stage) as start:
+        fill(stage, 0, 400)
         first, second = start("t1"), start("t2", "static")
         wait_for(lambda: (first.holds, second.holds) == (2, 2), pace)
-        fill(bootstrap, 400, 800)
+        fill(stage, 400, 800)
         third = start("t3")
         wait_for(lambda: sorted((first.holds, second.holds, third.holds)) == [1, 1, 2], pace)
         first.kill()  # in the middle of something, perhaps: its session has to run out
-        fill(bootstrap, 800, 1200)
+        fill(stage, 800, 1200)
         wait_for(lambda: (second.holds, third.holds) == (2, 2), pace)
         assert second.end() == 0
-        fill(bootstrap, 1200, 1600)
+        fill(stage, 1200, 1600)
         again, replaced = start("t2", "static"), start("t1")
         wait_for(lambda: sorted((third.holds, again.holds, replaced.holds)) == [1, 1, 2], pace)
         assert third.end() == 0
-        fill(bootstrap, 1600, 2000)
+        fill(stage, 1600, 2000)
         wait_for(lambda: (again.holds, replaced.holds) == (2, 2), pace)
-        reader.subscribe(["out"])
+        reader.subscribe([stage.copies])
         found = copied(reader, 2000)
         assert [again.end(), replaced.end()] == [0, 0]
     reader.close()
     pace.close()
-    judge(found, 2000, sorted(tmp_path.glob("worker-*.log")))
+    judge(found, 2000, stage.topic, sorted(tmp_path.glob("worker-*.log")))
 
 
 def test_T26_members_go_on_in_the_region_that_takes_over(tmp_path: Path) -> None:
     with LocalCluster.open(
-        tmp_path, region_count=2, port=0, new_cluster_id=UUID(int=3), settings=SETTINGS
+        tmp_path, region_count=2, port=0, new_cluster_id=UUID(int=3), settings=NEW_GROUPS
     ) as cluster:
         cluster.start()
         primary, mirror = (place.name for place in cluster.plan.regions)
         address = cluster.place(mirror).bootstrap
-        create(address, "orders")
-        pair = [member(address), member(address, {"group.instance.id": "i"})]
+        stage = Stage(address, "orders", "out", "g")
+        create(address, stage.topic)
+        pair = [member(stage), member(stage, {"group.instance.id": "i"})]
         poll_until(pair, lambda _: shares(pair) == [2, 2])
-        fill(address, 0, 100)
+        fill(stage, 0, 100)
         read = poll_until(pair, lambda values: len(values) == 100 and shares(pair) == [2, 2])
         wait_mirrored(cluster, primary, mirror, 60)
         cluster.kill(primary)
         fail_over(cluster, mirror)
-        fill(address, 100, 200)
+        fill(stage, 100, 200)
         # Nobody was started anew. Commits behind the last tidemark are lost, and what they say is read again.
         wanted = set(range(100, 200))
         more = poll_until(pair, lambda values: values >= wanted and shares(pair) == [2, 2])

@@ -4,8 +4,6 @@ INV-SAC1, by real nodes, a client that is not ours, and the commands of an opera
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from region_broker.security.sasl.scram_keys import keys_of, line_of
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.stage import wait_until
 from tests.fixtures.secret_scan import noted
+from tests.fixtures.tidemark_forks import run_tidemark
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 CALL_S = 20
@@ -81,17 +80,14 @@ class Operator:
     """Gives commands as root, at any node."""
 
     def __init__(self, folder: Path, cluster: LocalCluster) -> None:
-        self._environment = os.environ | {
+        self._environment = {
             "TIDEMARK_BOOTSTRAP": ",".join(place.bootstrap for place in cluster.plan.regions),
             "TIDEMARK_URL": cluster.http, "TIDEMARK_USER": "root", "TIDEMARK_PROTOCOL": "SASL_PLAINTEXT",
             "TIDEMARK_PASSWORD_FILE": str(folder / "root.password"), "TIDEMARK_CONTEXTS": str(folder / "none.json"),
         }  # fmt: skip
 
     def __call__(self, *words: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "region_broker", *words], env=self._environment,
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        done = run_tidemark(*words, environment=self._environment)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
 
 

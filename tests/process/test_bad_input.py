@@ -11,8 +11,6 @@ import shutil
 import socket
 import sqlite3
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from region_broker.records.batches import Record, build_batch
 from region_broker.workbench.local_cluster import LocalCluster
 from tests.fixtures.kafka_port import RawClient, frame_of, parse_answer
+from tests.fixtures.tidemark_forks import run_tidemark
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 METADATA, PRODUCE, API_VERSIONS = 3, 0, 18
@@ -35,7 +34,6 @@ ALL_TOPICS = {
     "topics": None, "include_cluster_authorized_operations": False,
     "include_topic_authorized_operations": False,
 }  # fmt: skip
-TIDEMARK = (sys.executable, "-m", "region_broker")
 HANG_S = 20
 
 
@@ -306,19 +304,13 @@ def test_a_second_node_that_cannot_start_says_why(
     change(config, tmp_path)
     path = tmp_path / "second.json"
     path.write_text(json.dumps(config))
-    done = subprocess.run(
-        [*TIDEMARK, "broker", "--config", str(path)],
-        capture_output=True, text=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = run_tidemark("broker", "--config", str(path))
     assert done.returncode in {1, 2}
     assert done.stdout == ""
     last = done.stderr.strip().splitlines()[-1]
     assert said in last
     assert "Traceback" not in done.stderr
-    checked = subprocess.run(
-        [*TIDEMARK, "broker", "--config", str(path), "--check"],
-        capture_output=True, text=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    checked = run_tidemark("broker", "--config", str(path), "--check")
     if change is same_folder:  # a check beside a running node is no mistake
         assert checked.returncode == 0
         assert "a node runs on" in checked.stderr
@@ -375,10 +367,7 @@ def test_a_node_whose_folder_is_damaged_says_why_it_ends(
     other_ports(config)
     path = tmp_path / "copy.json"
     path.write_text(json.dumps(config))
-    done = subprocess.run(
-        [*TIDEMARK, "broker", "--config", str(path)],
-        capture_output=True, text=True, timeout=HANG_S, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = run_tidemark("broker", "--config", str(path))
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert said in done.stderr.strip().splitlines()[-1]

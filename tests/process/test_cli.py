@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from region_broker.workbench.stage import wait_until
+from tests.fixtures.tidemark_forks import run_tidemark
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -63,10 +64,18 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         running.stop()
 
 
-@pytest.fixture
-def lone(tmp_path: Path) -> Iterator[Dev]:
-    """One region, stopped whatever becomes of the test."""
-    running = Dev("--regions", "1", "--data-dir", str(tmp_path / "cluster"))
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """Two regions for tests that end none of them, with topics of their own."""
+    running = Dev("--data-dir", str(tmp_path_factory.mktemp("pair") / "cluster"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """One region for tests with topics of their own, stopped whatever becomes of them."""
+    running = Dev("--regions", "1", "--data-dir", str(tmp_path_factory.mktemp("lone") / "cluster"))
     yield running
     if running.process.poll() is None:
         running.stop()
@@ -74,10 +83,7 @@ def lone(tmp_path: Path) -> Iterator[Dev]:
 
 def run(*arguments: str, stdin: str = "", code: int = 0, **environment: str) -> str:
     """Run a command, check its exit code, and return what it printed (stderr where it failed)."""
-    done = subprocess.run(
-        [*TIDEMARK, *arguments], input=stdin, capture_output=True, text=True, check=False,
-        timeout=TIMEOUT_S, env={**os.environ, **environment},
-    )  # fmt: skip
+    done = run_tidemark(*arguments, stdin=stdin, environment=environment)
     assert done.returncode == code, (arguments, done.stdout, done.stderr)
     return done.stdout if code == 0 else done.stderr
 
@@ -233,39 +239,39 @@ def check_errors(where: tuple[str, str]) -> None:
         assert "none" in run(*words, *where, code=3)
 
 
-def test_topics_are_altered_at_the_primary_and_at_the_mirror(dev: Dev) -> None:
-    primary, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
+def test_topics_are_altered_at_the_primary_and_at_the_mirror(pair: Dev) -> None:
+    primary, mirror = (("--bootstrap", str(region["bootstrap"])) for region in pair.regions)
 
     def setting(where: tuple[str, str], key: str) -> Any:
-        rows = document("topic", "describe", "orders", "--configs", *where)
+        rows = document("topic", "describe", "bills", "--configs", *where)
         return next((row["value"], row["default"]) for row in rows if row["config"] == key)
 
-    run("topic", "create", "orders", "--partitions", "2", *primary)
-    alter = ("topic", "alter", "orders", "--config", "retention.ms=5000000", "--partitions", "3")
+    run("topic", "create", "bills", "--partitions", "2", *primary)
+    alter = ("topic", "alter", "bills", "--config", "retention.ms=5000000", "--partitions", "3")
     altered = [
         {"setting": "retention.ms", "before": "604800000 (default)", "after": "5000000"},
         {"setting": "partitions", "before": "2", "after": "3"},
     ]
     assert document(*alter, "--dry-run", *primary) == altered
     assert setting(primary, "retention.ms") == ("604800000", True)
-    assert len(document("topic", "describe", "orders", *primary)) == 2
+    assert len(document("topic", "describe", "bills", *primary)) == 2
     # What the broker refuses in part is not done in part.
     assert "never shrinks" in run(*alter[:-1], "1", *primary, code=2)
     assert setting(primary, "retention.ms") == ("604800000", True)
     assert document(*alter, *primary) == altered
     assert setting(primary, "retention.ms") == ("5000000", False)
-    assert len(document("topic", "describe", "orders", *primary)) == 3
+    assert len(document("topic", "describe", "bills", *primary)) == 3
     # The mirror passes it on, and follows.
     wait_until("the mirror follows", TIMEOUT_S, lambda: setting(mirror, "retention.ms")[1] is False)
-    back = document("topic", "alter", "orders", "--delete-config", "retention.ms", *mirror)
+    back = document("topic", "alter", "bills", "--delete-config", "retention.ms", *mirror)
     assert back == [
         {"setting": "retention.ms", "before": "5000000", "after": "604800000 (default)"}
     ]
     assert setting(primary, "retention.ms") == ("604800000", True)
     assert "not a whole number" in run(
-        "topic", "alter", "orders", "--config", "retention.ms=soon", *mirror, code=2
+        "topic", "alter", "bills", "--config", "retention.ms=soon", *mirror, code=2
     )
-    assert "nothing to change" in run("topic", "alter", "orders", *primary, code=2)
+    assert "nothing to change" in run("topic", "alter", "bills", *primary, code=2)
     assert "none" in run("topic", "alter", "none", "--partitions", "2", *primary, code=3)
     ledger = ("topic", "alter", "__tidemarks", "--config", "retention.ms=1", *primary)
     assert "ledger" in run(*ledger, code=1)
@@ -290,8 +296,8 @@ def check_refused_while(dev: Dev, protocol: str, bootstrap: str) -> None:
     member.close()
 
 
-def test_offsets_are_reset_at_the_primary_and_at_the_mirror(dev: Dev) -> None:
-    primary, mirror = (("--bootstrap", str(region["bootstrap"])) for region in dev.regions)
+def test_offsets_are_reset_at_the_primary_and_at_the_mirror(pair: Dev) -> None:
+    primary, mirror = (("--bootstrap", str(region["bootstrap"])) for region in pair.regions)
 
     def committed(where: tuple[str, str]) -> dict[int, int]:
         rows = document("group", "describe", "g", *where)
@@ -323,7 +329,7 @@ def test_offsets_are_reset_at_the_primary_and_at_the_mirror(dev: Dev) -> None:
     assert row["to"] == 4
     for protocol in ("classic", "consumer"):
         for where in (primary, mirror):
-            check_refused_while(dev, protocol, where[1])
+            check_refused_while(pair, protocol, where[1])
     for words, code in (
         (("--to-earliest",), 2), (("--topic", "orders"), 2), (("--topic", "none", "--to-latest"), 3),
         (("--topic", "orders:1", "--to-latest"), 3),
@@ -370,7 +376,7 @@ def refuses_what_is_no_record(where: tuple[str, str], folder: Path, dev: Dev) ->
 
 
 def test_T34_a_deleted_topic_comes_back_from_a_mirror_after_the_primary_is_gone(
-    dev: Dev, tmp_path: Path
+    dev: Dev, lone: Dev, tmp_path: Path
 ) -> None:
     where = ("--bootstrap", dev.bootstrap)
     run("topic", "create", "orders", "--partitions", "2", *where)
@@ -399,13 +405,11 @@ def test_T34_a_deleted_topic_comes_back_from_a_mirror_after_the_primary_is_gone(
     file.write_text(run("log", "export", folder))
     assert sorted(file.read_text().splitlines()) == sorted(before)
 
-    again = Dev("--regions", "1", "--data-dir", str(tmp_path / "another"))
-    where = ("--bootstrap", again.bootstrap)
+    where = ("--bootstrap", lone.bootstrap)  # another cluster
     run("topic", "create", "orders", "--partitions", "2", *where)
     run("produce", "orders", "--format", "json", "--file", str(file), *where)
     back = run("consume", "orders", "-o", "json", *where).splitlines()
     assert sorted(map(without_offset, back)) == sorted(map(without_offset, before))
-    again.stop()
 
 
 def without_offset(line: str) -> str:
@@ -474,8 +478,9 @@ def test_a_development_cluster_makes_topics_that_clients_ask_for(lone: Dev) -> N
     where = ("--bootstrap", lone.bootstrap)
     assert run("consume", "asked-for", *where) == "x\n"
     run("consume", "looked-for", *where, code=3)
-    (listed,) = document("topic", "list", *where)
-    assert (listed["topic"], listed["partitions"]) == ("asked-for", 1)
+    listed = {row["topic"]: row["partitions"] for row in document("topic", "list", *where)}
+    assert listed["asked-for"] == 1
+    assert "looked-for" not in listed
     waiting = Consumer({"bootstrap.servers": lone.bootstrap, "group.id": "g", "client.id": "idle"})
     waiting.subscribe(["asked-for"])
     wait_until(
@@ -508,15 +513,6 @@ def follow_and_be_ended(where: Sequence[str]) -> None:
     assert (left["state"], left["committed"]) == ("empty", 1)
 
 
-def test_dev_keeps_the_ports_it_was_given(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    first = Dev("--regions", "1", "--data-dir", folder)
-    first.stop()
-    again = Dev("--regions", "1", "--data-dir", folder, port=None)
-    assert again.bootstrap == first.bootstrap
-    again.stop()
-
-
 def test_nobody_listens() -> None:
     for words in (("topic", "list"), ("consume", "t"), ("produce", "t"), ("group", "list")):
         text = run(*words, "--bootstrap", DEAD, code=1)
@@ -528,8 +524,13 @@ def test_nobody_listens() -> None:
         run(*words, "--url", "nonsense", code=2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_dev_announces_stops_cleanly_and_comes_up_again(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "port"), [(signal.SIGTERM, 0), (signal.SIGINT, None)], ids=["SIGTERM", "SIGINT"]
+)
+def test_dev_announces_stops_cleanly_and_comes_up_again(
+    tmp_path: Path, number: int, port: int | None
+) -> None:
+    """With free ports where it is to take them, with those that it had where nothing is said."""
     folder = str(tmp_path)
     first = Dev("--regions", "1", "--data-dir", folder)
     assert set(first.regions[0]) == {"name", "bootstrap", "http", "pids", "nodes"}
@@ -539,7 +540,8 @@ def test_dev_announces_stops_cleanly_and_comes_up_again(tmp_path: Path, number: 
     code, out, err = first.stop(number)
     assert (code, out, err) == (0, "", "stopping\n")
     assert not any(map(alive, first.pids))
-    again = Dev("--regions", "1", "--data-dir", folder)
+    again = Dev("--regions", "1", "--data-dir", folder, port=port)
+    assert port == 0 or again.bootstrap == first.bootstrap
     assert run("consume", "kept", "--bootstrap", again.bootstrap) == "x\n"
     assert again.stop()[0] == 0
 

@@ -23,6 +23,7 @@ from region_broker.workbench.cluster_plan import NodePlace
 from region_broker.workbench.local_cluster import LocalCluster
 from region_broker.workbench.node_http import ApiError, request
 from region_broker.workbench.stage import StageError, wait_until
+from tests.fixtures.tidemark_forks import run_tidemark
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -292,10 +293,10 @@ def test_a_region_of_one_node_grows_to_three_with_what_it_holds(tmp_path: Path) 
             running.callback(_end, process)
             return process
 
-        subprocess.run(
-            [*TIDEMARK, "init", "--config", str(config(0, several=False)), "--no-history-elsewhere"], check=True,
-            capture_output=True,
-        )  # fmt: skip
+        born = run_tidemark(
+            "init", "--config", str(config(0, several=False)), "--no-history-elsewhere"
+        )
+        assert born.returncode == 0, born.stderr
         one = start(0, several=False)
         _until_ready(one)
         region = region_of(places)

@@ -28,6 +28,13 @@ pytestmark = pytest.mark.slow
 SEEDS: Final = range(24)
 SOONEST: Final = (8, 18, 40, 46)
 """Lives that show what few do: played first where a rule is taken out."""
+SHOWN: Final = {
+    "_in_sync_shrinks_by_fencing": 3, "_nobody_is_fenced": 3, "_failovers_do_not_gather": 6,
+    "_anybody_changes_the_in_sync_set": 18, "_anybody_changes_the_set_of_a_data_group": 40,
+    "_data_leaders_are_elected_from_the_main_set": 46, "_only_the_main_set_counts": 46,
+    "_older_copies_register": 1, "_starts_are_only_counted": 1,
+}  # fmt: skip
+"""The life that showed that a rule was taken out, where others would be played in vain before it; another one does, too, if it no more does."""
 lived: Final = lru_cache(len(SEEDS))(play)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -261,7 +268,7 @@ MUTANTS: Final[dict[str, Patch]] = {
 def test_a_rule_that_is_taken_out_is_missed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[mutant](monkeypatch)
     with pytest.raises((Violated, AssertionError)):
-        _play_all((*SOONEST, *range(60)))
+        _play_all((SHOWN.get(mutant, SOONEST[0]), *SOONEST, *range(60)))
 
 
 def _play_all(seeds: Iterable[int]) -> None:

@@ -17,6 +17,9 @@ from region_broker.controller.metadata_commands import (
 from region_broker.controller.metadata_image import MetadataImage
 from region_broker.records.batches import Record, build_batch
 from region_broker.region.mirror.mirror_topics import MirrorTopicStore
+from region_broker.region.mirror.primary_side import _FetchSession
+from region_broker.region.peers.protocol import FetchLogs
+from region_broker.region.peers.sessions import Reply
 from tests.fixtures.failover_regions import ORDERS, Pair
 from tests.fixtures.waiting import until
 
@@ -65,28 +68,39 @@ async def test_T18_a_switch_waits_until_the_changes_of_topics_are_carried_out_he
 ) -> None:
     """Records and configs come by two ways: the last tidemark may be reached before the configs are here."""
     update, held, looks = MirrorTopicStore.update_configs, asyncio.Event(), 0
+    collect, told = _FetchSession._collect, asyncio.Event()
+    told.set()
 
     async def waiting(self: MirrorTopicStore, topic: MirrorTopic) -> None:
         if topic.name == ORDERS:
             await held.wait()
         await update(self, topic)
 
+    async def telling(self: _FetchSession, request: FetchLogs) -> Reply | None:
+        await told.wait()
+        return await collect(self, request)
+
     monkeypatch.setattr(MirrorTopicStore, "update_configs", waiting)
+    monkeypatch.setattr(_FetchSession, "_collect", telling)
     await pair.us.until(Phase.MIRRORING)
     await pair.eu.write("first")
     await pair.reached("first")
-    # Nobody wakes the link: the mirror hears of it with the last tidemark.
+    # The mirror hears of it with the last tidemark, however long that takes: if sooner, its link would stand still before that one.
+    told.clear()
     orders = pair.eu.metadata.image.topics[ORDERS]
     await pair.eu.metadata.apply(SetTopicConfigs(orders.topic_id, {"retention.ms": "77"}))
     known_claim, cut_leader = pair.us.driver.outlook.known_claim, pair.eu.tidemarks.cut_leader
     assert cut_leader is not None
     operation = pair.us.operations.begin_switch()
-    await pair.eu.until(Phase.DRAINING)
+    await until(
+        lambda: any(step.startswith("waiting to reach") for step in operation.steps),
+        "the last tidemark",
+    )
+    told.set()
 
     def looked_at_the_last_tidemark() -> bool:
         nonlocal looks
-        waits = operation.steps[-1].startswith("waiting to reach")
-        looks += waits and known_claim().point == cut_leader.published
+        looks += known_claim().point == cut_leader.published
         return looks > 20 or operation.status != "running"
 
     await until(looked_at_the_last_tidemark, "the last tidemark is reached")
