@@ -135,23 +135,10 @@ def _announce(cluster: LocalCluster, output: str, made: "SecuredCluster | None")
         pids = ",".join(map(str, cluster.pids(node.name)))
         click.echo(f"{node.name}  kafka {node.bootstrap}  http {node.http}  pid {pids}")
     if made is not None:
-        _announce_logins(cluster, made)
+        from region_broker.cli.pasted_logins import logins_text
+
+        click.echo(logins_text(cluster, made, "dev"), nl=False)
     click.echo("ready")
-
-
-def _announce_logins(cluster: LocalCluster, made: "SecuredCluster") -> None:
-    """Print what to paste, for librdkafka, Java, Python and our own commands."""
-    from region_broker.workbench.secure_cluster import client_files, python_text
-
-    for name, text in client_files(made.admin, cluster.bootstrap).items():
-        click.echo(f"\n# {made.folder / name}\n{text}", nl=False)
-    click.echo(f"\n# Python\n{python_text(made.folder, cluster.bootstrap)}", nl=False)
-    click.echo(
-        f"\n# commands, and curl\n"
-        f"tidemark context set dev --bootstrap {cluster.bootstrap} --url {cluster.http} --ca {made.admin.ca} --user {made.admin.user}"
-        f" --password-file {made.folder / 'password'} --http-token-file {made.folder / 'http.token'}\n"
-        f'curl --cacert {made.admin.ca} -H "Authorization: Bearer $(cat {made.folder / "http.token"})" {cluster.plan.nodes[0].http}/readyz\n'
-    )
 
 
 def _row(cluster: LocalCluster, place: RegionPlace) -> dict[str, Any]:

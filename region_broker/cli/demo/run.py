@@ -90,9 +90,10 @@ def perform(plan: Plan) -> list[str]:
     )  # fmt: skip
     try:
         with cluster:
-            if plan.secure:
-                secure.shut(cluster)
+            made = secure.shut(cluster) if plan.secure else None
             as_worker = _set_up(plan, story, cluster)
+            if made is not None and not plan.as_json:
+                secure.announce(cluster, made)
             _work_through_failover(plan, story, cluster, journal, facts, as_worker)
             findings = _audit(plan, story, cluster, journal, facts)
             facts.folders = {name: stage.leading_folder(cluster, name) for name in (OTHER, PRIMARY)}

@@ -9,6 +9,7 @@ import secrets
 from dataclasses import replace
 from typing import Final
 
+import click
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import (
@@ -18,10 +19,11 @@ from confluent_kafka.admin._scram import (
 )
 
 from region_broker.cli.kafka import admin_client, wait_for
+from region_broker.cli.pasted_logins import logins_text
 from region_broker.security.login import NO_SECURITY, Security
 from region_broker.workbench.credentials import present_as, presented
 from region_broker.workbench.local_cluster import LocalCluster
-from region_broker.workbench.secure_cluster import secured
+from region_broker.workbench.secure_cluster import SecuredCluster, secured
 from region_broker.workbench.workload import (
     ACCOUNTS_TOPIC,
     GROUP_ID,
@@ -33,11 +35,17 @@ WORKERS: Final = "workers"
 _ITERATIONS: Final = 4096
 
 
-def shut(cluster: LocalCluster) -> None:
+def shut(cluster: LocalCluster) -> SecuredCluster:
     """Give the cluster certificates and an administrator, and let this process ask as that one."""
     made = secured(cluster.folder, cluster.plan)
     cluster.tell(made.settings, made.of_node, "https")
     present_as(made.admin)
+    return made
+
+
+def announce(cluster: LocalCluster, made: SecuredCluster) -> None:
+    """Print what lets clients of others in while the demo runs. It is secret: nothing of it is in the report."""
+    click.echo(logins_text(cluster, made, "demo"))
 
 
 def leave() -> None:
