@@ -1,6 +1,6 @@
 """librdkafka in groups against a real node: sharing, static members, offsets in transactions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,8 @@ from region_broker.workbench.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.process
 PARTITIONS = [TopicPartition("orders", number) for number in range(4)]
-POLLS_MAX = 400
+POLLS_MAX = 1_200
+Members = Callable[..., Consumer]
 
 
 @pytest.fixture
@@ -31,19 +32,26 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def consumer(bootstrap: str, **changes: Any) -> Consumer:
-    made = Consumer(
-        {
+@pytest.fixture
+def member_of(bootstrap: str) -> Iterator[Members]:
+    """Make members of a group; all are closed at the end, or librdkafka waits in its destructor for ever where a test has failed."""
+    made: list[Consumer] = []
+
+    def member(**changes: Any) -> Consumer:
+        settings = {
             "bootstrap.servers": bootstrap,
             "group.id": "g",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 30_000,
         }
-        | changes
-    )
-    made.subscribe(["orders"])
-    return made
+        made.append(Consumer(settings | changes))
+        made[-1].subscribe(["orders"])
+        return made[-1]
+
+    yield member
+    for each in made:
+        each.close()
 
 
 def poll_all(consumers: list[Consumer], *, records: int, shares: list[int]) -> None:
@@ -62,19 +70,17 @@ def poll_all(consumers: list[Consumer], *, records: int, shares: list[int]) -> N
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_members_share_partitions_and_offsets_stay(bootstrap: str, assignor: str) -> None:
+def test_members_share_partitions_and_offsets_stay(member_of: Members, assignor: str) -> None:
     changes = {"partition.assignment.strategy": assignor}
-    members = [
-        consumer(bootstrap, **changes, **{"group.instance.id": f"i{number}"}) for number in range(2)
-    ]
+    members = [member_of(**changes, **{"group.instance.id": f"i{number}"}) for number in range(2)]
     poll_all(members, records=40, shares=[2, 2])
     assert [place.offset for place in members[0].committed(PARTITIONS)] == [10] * 4
-    for member in members:
-        member.close()
 
 
-def test_offsets_in_a_transaction_count_only_if_it_commits(bootstrap: str) -> None:
-    member = consumer(bootstrap)
+def test_offsets_in_a_transaction_count_only_if_it_commits(
+    bootstrap: str, member_of: Members
+) -> None:
+    member = member_of()
     poll_all([member], records=40, shares=[4])
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
     producer.init_transactions(10)
@@ -90,4 +96,3 @@ def test_offsets_in_a_transaction_count_only_if_it_commits(bootstrap: str) -> No
         # librdkafka asks with require_stable: the answer waits for the markers.
         found = member.committed([TopicPartition("orders", 1)], timeout=10)[0].offset
         assert found == (offset if commit else 3)
-    member.close()
