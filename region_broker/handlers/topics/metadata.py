@@ -31,12 +31,15 @@ from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.partitions import leader_row
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import ForwardingFailed, RequestContext
+from region_broker.handlers.topics.mutations import may_change
 from region_broker.security.access import Operation, ResourceType
 from region_broker.wire.codec.answers import encode_body
 from region_broker.wire.codec.struct_writers import EncodedRow
 from region_broker.wire.cooperative_yield import CooperativeYield
 
 _log: Final = logging.getLogger("tidemark.topics")
+_ALWAYS_STRICT: Final = 0
+"""Since this version nothing is created while something is owed (KIP-599), as in Kafka, where who creates them is the controller."""
 
 
 async def handle_metadata(ctx: RequestContext, request: Any) -> Fields | bytes:
@@ -198,6 +201,8 @@ async def _create(ctx: RequestContext, name: str) -> TopicImage | None:
         or collision(name, services.metadata.image.topics) is not None
     ):
         return None
+    if not may_change(ctx, services.config.default_partition_count, _ALWAYS_STRICT):
+        return None  # it is unknown meanwhile: the client asks again
     try:
         return await services.metadata.create_topic(
             name, services.config.default_partition_count, {}, services.chance.uuid()

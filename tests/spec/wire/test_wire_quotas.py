@@ -28,6 +28,7 @@ from tests.fixtures.waiting import until
 
 PRODUCE, FETCH, METADATA, CREATE, DELETE, GROW, DESCRIBE, ALTER = 0, 1, 3, 19, 20, 37, 48, 49
 THROTTLED, INVALID = 89, 42
+UNKNOWN_TOPIC = 3
 RAW = (("client-id", "raw"),)
 Pairs = tuple[tuple[str, str | None], ...]
 
@@ -407,6 +408,25 @@ async def test_KIP_599_mutations_are_refused_by_strict_versions(tmp_path: Path) 
         assert answer.topics[0].error_code.value == 0, "older versions are let through"
         assert ms(answer) > 3_000, "and made to wait"
         assert set(fixture.services.metadata.image.topics) == {"a", "c"}
+
+
+async def test_KIP_599_topics_that_are_made_by_being_asked_for_count_too(tmp_path: Path) -> None:
+    """Who may make so many partitions a second makes no more of them by Metadata: while something is owed a topic is unknown."""
+    async with wire_fixture(tmp_path) as fixture:
+        fixture.config.auto_create_topics = True
+        fixture.config.default_partition_count = 14
+        await limit(fixture, controller_mutation_rate=1.0)
+        clients = [await fixture.connect() for _ in range(2)]
+
+        def asked(name: str) -> dict[str, Any]:
+            return {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+
+        answer = await clients[0].call(METADATA, 4, asked("a"))
+        assert (answer.topics[0].error_code.value, ms(answer)) == (0, 0), "11 are saved up"
+        answer = await clients[1].call(METADATA, 4, asked("b"))
+        assert answer.topics[0].error_code.value == UNKNOWN_TOPIC
+        assert 0 < ms(answer) <= 3_000
+        assert set(fixture.services.metadata.image.topics) == {"a"}
 
 
 async def test_KIP_612_an_address_may_open_so_many_connections(tmp_path: Path) -> None:
