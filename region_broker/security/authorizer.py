@@ -374,11 +374,14 @@ class AclAuthorizer:
 
     def _is_of_trail(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Return whether that changes the topic that keeps the audit trail (INV-AUZ7)."""
-        return (
-            resource_type is ResourceType.TOPIC
-            and operation in _CHANGES_A_TRAIL
-            and name == self._trail_topic != ""
-        )
+        if resource_type is not ResourceType.TOPIC or operation not in _CHANGES_A_TRAIL:
+            return False
+        trail = self._trail_topic
+        if (
+            operation is Operation.CREATE
+        ):  # another one whose metrics are called so keeps it from being made
+            return name.replace(".", "_") == trail.replace(".", "_") != ""
+        return name == trail != ""
 
     def _begin(self, access: Access) -> None:
         """Forget what other ACLs have decided. They are sorted already, and sorting them again costs a look at each; a change of other

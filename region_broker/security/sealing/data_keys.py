@@ -34,7 +34,10 @@ KNOWN_MAX: Final = 4_096
 
 
 class KeyNotHere(Exception):
-    """A batch, or a topic, needs a named key that this node has not; the text says which, why, and what to do."""
+    """A batch, or a topic, needs a named key that this node has not; the text says which, and what to do.
+
+    Clients are told it: it has no path, address or command of a source; those are in the node's log (INV-SEA2).
+    """
 
 
 class KeyVersion(NamedTuple):
@@ -128,7 +131,7 @@ class DataKeys:
     def _versions_of(self, name: str) -> tuple[KeyVersion, ...]:
         key = self._named.get(name)
         if key is None or not key.versions:
-            why = "it is none of its keys" if key is None else key.missing
+            why = "it is none of its keys" if key is None else _told(key)
             raise KeyNotHere(
                 f"this node has not the key {name!r}: {why}. Its keys are in the file that encryption_keys_file names"
                 " (`tidemark key list FILE`)"
@@ -164,7 +167,16 @@ class DataKeys:
                         f"version {ref.version.hex()} of the key {ref.name!r} that this node has is not the one that sealed the batch,"
                         " or the batch was changed"
                     ) from None
-        why = self._named[ref.name].missing or "it was destroyed, or came later than this file"
+        why = _told(self._named[ref.name]) or "it was destroyed, or came later than this file"
         raise KeyNotHere(
             f"this node has not version {ref.version.hex()} of the key {ref.name!r}: {why} (`tidemark key list FILE`)"
         )
+
+
+def _told(key: NamedKey) -> str:
+    """Return why versions of a key are missing, as clients may hear it; "" where none is."""
+    return (
+        "its source does not give it, and the log of the node says why"
+        if key.failed
+        else key.missing
+    )

@@ -369,6 +369,16 @@ def test_INV_AUZ7_a_rule_for_all_topics_does_not_change_the_audit_trail(
     assert judge.decision(ALICE, operation, TOPIC, "trail")[1] is Why.NOTHING_ALLOWS
 
 
+def test_INV_AUZ7_nor_takes_its_place_by_a_name_that_looks_like_it() -> None:
+    """Kafka refuses a topic beside one whose name differs in '.' and '_' alone: whoever made it first would have no trail carried."""
+    access = Access(acls=(acl("*", Operation.ALL),))
+    judge = AclAuthorizer(lambda: access, trail_topic="tidemark.audit")
+    for name in ("tidemark_audit", "tidemark.audit"):
+        assert not judge.allows(ALICE, Operation.CREATE, TOPIC, name)
+    assert judge.allows(ALICE, Operation.WRITE, TOPIC, "tidemark_audit")
+    assert judge.allows(ALICE, Operation.CREATE, TOPIC, "tidemark.audits")
+
+
 def test_INV_AUZ7_without_a_trail_no_topic_is_another_one() -> None:
     access = Access(acls=(acl("*", Operation.ALL), acl("", Operation.WRITE)))
     judge = AclAuthorizer(lambda: access)

@@ -241,8 +241,10 @@ def test_INV_SEA1_INV_SEA2_a_node_goes_on_with_what_it_has(
     Path(source.file).unlink()
     write_ring(DISK, path, {**read_ring(DISK, path), "third": read_ring(DISK, path)["other"]})
     sealing.look()
-    assert "No such file" in (sealing.refusal_of("third") or "")
     assert "No such file" in problem_of(sealing)
+    told = sealing.refusal_of("third") or ""
+    assert "the log of the node says why" in told
+    assert str(tmp_path) not in told, "clients are told it"
     assert sealing.refusal_of("other") is None  # unlocked before
     Path(source.file).write_text(held)
     for _ in range(6):
