@@ -2,9 +2,11 @@
 
 One row per thing, JSON only where a value is a map that is read and written whole. Alembic owns the
 schema (`migrations/`); `SCHEMA_REVISION` is the revision this code reads and writes.
+
+INV-MDT1  a change costs what it changes: of a thing that is the very same object in both images no row is made, however many there are
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +21,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    bindparam,
     delete,
     insert,
     inspect,
@@ -207,6 +210,15 @@ class LogPosition:
     term: Term
 
 
+_KEY: Final = "key_of_row"
+_TABLES: Final = (*metadata.sorted_tables, added_nodes, access_rows, spread)
+_INSERTS: Final = {table: insert(table) for table in _TABLES}
+_DELETES: Final = {
+    table: delete(table).where(next(iter(table.primary_key.columns)) == bindparam(_KEY))
+    for table in _TABLES
+}
+"""Made once: to put a statement together costs more than to carry it out."""
+_FORGET_POSITION: Final = delete(quorum_position)
 _COUNTERS: Final = (
     "version", "node_start_count", "last_leader_epoch", "deletions_unknown_to", "feature_level",
     "grown_to",
@@ -258,14 +270,15 @@ def read_position(connection: Connection) -> LogPosition | None:
 
 def write_position(connection: Connection, position: LogPosition) -> None:
     """Write after which entry the stored image is; the caller holds the transaction that writes the image, too."""
-    connection.execute(delete(quorum_position))
+    connection.execute(_FORGET_POSITION)
     connection.execute(
-        insert(quorum_position).values(
-            incarnation=position.member.incarnation.hex,
-            node_id=position.member.node_id,
-            applied_index=position.index,
-            applied_term=position.term,
-        )
+        _INSERTS[quorum_position],
+        {
+            "incarnation": position.member.incarnation.hex,
+            "node_id": position.member.node_id,
+            "applied_index": position.index,
+            "applied_term": position.term,
+        },
     )
 
 
@@ -282,25 +295,32 @@ def write_difference(connection: Connection, old: MetadataImage | None, new: Met
         connection.execute(insert(cluster).values(cluster_id=new.cluster_id))
     for name in _COUNTERS:
         if old is None or getattr(old, name) != getattr(new, name):
-            connection.execute(delete(counters).where(counters.c.name == name))
-            connection.execute(insert(counters).values(name=name, value=getattr(new, name)))
+            _count(connection, name, getattr(new, name))
     if (old is not None and old.spread_wanted) != new.spread_wanted:
-        connection.execute(delete(counters).where(counters.c.name == "spread_wanted"))
-        connection.execute(
-            insert(counters).values(name="spread_wanted", value=int(new.spread_wanted))
-        )
-    _write_rows(connection, topics, _topic_rows(old), _topic_rows(new))
-    _write_rows(connection, regions, _region_rows(old), _region_rows(new))
-    _write_rows(connection, domains, _domain_rows(old), _domain_rows(new))
-    _write_rows(connection, nodes, _node_rows(old), _node_rows(new))
-    _write_rows(connection, folders, _folder_rows(old), _folder_rows(new))
-    _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
-    _write_rows(connection, node_configs, _node_config_rows(old), _node_config_rows(new))
+        _count(connection, "spread_wanted", int(new.spread_wanted))
+    for table, kind, rows_of in _KINDS:
+        before = {} if old is None else getattr(old, kind)
+        _write_changed(connection, table, before, getattr(new, kind), rows_of)
+    if old is None or old.leadership is not new.leadership:
+        _write_rows(connection, leadership, _leadership_rows(old), _leadership_rows(new))
+    _write_changed(
+        connection,
+        node_configs,
+        old.node_configs if old else {},
+        new.node_configs,
+        _node_config_rows,
+    )
     _write_what_came_later(connection, old, new)
     if old is None or old.region_folder is not new.region_folder:
         _write_rows(connection, region_folder, _region_folder_rows(old), _region_folder_rows(new))
-    if old is None or old.deleted is not new.deleted:
-        _write_rows(connection, deleted_topics, _deleted_rows(old), _deleted_rows(new))
+    _write_changed(
+        connection, deleted_topics, old.deleted if old else {}, new.deleted, _deleted_rows
+    )
+
+
+def _count(connection: Connection, name: str, value: int) -> None:
+    connection.execute(_DELETES[counters], {_KEY: name})
+    connection.execute(_INSERTS[counters], {"name": name, "value": value})
 
 
 def _write_what_came_later(
@@ -309,7 +329,8 @@ def _write_what_came_later(
     """Write what later feature levels than the first one brought; its tables are made when something is in them (ADR 52)."""
     if (old.added_nodes if old else {}) != new.added_nodes:
         added_nodes.create(connection, checkfirst=True)
-        _write_rows(connection, added_nodes, _added_rows(old), _added_rows(new))
+        before_nodes = old.added_nodes if old else {}
+        _write_changed(connection, added_nodes, before_nodes, new.added_nodes, _added_rows)
     if old is None or old.spread is not new.spread:
         if new.spread is not None:
             spread.create(connection, checkfirst=True)
@@ -322,30 +343,46 @@ def _write_what_came_later(
         _write_rows(connection, access_rows, rows_before, rows)
 
 
+def _write_changed(
+    connection: Connection,
+    table: Table,
+    before: Mapping[Any, Any],
+    after: Mapping[Any, Any],
+    rows_of: Callable[[Mapping[Any, Any]], _Rows],
+) -> None:
+    """Write the rows of what is another object in `after`, or in one of both only (INV-MDT1)."""
+    if before is after:
+        return
+    same = {key for key, thing in after.items() if before.get(key) is thing}
+    was, now = (
+        {key: thing for key, thing in things.items() if key not in same}
+        for things in (before, after)
+    )
+    _write_rows(connection, table, rows_of(was), rows_of(now))
+
+
 def _write_rows(connection: Connection, table: Table, before: _Rows, after: _Rows) -> None:
-    (key,) = table.primary_key.columns
     changed = list(_changed_names(before, after))
     for name in changed:
-        connection.execute(delete(table).where(key == name))
+        connection.execute(_DELETES[table], {_KEY: name})
     for name in changed:  # after all that goes: a topic that is renamed keeps its id
         if name in after:
-            connection.execute(insert(table).values(**after[name]))
+            connection.execute(_INSERTS[table], after[name])
 
 
-def _topic_rows(image: MetadataImage | None) -> _Rows:
-    return {name: _topic_row(topic) for name, topic in image.topics.items()} if image else {}
+def _topic_rows(found: Mapping[str, TopicImage]) -> _Rows:
+    return {name: _topic_row(topic) for name, topic in found.items()}
 
 
-def _region_rows(image: MetadataImage | None) -> _Rows:
-    return {name: _region_row(region) for name, region in image.regions.items()} if image else {}
+def _region_rows(found: Mapping[str, RegionImage]) -> _Rows:
+    return {name: _region_row(region) for name, region in found.items()}
 
 
-def _domain_rows(image: MetadataImage | None) -> _Rows:
-    return {name: _domain_row(domain) for name, domain in image.domains.items()} if image else {}
+def _domain_rows(found: Mapping[str, DomainImage]) -> _Rows:
+    return {name: _domain_row(domain) for name, domain in found.items()}
 
 
-def _node_config_rows(image: MetadataImage | None) -> _Rows:
-    found = image.node_configs if image else {}
+def _node_config_rows(found: Mapping[int, Mapping[str, str]]) -> _Rows:
     return {
         node_id: {"node_id": node_id, "configs": msgspec.json.encode(configs)}
         for node_id, configs in found.items()
@@ -359,8 +396,7 @@ def _node_configs(connection: Connection) -> dict[int, dict[str, str]]:
     }
 
 
-def _added_rows(image: MetadataImage | None) -> _Rows:
-    found = image.added_nodes if image else {}
+def _added_rows(found: Mapping[int, AddedNode]) -> _Rows:
     return {
         node_id: {"node_id": node_id, "node": msgspec.json.encode(node)}
         for node_id, node in found.items()
@@ -376,16 +412,15 @@ def _added_nodes(connection: Connection) -> dict[int, AddedNode]:
     }
 
 
-def _deleted_rows(image: MetadataImage | None) -> _Rows:
-    return {str(key): _deleted_row(found) for key, found in image.deleted.items()} if image else {}
+def _deleted_rows(found: Mapping[UUID, DeletedTopic]) -> _Rows:
+    return {str(key): _deleted_row(each) for key, each in found.items()}
 
 
-def _node_rows(image: MetadataImage | None) -> _Rows:
-    return {node_id: _node_row(node) for node_id, node in image.nodes.items()} if image else {}
+def _node_rows(found: Mapping[int, NodeImage]) -> _Rows:
+    return {node_id: _node_row(node) for node_id, node in found.items()}
 
 
-def _folder_rows(image: MetadataImage | None) -> _Rows:
-    found = image.folders if image else {}
+def _folder_rows(found: Mapping[UUID, FolderImage]) -> _Rows:
     return {key.hex: _folder_row(key, folder) for key, folder in found.items()}
 
 
@@ -627,3 +662,13 @@ def _leadership(connection: Connection) -> Leadership | None:
         decoded = {key: msgspec.json.decode(row[key]) for key in ("leader", "in_sync")}
         return msgspec.convert({**row, **decoded}, Leadership)
     return None
+
+
+_KINDS: Final = (
+    (topics, "topics", _topic_rows),
+    (regions, "regions", _region_rows),
+    (domains, "domains", _domain_rows),
+    (nodes, "nodes", _node_rows),
+    (folders, "folders", _folder_rows),
+)
+"""Of what there are many: its table, its name in an image, and how its rows are made."""

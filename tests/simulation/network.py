@@ -291,6 +291,8 @@ class Fabric:
 
     def hushed(self, stream: SimulatedStream) -> bool:
         """Return whether nothing of it arrives."""
+        if not self._muted and not self._hushed:
+            return False
         way = (stream.site, stream.peer_site)
         return way in self._muted or frozenset(way) in self._hushed
 
@@ -330,7 +332,12 @@ class Fabric:
 
     def leave(self, sites: Collection[str], who: Callable[[str], bool]) -> None:
         """Break what these clients opened to sites; they can connect again at once."""
-        self._break(lambda each: each.opened_here and each.peer_site in sites and who(each.site))
+        for stream in [
+            each
+            for each in self._streams
+            if each.opened_here and each.peer_site in sites and who(each.site)
+        ]:
+            stream.break_off()
 
     def sever(self, site: str) -> None:
         """Break what others opened to a site, for them alone (INV-SN4)."""

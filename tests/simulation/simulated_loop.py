@@ -20,13 +20,14 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from itertools import count
 from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
 from tests.simulation.http_server import answers_of_the_seed
+from tests.simulation.loop_rounds import Due, LoopRounds, Step, Timer
 from tests.simulation.only_the_seed import only_the_seed
 
 T = TypeVar("T")
@@ -59,39 +60,15 @@ class _NumberedTask(asyncio.Task[Any]):
 class _NumberedFuture(asyncio.Future[Any]):
     """A future that hashes by its number (INV-SIL3)."""
 
-    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
+    __slots__ = ("_number",)
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
 
 
-class _Waiting:
-    """In place of a selector: waiting makes time jump."""
-
-    def __init__(self, loop: "SimulatedLoop") -> None:
-        self._loop = loop
-        self._rounds = 0
-
-    def select(self, timeout_s: float | None) -> list[Any]:
-        self._rounds += 1
-        if not self._rounds % COLLECT_ROUNDS:
-            gc.collect()
-        if timeout_s is None:
-            raise Stalled("no callback, timer or job is left")
-        self._loop.pass_s(timeout_s + STEP_S)
-        return []
-
-    def close(self) -> None:
-        return
-
-
-class SimulatedLoop(asyncio.BaseEventLoop):
+class SimulatedLoop(LoopRounds):
     """Use it with `asyncio.Runner(loop_factory=...)`."""
-
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, chance: random.Random) -> None:
         """Begin at time 0."""
@@ -101,11 +78,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.slow: dict[str, float] = {}
         """The same for processes whose disk is slower."""
         self._paused: set[str] = set()
-        self._held: deque[asyncio.Handle] = deque()
-        self._now_s = 0.0
+        self._held: deque[Due] = deque()
         self._in_job = False
         self._chance = chance
-        self._selector = _Waiting(self)
+        self._rounds = 0
         self._numbers = count()
         self.set_task_factory(self._numbered_task)
 
@@ -117,7 +93,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     @override
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""
-        return _NumberedFuture(number=next(self._numbers), loop=self)
+        future = _NumberedFuture(loop=self)
+        future._number = next(self._numbers)
+        return future
 
     @override
     def time(self) -> float:
@@ -138,6 +116,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         assert backlog > 0
         return await BIND.get()(factory, host, port)
 
+    @override
+    def _wait(self, timeout_s: float | None) -> None:
+        """Let time jump (INV-SIL1)."""
+        self._rounds += 1
+        if not self._rounds % COLLECT_ROUNDS:
+            gc.collect()
+        if timeout_s is None:
+            raise Stalled("no callback, timer or job is left")
+        self._now_s += timeout_s + STEP_S
+
     def pass_s(self, duration_s: float) -> None:
         """Let time pass."""
         self._now_s += duration_s
@@ -145,13 +133,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def pause(self, process: str) -> None:
         """Let a process stand still from now on (INV-SIL5)."""
         if not self._paused:
-            self.call_soon = self._call_soon_or_hold  # type: ignore[method-assign, assignment]  # only now: it costs
+            self.call_soon = self._call_soon_or_hold  # type: ignore[method-assign]  # only now: it costs
         self._paused.add(process)
         for _ in range(len(self._ready)):
             handle = self._ready.popleft()
             if self._stands(handle):
                 self._held.append(handle)
-                handle = self._nothing()  # the loop has counted how many there are
+                handle = _left_out()  # the loop has counted how many there are
             self._ready.append(handle)
         self._held += sorted(each for each in self._scheduled if self._stands(each))
         self._scheduled = [each for each in self._scheduled if not self._stands(each)]
@@ -166,32 +154,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for handle in held:
             if self._stands(handle):
                 self._held.append(handle)
-            elif isinstance(handle, asyncio.TimerHandle):
+            elif isinstance(handle, Timer):
                 heapq.heappush(self._scheduled, handle)
             else:
                 self._ready.append(handle)
 
-    def _nothing(self) -> asyncio.Handle:
-        handle = asyncio.Handle(self._write_to_self, (), self)
-        handle.cancel()
-        return handle
-
-    def _stands(self, handle: asyncio.Handle) -> bool:
-        context: Context = handle._context  # type: ignore[attr-defined]  # it has no public name
-        return context.get(PROCESS, "") in self._paused
+    def _stands(self, due: Due) -> bool:
+        return due._context.get(PROCESS, "") in self._paused
 
     def _call_soon_or_hold(
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        context = copy_context() if context is None else context
-        if context.get(PROCESS, "") not in self._paused:
-            return super().call_soon(callback, *args, context=context)
-        handle = asyncio.Handle(callback, args, self, context)
-        self._held.append(handle)
-        return handle
-
-    def _process_events(self, _events: list[Any]) -> None:
-        """Take what the selector found: nothing."""
+    ) -> Step:
+        step = super().call_soon(callback, *args, context=context)
+        if self._stands(step):
+            self._held.append(self._ready.pop())
+        return step
 
     def _write_to_self(self) -> None:
         """Wake the loop from another thread: there is none."""
@@ -231,6 +208,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Let time pass as a disk makes whoever waits for it: everything waits where that is no job for a thread."""
         if not self._in_job:
             self.pass_s(min(self._job_s(), INLINE_S_MAX))
+
+
+def _left_out() -> Step:
+    step = Step()
+    step._cancelled = True
+    return step
 
 
 def _answer(future: asyncio.Future[Any], result: Any) -> None:

@@ -22,21 +22,19 @@ class Log:
     log_start_offset: int
     kept_from: int
     log: Any
-    failed: str | None = None
     key: str = "orders-0"
     tp: str = "orders-0"
     data: bytes = b""
 
 
 def log(high_watermark: int, start: int = 0) -> Log:
-    content, cleaning = SimpleNamespace(closed=False), SimpleNamespace(holes_below=0)
+    content, cleaning = SimpleNamespace(closed=False, failed=None), SimpleNamespace(holes_below=0)
     return Log(high_watermark, start, start, SimpleNamespace(content=content, cleaning=cleaning))
 
 
 def node(*logs: Any) -> Any:
-    return SimpleNamespace(
-        name="eu-1", node=SimpleNamespace(storage=SimpleNamespace(partitions=logs))
-    )
+    storage = SimpleNamespace(partitions=logs, metadata=SimpleNamespace(image=object()))
+    return SimpleNamespace(name="eu-1", node=SimpleNamespace(storage=storage))
 
 
 @pytest.fixture
@@ -81,6 +79,7 @@ def test_INV_RGW3_a_node_that_follows_is_cut_by_each_takeover_once(
         follower.node = SimpleNamespace(role=role, storage=storage)
         one.high_watermark = high_watermark
         here._look_at_high_watermarks(follower)
+        here._look_at_high_watermarks(follower)  # by the same image nothing is another one's
 
     seen(9)
     seen(7)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from geo_replicator.failover import Phase
 from idempotency.fencing import region_epoch_of
+from region_broker.controller.metadata_image import MetadataImage
 from region_broker.partitions.partition import Partition
 from tests.simulation.cluster_regions import (
     AnyNode,
@@ -42,6 +43,8 @@ _Under: TypeAlias = tuple[int, int]
 class _Shown(NamedTuple):
     under: _Under
     high_watermark: int
+    image: MetadataImage
+    """Which said so: by the same one it is still under these."""
     is_cut: bool = False
     """Whether it went back under these epochs."""
 
@@ -143,9 +146,13 @@ class Watch:
 
     def _look_at_high_watermarks(self, node: AnyNode) -> None:
         """Rule INV-RGW3."""
+        image, shown = node.node.storage.metadata.image, self._shown
         for partition in _sound_logs(node):
-            under, now = _under(node, partition), partition.high_watermark
-            before = self._shown.get(partition, _Shown(under, 0))
+            now, last = partition.high_watermark, shown.get(partition)
+            if last is not None and last.high_watermark == now and last.image is image:
+                continue
+            under = _under(node, partition)
+            before = last or _Shown(under, 0, image)
             goes_back = (
                 now < before.high_watermark and partition.log_start_offset < before.high_watermark
             )
@@ -156,7 +163,7 @@ class Watch:
                         f"HW of {partition.tp} at {node.name} goes back from {before.high_watermark} to {now} under {under}"
                     )
                 is_cut = True
-            self._shown[partition] = _Shown(under, now, is_cut)
+            shown[partition] = _Shown(under, now, image, is_cut)
 
     def _in_sync(self, region: ClusterRegion) -> list[AnyNode]:
         """Return who is in sync by the newest leadership that anybody knows, and knows that one itself."""
@@ -205,5 +212,6 @@ def _under(node: AnyNode, log: Partition | None = None) -> _Under:
 
 def _sound_logs(node: AnyNode) -> Iterator[Partition]:
     for each in node.node.storage.partitions:
-        if each.failed is None and not each.log.content.closed:
+        content = each.log.content
+        if content.failed is None and not content.closed:
             yield each
