@@ -7,8 +7,10 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from sqlalchemy import Table
 
 from idempotency.identity import Member
+from region_broker.controller import metadata_tables
 from region_broker.controller.image_database import ImageDatabase, Stored, read_stored
 from region_broker.controller.metadata_image import DeletedTopic, MetadataImage, TopicImage
 from region_broker.controller.metadata_tables import LogPosition
@@ -59,3 +61,9 @@ async def test_INV_MDT1_no_row_is_made_of_what_did_not_change(
     stored = read_stored(path)
     assert stored is not None
     assert found_in(stored.image) == [NEW]
+
+
+def test_INV_MDT1_every_table_has_its_statements() -> None:
+    """Also those that are made when something is in them, which have a MetaData of their own."""
+    there = {each for each in vars(metadata_tables).values() if isinstance(each, Table)}
+    assert there == set(metadata_tables._INSERTS) == set(metadata_tables._DELETES)
