@@ -129,6 +129,9 @@ TRANSACTIONAL_ID_COUNT_DEFAULT: Final = 50_000
 GROUP_ID_BYTES_MAX: Final = 1_024
 GROUP_PROTOCOL_COUNT_MAX: Final = 64
 GROUP_NAME_BYTES_MAX: Final = 249  # ids of clients, instances, protocols; Kafka: as topic names
+MEMBER_ID_BYTES_MAX: Final = (
+    GROUP_NAME_BYTES_MAX + 37
+)  # as we give them out: such a name, "-", and a UUID
 MEMBER_METADATA_BYTES_MAX: Final = 1 * MIB
 GROUP_VALUE_BYTES_MAX: Final = 8 * MIB
 OFFSET_METADATA_BYTES_MAX: Final = 4_096  # Kafka's offset.metadata.max.bytes

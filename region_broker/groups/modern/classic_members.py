@@ -6,6 +6,8 @@ INV-NB3  a group has the new protocol as long as one member speaks it; when the 
          classic ones are left a classic group, and rejoin it
 INV-NB4  a group can always become a classic one, whatever its members have said for protocols that nobody has read: it does so when the time of
          its last new member is over, where nobody is there to be refused
+INV-NB5  what a classic member brings is bounded as in a classic group (INV-GJ2), and so is its id, which it may choose here: protocols are compared
+         with those of all others, and only their subscriptions count in what a group may have
 A classic member rejoins (REBALANCE_IN_PROGRESS) when it must give something up, when it can be given something, and
 when the group's epoch is not its own.
 
@@ -62,7 +64,12 @@ from region_broker.groups.modern.target import Change, Draft, TopicView, update_
 from region_broker.groups.ports import Topic
 from region_broker.groups.records import GroupValue, MemberValue, ModernKind
 from region_broker.groups.verdicts import GroupVerdict as V
-from region_broker.limits import GROUP_MEMBER_COUNT_MAX
+from region_broker.limits import (
+    GROUP_MEMBER_COUNT_MAX,
+    GROUP_PROTOCOL_COUNT_MAX,
+    MEMBER_ID_BYTES_MAX,
+    MEMBER_METADATA_BYTES_MAX,
+)
 
 Topics = Mapping[str, Topic]
 
@@ -77,11 +84,23 @@ def admit(group: ConsumerGroup, request: JoinRequest, *, returns: bool) -> Subsc
     let in, two processes had one place. Without an id it is the newest life of its instance.
     """
     member_id = request.member_id
+    _check_size(request)
     if returns and request.instance_id is not None:
         check_instance(group, member_id, request.instance_id)
     if len(group.metadata) >= GROUP_MEMBER_COUNT_MAX and member_id not in group.metadata:
         raise Refused(V.GROUP_FULL, "The group is full.")
     return _common_subscription(group, request)
+
+
+def _check_size(request: JoinRequest) -> None:
+    """Refuse what a classic group would not take (INV-NB5)."""
+    brought_bytes = sum(len(raw) for _, raw in request.protocols)
+    if (
+        len(request.protocols) > GROUP_PROTOCOL_COUNT_MAX
+        or brought_bytes > MEMBER_METADATA_BYTES_MAX
+        or len(request.member_id.encode()) > MEMBER_ID_BYTES_MAX
+    ):
+        raise Refused(V.REQUEST_TOO_LARGE, "The member brings more than a group takes.")
 
 
 def join(
@@ -338,10 +357,10 @@ def emptied(group: ConsumerGroup, *, wall_ms: int) -> GroupValue:
 
 
 def _common_protocol(members: Sequence[ClassicMember]) -> str:
-    offered = [[name for name, _ in member.protocols] for member in members]
-    common = [name for name in offered[0] if all(name in names for names in offered)]
-    assert common, "a member was let in without a common protocol"
-    return common[0]
+    shared = set.intersection(*({name for name, _ in member.protocols} for member in members))
+    common = next((name for name, _ in members[0].protocols if name in shared), None)
+    assert common is not None, "a member was let in without a common protocol"
+    return common
 
 
 def _as_classic(

@@ -473,6 +473,35 @@ async def test_INV_NB4_what_a_member_says_for_a_protocol_that_nobody_read_ends_n
         fixture.assert_live_is_replay()
 
 
+LONGEST_ID = "x" * 249 + "-" + str(UUID(int=7))
+"""As one that is given to a client whose own id has the most bytes that there may be."""
+
+
+@pytest.mark.parametrize(
+    ("member_id", "beside"),
+    [
+        ("", [(f"p{number}", b"") for number in range(64)]),
+        ("", [("range", bytes(1 << 20))]),
+        (LONGEST_ID + "x", []),
+    ],
+    ids=["protocols", "bytes", "id"],
+)
+async def test_INV_NB5_a_classic_member_brings_no_more_than_a_classic_group_takes(
+    member_id: str, beside: list[tuple[str, bytes]]
+) -> None:
+    """A hundred thousand protocols, of which nobody reads more than the first one, counted for nothing; and when the group became a classic one
+    each was looked for among all: minutes, in which the node serves nobody. So it was for each that led next."""
+    fixture, _ = fixture_of()
+    first = ("cooperative-sticky", subscription())
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        for kept, verdict in ((beside[:-1], V.OK), (beside, V.REQUEST_TOO_LARGE)):
+            who = member_id if verdict is not V.OK else member_id[:-1]
+            asked = join_request(who, protocols=(first, *kept))
+            assert (await fixture.groups.join("g", asked)).verdict is verdict
+        assert len(members(fixture)) == 2
+
+
 async def test_KIP848_a_restart_keeps_members_of_both() -> None:
     fixture, _ = fixture_of()
     async with running(fixture):
