@@ -92,11 +92,12 @@ def _list_changed(configs: Mapping[str, str], change: ConfigChange, op: ConfigOp
     known = TOPIC_CONFIGS.get(change.name)
     if known is None or known.type is not ConfigType.LIST:
         raise ChangeRefused(f"{change.name} is no list: {op.name} does not fit it")
-    items = [item for item in configs.get(change.name, known.default).split(",") if item]
-    for item in str(change.value).split(","):
+    items = dict.fromkeys(
+        item for item in configs.get(change.name, known.default).split(",") if item
+    )
+    for item in str(change.value).split(","):  # a value may have thousands
         if op is ConfigOp.SUBTRACT:
-            if item in items:
-                items.remove(item)
-        elif item not in items:
-            items.append(item)
+            items.pop(item, None)
+        else:
+            items[item] = None
     return ",".join(items)

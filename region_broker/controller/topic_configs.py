@@ -2,14 +2,17 @@
 
 INV-CT2  a config that would change nothing is refused, not swallowed: a key is honoured, or only its
         default is accepted, with the reason
-INV-CT3  all problems of a topic's configs are told at once, each with its key, what it may be, and the word that is near
+INV-CT3  the problems of a topic's configs are told at once, each with its key, what it may be, and the word that is near; of very many the first
+        PROBLEMS_TOLD_MAX, and no more is looked at: a request may name a hundred thousand keys, and each is compared with all that there are
 Source: Kafka LogConfig.validateValues and TopicConfig, ConfigDef types. Durations ms, sizes bytes.
 Not here: what the log does with them (`log.log_config`), where they are kept (`controller.metadata_image`).
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
 from region_broker.controller.cluster_image import NODES_MAX
@@ -17,6 +20,9 @@ from region_broker.controller.near_words import nearest
 from region_broker.limits import BATCH_BYTES_DEFAULT, REQUEST_BYTES_MAX
 
 DOMAIN_KEY: Final = "tidemark.domain"
+PROBLEMS_TOLD_MAX: Final = 10
+_LOOKED_AT: Final = 64
+"""Characters of a word that is none: what is near it takes the longer to find the longer it is."""
 MIN_IN_SYNC: Final = "min.insync.replicas"
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -85,8 +91,8 @@ class TopicConfig:
             served = sorted({word for choice in self.choices for word in choice.split(",")})
         for word in words:
             if word not in served:
-                return f"{self.name}={value} is not served, only {', '.join(self.choices)}{nearest(word, served)}"
-        twice = sorted({word for word in words if words.count(word) > 1})
+                return f"{self.name}={value} is not served, only {', '.join(self.choices)}{nearest(word[:_LOOKED_AT], served)}"
+        twice = sorted(word for word, times in Counter(words).items() if times > 1)
         return f"{self.name}={value} names {twice[0]} twice" if twice else None
 
 
@@ -227,11 +233,9 @@ BROKER_NAMES: Final[Mapping[str, str]] = {
 
 def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) -> str | None:
     """Return the reasons to refuse `configs`, all that a topic will have, or None; `domains` that exist."""
-    problems = [
-        problem
-        for name, value in configs.items()
-        if (problem := _problem_of(name, value, domains)) is not None
-    ]
+    judged = (_problem_of(name, value, domains) for name, value in configs.items())
+    found = (problem for problem in judged if problem is not None)
+    problems = list(islice(found, PROBLEMS_TOLD_MAX))  # INV-CT3
     if not problems:
         problems += _together(configs)
     return "; ".join(problems) or None
@@ -240,8 +244,9 @@ def config_problem(configs: Mapping[str, str | None], domains: Collection[str]) 
 def _problem_of(name: str, value: str | None, domains: Collection[str]) -> str | None:
     known = TOPIC_CONFIGS.get(name)
     if known is None:
+        looked_at = name[:_LOOKED_AT]
         return (
-            f"there is no topic config {name!r}{nearest(name, TOPIC_CONFIGS)}"
+            f"there is no topic config {looked_at!r}{nearest(looked_at, TOPIC_CONFIGS)}"
             " (`tidemark topic describe NAME --configs` lists those there are)"
         )
     if value is None:

@@ -66,6 +66,7 @@ async def handle_delete_records(ctx: RequestContext, request: Any) -> Fields:
     yielding = CooperativeYield.of_a_write()
     topics: list[tuple[str, list[_Order]]] = []
     for topic in request.topics:
+        await yielding.row()
         orders: list[_Order] = []
         allowed = may(ctx, Operation.DELETE, ResourceType.TOPIC, topic.name)
         for item in topic.partitions:

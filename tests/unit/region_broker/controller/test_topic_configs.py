@@ -1,8 +1,10 @@
 """What configs a topic may have (INV-CT2, INV-CT3). Source: Kafka LogConfig (ranges, validateValues), ConfigDef."""
 
+import re
+
 import pytest
 
-from region_broker.controller.topic_configs import config_problem
+from region_broker.controller.topic_configs import PROBLEMS_TOLD_MAX, config_problem
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,10 @@ def test_INV_CT3_what_is_wrong_is_refused_by_its_key(configs: dict[str, str], sa
 )
 def test_what_kafka_takes_is_taken(configs: dict[str, str]) -> None:
     assert config_problem(configs, {"main"}) is None
+
+
+def test_INV_CT3_of_very_many_problems_the_first_are_told_and_no_more_is_looked_at() -> None:
+    """A CreateTopics, or an AlterConfigs of one topic, names as many keys as a request holds: nobody else was served for half a minute."""
+    told = config_problem({f"retention.mz{number}": "1" for number in range(100_000)}, {"main"})
+    assert told is not None
+    assert re.findall(r"topic config '([^']+)'", told) == [f"retention.mz{number}" for number in range(PROBLEMS_TOLD_MAX)]  # fmt: skip

@@ -97,6 +97,14 @@ async def counted(judged: Judged, key: int, version: int, values: dict[str, Any]
     return authorizer
 
 
+async def test_INV_HAZ7_so_it_is_where_no_partition_of_them_is_named(judged: Judged) -> None:
+    judged.give(acl(ResourceType.TOPIC, Operation.DELETE, name=NAMES[0]))
+    topics = [{"name": name, "partitions": ()} for name in NAMES]
+    authorizer = await counted(judged, 21, 2, {"timeout": 1_000, "topics": topics})
+    assert authorizer.asked >= COUNT
+    assert authorizer.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
+
+
 async def test_INV_HAZ7_a_list_of_many_things_is_judged_a_few_at_a_time(judged: Judged) -> None:
     groups = [SimpleNamespace(group_id=name, protocol_type="", state="Empty", kind="classic") for name in NAMES]  # fmt: skip
     records = [SimpleNamespace(transactional_id=name, producer_id=1, status=TxnStatus.EMPTY) for name in NAMES]  # fmt: skip
