@@ -9,7 +9,7 @@ INV-AUZ4 what is remembered was decided by the ACLs and super users of now: when
 INV-AUZ5 whoever may write to a topic may write to it with a producer id: `allows_any(WRITE, TOPIC)` is true for whom `allows` is for one
 INV-AUZ6 a first user does not lock everybody out: none is made while access is not in force, as there is no super user then who could make ACLs
 INV-AUZ7 the topic that keeps the audit trail is made, written to, changed or deleted only by who may ALTER the cluster, too: a rule for all topics was not
-         meant for that one
+         meant for that one, nor was one that allows to make or delete all topics, as CREATE and DELETE on the cluster do
 The rows of `Access` are sorted, and that order is the index: ACLs of one pattern and principal stand together, so a decision looks at those
 that name its resource and its asker alone, however many others there are, and nothing is built when one changes.
 Source: StandardAuthorizerData.java (`findAclRule`, `findResult`), Authorizer.java (`authorizeByResourceType`), KIP-290, KIP-679.
@@ -96,6 +96,10 @@ class Authorizer(Protocol):
         """Return whether it may do that on one resource of that type at least."""
         ...
 
+    def changes_trail(self, operation: Operation, topic: str) -> bool:
+        """Return whether an operation on a topic changes where the audit trail is kept (INV-AUZ7)."""
+        ...
+
 
 class AllowAll:
     """Refuses nothing: of a node without any access, and of tests that are not about it."""
@@ -114,6 +118,10 @@ class AllowAll:
     ) -> bool:
         """See `Authorizer`."""
         return True
+
+    def changes_trail(self, _operation: Operation, _topic: str) -> bool:
+        """See `Authorizer`."""
+        return False
 
 
 class PrincipalRefused(ValueError):
@@ -366,22 +374,20 @@ class AclAuthorizer:
             return Decision(allowed=True, why=Why.SUPER_USER)
         asker = (self._acls, identity.principal, identity.host)
         found = decide(*asker, operation, resource_type, name)
-        if found.allowed and self._is_of_trail(operation, resource_type, name):
+        of_topic = resource_type is ResourceType.TOPIC
+        if found.allowed and of_topic and self.changes_trail(operation, name):
             above = decide(*asker, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
             if not above.allowed:
                 return Decision(allowed=False, why=Why.KEEPS_TRAIL, acl=above.acl)
         return found
 
-    def _is_of_trail(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Return whether that changes the topic that keeps the audit trail (INV-AUZ7)."""
-        if resource_type is not ResourceType.TOPIC or operation not in _CHANGES_A_TRAIL:
-            return False
+    def changes_trail(self, operation: Operation, topic: str) -> bool:
+        """See `Authorizer`."""
         trail = self._trail_topic
-        if (
-            operation is Operation.CREATE
-        ):  # another one whose metrics are called so keeps it from being made
-            return name.replace(".", "_") == trail.replace(".", "_") != ""
-        return name == trail != ""
+        if operation is Operation.CREATE:
+            # Another one whose metrics are called so keeps it from being made.
+            return topic.replace(".", "_") == trail.replace(".", "_") != ""
+        return operation in _CHANGES_A_TRAIL and topic == trail != ""
 
     def _begin(self, access: Access) -> None:
         """Forget what other ACLs have decided. They are sorted already, and sorting them again costs a look at each; a change of other

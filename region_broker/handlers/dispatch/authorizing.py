@@ -334,6 +334,15 @@ def sees_cluster(ctx: RequestContext, operation: Operation) -> bool:
     return sees(ctx, operation, _C, CLUSTER_NAME)
 
 
+def may_by_cluster(ctx: RequestContext, operation: Operation, topic: str) -> bool:
+    """Return whether that is allowed on the whole cluster, or `may` on this topic; where it changes the audit trail, so must ALTER be (INV-AUZ7)."""
+    if sees_cluster(ctx, operation):
+        changes_trail = ctx.services.authorizer.changes_trail(operation, topic)
+        if not changes_trail or sees_cluster(ctx, Operation.ALTER):
+            return True
+    return may(ctx, operation, _T, topic)
+
+
 def operations_of(ctx: RequestContext, resource_type: ResourceType, name: str) -> int:
     """Return what who asks may do with a thing, as a bit field (KIP-430)."""
     asked = OPERATIONS[resource_type]

@@ -14,7 +14,7 @@ from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefuse
 from region_broker.controller.metadata_image import TopicImage
 from region_broker.controller.topic_configs import TOPIC_CONFIGS
 from region_broker.controller.topic_names import collision, name_problem
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees, sees_cluster
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_cluster, sees
 from region_broker.handlers.dispatch.partitions import assignment_problem
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
@@ -77,10 +77,7 @@ def _validated(ctx: RequestContext, topic: Any, *, twice: bool) -> int:
     """Return the partition count of a topic that may be created; raises `_Refused`."""
     if twice:
         raise _Refused(ErrorCode.invalid_request, f"topic {topic.name} is in the request twice")
-    if not (
-        sees_cluster(ctx, Operation.CREATE)
-        or may(ctx, Operation.CREATE, ResourceType.TOPIC, topic.name)
-    ):
+    if not may_by_cluster(ctx, Operation.CREATE, topic.name):
         raise _Refused(TOPIC_DENIED, "Authorization failed.")
     image = ctx.services.metadata.image
     problem = name_problem(topic.name)

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from region_broker.controller.image_database import MetadataUnwritable
 from region_broker.controller.metadata_commands import NOT_ACTING, CommandRefused
-from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may, sees, sees_cluster
+from region_broker.handlers.dispatch.authorizing import TOPIC_DENIED, may_by_cluster, sees
 from region_broker.handlers.dispatch.registry import Api, Fields
 from region_broker.handlers.dispatch.services import RequestContext
 from region_broker.handlers.topics.mutations import THROTTLED, may_change
@@ -83,9 +83,7 @@ async def _delete_named(ctx: RequestContext, name: str, topic_id: UUID | None) -
 
 
 def _may_delete(ctx: RequestContext, name: str) -> bool:
-    return sees_cluster(ctx, Operation.DELETE) or may(
-        ctx, Operation.DELETE, ResourceType.TOPIC, name
-    )
+    return may_by_cluster(ctx, Operation.DELETE, name)
 
 
 def _row(name: str | None, topic_id: UUID | None, error: int, text: str | None) -> Fields:

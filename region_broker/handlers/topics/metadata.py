@@ -23,9 +23,9 @@ from region_broker.handlers.dispatch.authorizing import (
     TOPIC_DENIED,
     cluster_operations,
     may,
+    may_by_cluster,
     operations_of,
     sees,
-    sees_cluster,
 )
 from region_broker.handlers.dispatch.operations import NOT_ASKED
 from region_broker.handlers.dispatch.partitions import leader_row
@@ -180,18 +180,12 @@ async def _one(
         return _refused(name, None, TOPIC_DENIED)
     topic = image.topics.get(name)
     if topic is None and may_create:
-        if not _may_create(ctx, name):
+        if not may_by_cluster(ctx, Operation.CREATE, name):
             return _refused(name, None, TOPIC_DENIED)
         topic = await _create(ctx, name)
     if topic is None:
         return _refused(name, None, ErrorCode.unknown_topic_or_partition)
     return topic
-
-
-def _may_create(ctx: RequestContext, name: str) -> bool:
-    return sees_cluster(ctx, Operation.CREATE) or may(
-        ctx, Operation.CREATE, ResourceType.TOPIC, name
-    )
 
 
 async def _create(ctx: RequestContext, name: str) -> TopicImage | None:

@@ -369,6 +369,45 @@ async def test_configs_of_a_new_topic_are_told_to_who_may_see_them(judged: Judge
     assert (row.num_partitions, row.replication_factor) == (-1, -1)
 
 
+# --- the audit trail's topic ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["kept.trail", "kept_trail"])
+async def test_INV_AUZ7_a_right_on_the_cluster_makes_no_audit_topic(
+    judged: Judged, name: str
+) -> None:
+    """CREATE on the cluster is CREATE on all topics: whoever makes this one first says for how long it keeps records."""
+    root = frozenset({ROOT.principal})
+    judged.services.authorizer = AclAuthorizer(lambda: judged.access, root, trail_topic="kept.trail")  # fmt: skip
+    judged.wire.config.auto_create_topics = True
+    asked = (
+        (19, 5, {"timeout": 1, "validate_only": False, "topics": [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}]}),
+        (3, 9, {"topics": [{"name": name}], **NAMELESS, "allow_auto_topic_creation": True}),
+    )  # fmt: skip
+    creates = [acl(CLUSTER, Operation.CREATE, name=CLUSTER_NAME), acl(TOPIC, DESCRIBE)]
+    judged.give(*creates)
+    for one in asked:
+        assert TOPIC_DENIED in error_codes(await judged.ask(*one))
+    assert name not in judged.services.metadata.image.topics
+    judged.give(*creates, acl(CLUSTER, Operation.ALTER, name=CLUSTER_NAME))
+    assert not error_codes(await judged.ask(*asked[1])) & DENIED
+    assert name in judged.services.metadata.image.topics
+
+
+async def test_INV_AUZ7_a_right_on_the_cluster_deletes_no_audit_topic(judged: Judged) -> None:
+    root = frozenset({ROOT.principal})
+    judged.services.authorizer = AclAuthorizer(lambda: judged.access, root, trail_topic="orders")
+    deletes = acl(CLUSTER, DELETE, name=CLUSTER_NAME)
+    judged.give(deletes)
+    for topic in ({"name": "orders", "topic_id": None}, {"name": None, "topic_id": orders_of(judged)}):  # fmt: skip
+        gone = await judged.ask(20, 6, {"timeout": 1, "topics": [topic]})
+        assert error_codes(gone) == {TOPIC_DENIED}
+    judged.give(deletes, acl(CLUSTER, Operation.ALTER, name=CLUSTER_NAME))
+    await judged.ask(20, 6, {"timeout": 1, "topics": [{"name": "orders", "topic_id": None}]})
+    assert "orders" not in judged.services.metadata.image.topics
+
+
 # --- while nothing is configured ------------------------------------------------------------------
 
 
