@@ -4,8 +4,9 @@ INV-ARC1  while a group is written the next one gathers; who waits for an intent
 INV-ARC2  what nobody waits for is bounded: `FLOOD_KINDS_MAX` different refusals and logins a second, `QUEUE_MAX` events in all, and
           neither refusals nor logins once the files have `bytes_max`; what is beyond is counted by kind, and the count is the next record
           that is written
-INV-ARC5  whoever floods the trail hides nobody else by it: of those FLOOD_KINDS_MAX one host has FLOOD_OF_A_HOST_MAX, and right logins have as many
-          of their own, which no refusal takes. So who comes in by a password that was guessed at last is recorded
+INV-ARC5  whoever floods the trail hides nobody else by it: of those FLOOD_KINDS_MAX one host has FLOOD_OF_ONE_MAX, and right logins have as many
+          of their own, which no refusal takes, and of which one user has FLOOD_OF_ONE_MAX. So who comes in by a password that was guessed at last
+          is recorded, also where somebody else logs in rightly from a thousand addresses meanwhile
 INV-ARC4  an intent that was recorded has an outcome: whoever is cancelled while he waits for it does nothing, and the trail says so
 INV-ARC3  outcomes of what was intended have a place of their own: there are no more of them than intents that were written
 What is told within the last second before a crash, and nobody waited for, is lost with the process, uncounted.
@@ -40,7 +41,7 @@ _log: Final = logging.getLogger("tidemark.audit")
 
 QUEUE_MAX: Final = 5_000
 FLOOD_KINDS_MAX: Final = 200
-FLOOD_OF_A_HOST_MAX: Final = FLOOD_KINDS_MAX // 2
+FLOOD_OF_ONE_MAX: Final = FLOOD_KINDS_MAX // 2
 FLOOD_MS: Final = 1_000
 GROUP_MAX: Final = 200
 RETRY_MS: Final = 1_000
@@ -90,7 +91,7 @@ class AuditRecorder(AuditTrail):
         self._flood: dict[tuple[object, ...], _Gathered] = {}
         self._flood_since_ms = 0
         self._flood_by: Counter[str] = Counter()
-        """How many of the flood each host has, right logins of all under "" (INV-ARC5)."""
+        """How many of the flood each host has, and of right logins each user, those of all under "" (INV-ARC5)."""
         self._news = asyncio.Event()
         self._lost: Counter[str] = Counter()
         self._ended = ""
@@ -175,15 +176,16 @@ class AuditRecorder(AuditTrail):
 
     def _has_room(self, event: AuditEvent) -> bool:
         """Take a place for a refusal or a login that is not like another one of this second, if there is one (INV-ARC5)."""
+        rights = self._flood_by[_RIGHT]
+        places: tuple[str, ...]
         if event.outcome is Outcome.DONE:
-            place, has_room = _RIGHT, self._flood_by[_RIGHT] < FLOOD_KINDS_MAX
+            places, taken = (_RIGHT, event.actor.principal), rights
         else:
-            place = network_of(event.actor.host) or _NOWHERE
-            refusals = len(self._flood) - self._flood_by[_RIGHT]
-            has_room = refusals < FLOOD_KINDS_MAX and self._flood_by[place] < FLOOD_OF_A_HOST_MAX
-        if has_room:
-            self._flood_by[place] += 1
-        return has_room
+            places, taken = (network_of(event.actor.host) or _NOWHERE,), len(self._flood) - rights
+        if taken >= FLOOD_KINDS_MAX or self._flood_by[places[-1]] >= FLOOD_OF_ONE_MAX:
+            return False
+        self._flood_by.update(places)
+        return True
 
     def _count_lost(self, kind: Kind, count: int) -> None:
         self._lost[kind.value] += count

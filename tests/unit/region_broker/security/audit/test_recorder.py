@@ -23,7 +23,7 @@ from region_broker.security.audit.events import (
 from region_broker.security.audit.recorder import (
     FLOOD_KINDS_MAX,
     FLOOD_MS,
-    FLOOD_OF_A_HOST_MAX,
+    FLOOD_OF_ONE_MAX,
     AuditRecorder,
 )
 from region_broker.security.audit.trail import AuditUnwritable, told_unless_said
@@ -189,7 +189,7 @@ async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_cou
     """INV-ATR2, INV-ARC2."""
     async with running() as trail:
         trail.disk.room_bytes = 0
-        for number in range(FLOOD_OF_A_HOST_MAX + 7):
+        for number in range(FLOOD_OF_ONE_MAX + 7):
             trail.recorder.refused(ALICE, "READ", "TOPIC", f"t{number}")
         trail.recorder.record(change("ElectLeader", Outcome.DONE))
         for _ in range(3):
@@ -199,7 +199,7 @@ async def test_what_cannot_be_written_is_tried_again_and_what_was_counted_is_cou
         for _ in range(3):
             await trail.pass_ms(recorder_module.RETRY_MS)
         counts = Counter(row["operation"] for row in trail.records())
-        assert counts == {"READ": FLOOD_OF_A_HOST_MAX, "ElectLeader": 1, "lost": 1}
+        assert counts == {"READ": FLOOD_OF_ONE_MAX, "ElectLeader": 1, "lost": 1}
         [lost] = [row for row in trail.records() if row["operation"] == "lost"]
         assert lost["details"] == {"refusal": 7}
 
@@ -374,7 +374,7 @@ async def test_INV_ARC5_whoever_floods_the_trail_hides_nobody_else() -> None:
     """A thousand names are tried in a second from one address, and from another: the one that fits is recorded, and so is who else is refused."""
     async with running() as trail:
         for host in ("2001:db8::1", "2001:db8::2"):
-            for number in range(FLOOD_OF_A_HOST_MAX + 5):
+            for number in range(FLOOD_OF_ONE_MAX + 5):
                 trail.recorder.login(Identity(f"User:u{number}", host, "PLAIN"), right=False, reason="wrong")  # fmt: skip
         trail.recorder.refused(ALICE, "READ", "TOPIC", "orders")
         for number in range(FLOOD_KINDS_MAX):
@@ -384,18 +384,41 @@ async def test_INV_ARC5_whoever_floods_the_trail_hides_nobody_else() -> None:
         await trail.pass_ms(FLOOD_MS)
         rows = trail.records()
         wrong = [row for row in rows if row["kind"] == "login" and row["outcome"] == "refused"]
-        assert len(wrong) == FLOOD_OF_A_HOST_MAX, "a network of 64 bits is one host (INV-PAD1)"
+        assert len(wrong) == FLOOD_OF_ONE_MAX, "a network of 64 bits is one host (INV-PAD1)"
         [right] = [row for row in rows if row["kind"] == "login" and row["outcome"] == "done"]
         assert (right["principal"], right["count"]) == ("User:u7", 3)
         refused = [row for row in rows if row["kind"] == "refusal"]
         assert "User:alice" in {row["principal"] for row in refused}
-        assert len(refused) == FLOOD_KINDS_MAX - FLOOD_OF_A_HOST_MAX
+        assert len(refused) == FLOOD_KINDS_MAX - FLOOD_OF_ONE_MAX
         [lost] = [row for row in rows if row["operation"] == "lost"]
-        assert lost["details"] == {"login": FLOOD_OF_A_HOST_MAX + 10, "refusal": FLOOD_OF_A_HOST_MAX + 1}  # fmt: skip
+        assert lost["details"] == {"login": FLOOD_OF_ONE_MAX + 10, "refusal": FLOOD_OF_ONE_MAX + 1}  # fmt: skip
         await trail.pass_ms(FLOOD_MS)
         trail.recorder.refused(Identity("User:carol", "2001:db8::1"), "READ", "TOPIC", "orders")
         await trail.pass_ms(FLOOD_MS)
         assert trail.records()[-1]["principal"] == "User:carol", "the next second begins anew"
+
+
+async def test_INV_ARC5_who_logs_in_rightly_from_everywhere_hides_no_other_login() -> None:
+    """1. Somebody has an account, and guesses the password of another. 2. As that comes in he does, too, from each address of his network."""
+    async with running() as trail:
+        for number in range(FLOOD_KINDS_MAX):
+            trail.recorder.login(Identity("User:mallory", f"10.0.1.{number}", "PLAIN"), right=True)
+        trail.recorder.login(Identity("User:admin", "10.0.1.7", "PLAIN"), right=True)
+        await trail.pass_ms(FLOOD_MS)
+        rows = trail.records()
+        assert [row["host"] for row in rows if row.get("principal") == "User:admin"] == ["10.0.1.7"]
+        [lost] = [row for row in rows if row["operation"] == "lost"]
+        assert lost["details"] == {"login": FLOOD_KINDS_MAX - FLOOD_OF_ONE_MAX}
+
+
+async def test_INV_ARC5_right_logins_of_many_users_are_bounded_together() -> None:
+    async with running() as trail:
+        for number in range(FLOOD_KINDS_MAX + 3):
+            trail.recorder.login(Identity(f"User:u{number}", "10.0.1.7", "PLAIN"), right=True)
+        trail.recorder.refused(ALICE, "READ", "TOPIC", "orders")
+        await trail.pass_ms(FLOOD_MS)
+        kinds = Counter(row["kind"] for row in trail.records())
+        assert (kinds["login"], kinds["refusal"]) == (FLOOD_KINDS_MAX, 1)
 
 
 async def test_beyond_bytes_max_refusals_are_counted_and_changes_recorded() -> None:
