@@ -133,7 +133,7 @@ class _Reread:
 
         contents = read_contents(self.files)
         ends = judged(self.files, contents)
-        numbers = crl_numbers(contents.crl)
+        numbers = crl_numbers(contents)
         _check_no_older(self.files.crl, numbers, used)
         self._fits(contents.certificate)
         try:

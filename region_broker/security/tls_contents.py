@@ -46,7 +46,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class CrlSource(NamedTuple):
-    """Who numbers CRLs: a CA, and which of its keys; one that is made anew under the same name begins anew."""
+    """Who numbers CRLs: a CA, and which of its keys, whether its CRLs say that or not; one that is made anew under the same name begins anew."""
 
     issuer: str
     key_id: bytes

@@ -8,8 +8,9 @@ Not here: reading them (`tls_contents`), contexts, and when files are read again
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Final
 
 from cryptography import x509
@@ -126,19 +127,32 @@ def has_list(certificate: bytes, crl: bytes) -> bool:
     return any(x509.load_pem_x509_crl(block).issuer == issuer for block in _CRL.findall(crl))
 
 
-def crl_numbers(crl: bytes) -> Mapping[CrlSource, int]:
-    """Return the number of the newest CRL of each CA's key (RFC 5280 5.2.3), of CRLs that were `judged`; one that tells none is left out."""
-    found: dict[CrlSource, int] = {}
+def crl_numbers(contents: Contents) -> Mapping[CrlSource, int]:
+    """Return the number of the newest CRL of each CA's key (RFC 5280 5.2.3), of files that were `judged`; one that tells none is left out."""
+    crl, found = contents.crl, dict[CrlSource, int]()
+    authorities = x509.load_pem_x509_certificates(contents.ca) if crl else []
     for block in _CRL.findall(crl):
         each = x509.load_pem_x509_crl(block)
         try:
             number = each.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-            key = each.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+            source = CrlSource(each.issuer.rfc4514_string(), _key_id(each, authorities))
         except (x509.ExtensionNotFound, *UNREADABLE):
             continue
-        source = CrlSource(each.issuer.rfc4514_string(), key.key_identifier or b"")
         found[source] = max(number, found.get(source, number))
     return found
+
+
+def _key_id(crl: x509.CertificateRevocationList, authorities: Sequence[x509.Certificate]) -> bytes:
+    """Return which key of its CA has signed a CRL: what it says of that itself counts where the CA is not in the set, and `openssl ca` has it say nothing."""
+    for authority in authorities:
+        key = authority.public_key()
+        if authority.subject == crl.issuer and crl.is_signature_valid(key):  # type: ignore[arg-type]  # as in `_check_signer`
+            return sha256(_spki(key)).digest()
+    try:
+        said = crl.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return b""
+    return said.key_identifier or b""
 
 
 def _check_signer(

@@ -395,6 +395,50 @@ def test_INV_TLS6_a_ca_that_was_made_anew_under_the_same_name_begins_anew(tmp_pa
     assert [server.look(), server.look()] == [False, True]
 
 
+def numbered(number: int, *revoked: x509.Certificate, by: Authority | None = None) -> bytes:
+    """Return a CRL as `openssl ca -gencrl` makes it by its configuration as it comes: numbered, and without a word of the key that signs it."""
+    by = by or authority()
+    builder = x509.CertificateRevocationListBuilder().issuer_name(by.certificate.subject)
+    builder = builder.last_update(NOW - timedelta(hours=1)).next_update(NOW + timedelta(days=1))
+    builder = builder.add_extension(x509.CRLNumber(number), critical=False)
+    for each in revoked:
+        entry = x509.RevokedCertificateBuilder().serial_number(each.serial_number)
+        builder = builder.add_revoked_certificate(entry.revocation_date(NOW).build())
+    return pem_of(builder.sign(by.key, hashes.SHA256()))
+
+
+def test_INV_TLS6_an_older_copy_is_known_where_no_crl_says_which_key_has_signed_it(
+    tmp_path: Path,
+) -> None:
+    mallory = user_certificate("mallory")
+    server = server_of(tmp_path, crl=numbered(1))
+    client = ClientTls(put(tmp_path / "mallory", mallory)).context()
+    crl = tmp_path / "server" / "crl.pem"
+    crl.write_bytes(numbered(2, mallory))
+    assert [server.look(), server.look()] == [False, True]
+    crl.write_bytes(numbered(1))
+    assert [server.look(), server.look()] == [False, False]
+    assert "CRL 2 has been in use" in server.refusal
+    assert not shake_hands(server.context(), client).is_good
+    again = new_authority(name_of(authority()), NOW - timedelta(days=1), 30)
+    put(tmp_path / "server", node_certificate(by=again), trusted=[again], crl=numbered(1, by=again))
+    assert [server.look(), server.look()] == [False, True], "another key of that name begins anew"
+
+
+@pytest.mark.parametrize("says_key", [True, False])
+def test_INV_TLS6_so_it_is_where_its_ca_is_not_in_the_set(tmp_path: Path, says_key: bool) -> None:
+    """An intermediate CA, which a client sends along: nobody here can tell whether it has signed the list."""
+    other = authority("another CA")
+    lists = (
+        (crl_of(by=other), next_crl(crl_of(by=other), by=other)) if says_key else
+        (numbered(1, by=other), numbered(2, by=other))
+    )  # fmt: skip
+    server = server_of(tmp_path, crl=crl_of() + lists[1])
+    (tmp_path / "server" / "crl.pem").write_bytes(crl_of() + lists[0])
+    assert [server.look(), server.look()] == [False, False]
+    assert "holds CRL 1 of 'CN=another CA" in server.refusal
+
+
 def test_INV_TLS6_a_crl_without_a_number_is_taken_as_before(tmp_path: Path) -> None:
     """RFC 5280 has CAs number their CRLs; some that are made by hand have none."""
     by = authority()
