@@ -117,7 +117,7 @@ def ring_of(text: bytes, path: Path) -> Ring:
 def step_back(former: Ring, found: Ring) -> str | None:
     """Return what `found` has not any more, or again, that no command takes away, or brings back, once it was there; None if nothing.
 
-    A key may go as a whole: its file is the operator's.
+    A key may go as a whole: its file is the operator's. What comes back under its name is what there was, or newer.
     """
     if former and not found:
         return "it holds no key any more"

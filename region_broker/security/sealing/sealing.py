@@ -9,6 +9,7 @@ INV-SEA4  who asked for it is told which versions of each key count here, at onc
 INV-SEA5  a file that was read anew and is cut off, or an older copy (INV-SKR4), changes nothing, too: 1. A key is rotated, its former version is to be
           destroyed. 2. A copy of the file that lacks the new version comes in place, whole lines of it or from before. 3. What is acknowledged then
           would be sealed by the former version, and destroyed with it
+          So it is, too, for a key that was gone as a whole meanwhile: a file that was cut off between two keys may be restored from an older copy
 Not here: the form of batches (`sealed_batch`), who is told of what (`partitions`).
 """
 
@@ -84,7 +85,7 @@ class Sealing:
         self._file = keys_file
         self._seen = b""
         self._ring: Ring = {}
-        """What was read last, of a file that counts."""
+        """What was read last of each key, of files that counted; also of keys that are gone."""
         self._looks = 0
         self._said = ""
         self._heard: Callable[[CountingKey], None] | None = None
@@ -99,7 +100,7 @@ class Sealing:
         ring = ring_of(text, self._file.path)
         if problem := step_back(self._ring, ring):  # INV-SEA5
             raise RingError(_STEP_BACK.format(path=self._file.path, problem=problem))
-        before, self._ring = self.keys.named, ring
+        before, self._ring = self.keys.named, {**self._ring, **ring}
         self.keys.use(unlock(KeySources(self._file.disk), ring, before))
         has_changed, self._seen = text != self._seen, text
         if not self._tell_of_change(_versions(before)) and before and has_changed:

@@ -314,6 +314,23 @@ def test_INV_SKR4_INV_SEA5_an_older_copy_takes_no_version_away_and_brings_none_b
     assert (counting(sealing)["a"], problem_of(sealing)) == ([], "")
 
 
+def test_INV_SEA5_a_key_that_was_gone_comes_back_as_it_was_or_newer(tmp_path: Path) -> None:
+    """1. The file is cut off between two keys. 2. It is restored, from a copy that is older than the last rotation."""
+    rotated = of_two_keys(tmp_path)
+    sealing, path = looked_after(tmp_path, rotated)
+    before, key = counting(sealing), rotated["a"]
+    write_ring(DISK, path, {"b": rotated["b"]})
+    sealing.look()
+    assert (list(counting(sealing)), problem_of(sealing)) == (["b"], "")
+    write_ring(DISK, path, {**rotated, "a": WrappedKey(key.source, key.versions[:-1])})
+    sealing.look()
+    assert list(counting(sealing)) == ["b"]
+    assert "is not in it any more" in problem_of(sealing)
+    write_ring(DISK, path, rotated)
+    sealing.look()
+    assert (counting(sealing), problem_of(sealing)) == (before, "")
+
+
 def test_a_node_says_which_versions_count_and_which_it_has_forgotten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
