@@ -18,8 +18,9 @@ TIMEOUT_MAX_MS: Final = 900_000
 ID_RETENTION_MS: Final = 7 * 24 * 3_600_000
 assert ID_RETENTION_MS > TIMEOUT_MAX_MS, "an id must outlive its longest transaction"
 
-NEW_ID_BYTES_MAX: Final = 1_024
-"""Kafka takes 32,767: of as many ids as there may be those would be more than a node keeps, or one answer lists."""
+NEW_ID_BYTES_MAX: Final = 2_100
+"""Kafka takes 32,767: of as many ids as there may be those would be more than a node keeps, or one answer lists. Flink's producers make some of 1,053
+characters: 1,000 of a task's name (FLINK-17691), an operator's id, and a number; two bytes for each letter of the name are enough for most."""
 _SAY_AGAIN_MS: Final = 60_000
 _log: Final = logging.getLogger(__name__)
 _EXPIRABLE: Final = (TxnStatus.EMPTY, TxnStatus.COMPLETE_COMMIT, TxnStatus.COMPLETE_ABORT)
