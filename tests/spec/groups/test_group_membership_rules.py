@@ -127,6 +127,10 @@ async def test_INV_GG5_static_members_that_are_away_are_waited_for_though_they_g
         assert (await waits).verdict is V.UNKNOWN_MEMBER
         await fixture.clock.advance(3_000)
         assert fixture.groups.describe("g").state == "PreparingRebalance"
+        [group] = [each for shard in fixture.groups.shards for each in shard.groups.values()]
+        next_ms = group.next_deadline_ms()
+        assert next_ms is not None
+        assert next_ms > fixture.clock.now_ms, "else it is looked at in each turn of the loop"
         back = await fixture.groups.join("g", again)
         assert (back.verdict, back.leader) == (V.OK, back.member_id)
 

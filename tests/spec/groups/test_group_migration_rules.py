@@ -473,6 +473,16 @@ async def test_INV_NB4_what_a_member_says_for_a_protocol_that_nobody_read_ends_n
         fixture.assert_live_is_replay()
 
 
+async def test_KIP345_a_classic_member_that_is_named_twice_leaves_once() -> None:
+    fixture, _ = fixture_of()
+    async with running(fixture):
+        await beat(fixture, "B", 0)
+        who = MemberIdentity((await join(fixture)).member_id)
+        left = await fixture.groups.leave("g", [who, who])
+        assert left.members == (V.OK, V.UNKNOWN_MEMBER)
+        assert [each.member_id for each in members(fixture)] == ["B"]
+
+
 LONGEST_ID = "x" * 249 + "-" + str(UUID(int=7))
 """As one that is given to a client whose own id has the most bytes that there may be."""
 

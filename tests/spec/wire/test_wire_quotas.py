@@ -101,7 +101,9 @@ async def test_KIP_546_quotas_are_set_described_and_removed(tmp_path: Path, vers
             entry(both, consumer_byte_rate=5.0),
             entry((("ip", "10.1.2.3"),), connection_creation_rate=7.0),
         )
+        before = fixture.services.metadata.image
         assert await alter(client, *asked, version=version, dry=True) == [(0, None)] * 3
+        assert fixture.services.metadata.image is before, "nothing is written"
         assert await described(client, version=version) == {}
         assert await alter(client, *asked, version=version) == [(0, None)] * 3
         two = (("client-id", None), ("user", "alice"))

@@ -25,7 +25,15 @@ from region_broker.ports.system.chance import SystemChance
 from region_broker.ports.system.clock import SystemClock
 from region_broker.ports.system.disk import RealDisk
 from region_broker.ports.system.network import AsyncioNetwork
-from region_broker.security.access import NO_ACCESS, Operation, ResourceType
+from region_broker.security.access import (
+    NO_ACCESS,
+    Access,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from region_broker.security.identity import Identity
 from tests.unit.region_broker.test_config import whole
 
@@ -126,6 +134,23 @@ def test_the_authorizer_of_a_node_goes_by_its_listeners_and_its_super_users() ->
     ruled = authorizer_of(built(**plain, super_users="User:admin;User:ops"), lambda: NO_ACCESS)
     assert ruled.in_force
     assert [ruled.allows(Identity(f"User:{name}"), *asked) for name in ("admin", "ops", "alice")] == [True, True, False]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "guarded"),
+    [
+        ({"audit": "on"}, "tidemark.audit"), ({"audit": "on", "audit_topic": "kept"}, "kept"),
+        ({"audit": "on", "audit_topic": ""}, None), ({"audit": "off"}, None),
+    ],
+)  # fmt: skip
+def test_INV_AUZ7_the_authorizer_of_a_node_knows_where_its_trail_is_kept(
+    config: dict[str, str], guarded: str | None
+) -> None:
+    every = Acl(ResourceType.TOPIC, PatternType.LITERAL, "*", "User:alice", "*", Operation.ALL, Permission.ALLOW)  # fmt: skip
+    judge = authorizer_of(built(**config), lambda: Access(number=1, acls=(every,)))
+    for topic in ("tidemark.audit", "kept"):
+        may = judge.allows(Identity("User:alice"), Operation.DELETE, ResourceType.TOPIC, topic)
+        assert may is (topic != guarded)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from idempotency.ledger_records import TxnStatus
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.topics.describe_configs import handle_describe_configs
 from region_broker.handlers.transactions import list_transactions
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -103,6 +104,26 @@ async def test_INV_HAZ7_so_it_is_where_no_partition_of_them_is_named(judged: Jud
     authorizer = await counted(judged, 21, 2, {"timeout": 1_000, "topics": topics})
     assert authorizer.asked >= COUNT
     assert authorizer.most <= ELEMENTS_AT_ONCE_MAX + OF_THE_WHOLE
+
+
+async def test_INV_HAZ7_who_else_asks_is_served_while_too_many_resources_are_refused() -> None:
+    turns = 0
+
+    async def turning() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    resource = SimpleNamespace(resource_type=2, resource_name="t")
+    async with asyncio.TaskGroup() as tasks:
+        others = tasks.create_task(turning())
+        request = SimpleNamespace(resources=[resource] * 50_000)
+        answer = await handle_describe_configs(cast("Any", None), request)
+        others.cancel()
+    assert isinstance(answer, dict)
+    assert len(answer["results"]) == 50_000
+    assert turns >= 50_000 // ELEMENTS_AT_ONCE_MAX
 
 
 async def test_INV_HAZ7_a_list_of_many_things_is_judged_a_few_at_a_time(judged: Judged) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
@@ -387,10 +386,21 @@ def test_INV_TLS6_an_older_copy_of_a_crl_lets_nobody_in_again(tmp_path: Path) ->
     )
 
 
+def made_anew(former: Authority) -> Authority:
+    """Return a CA that has the whole name of another one. Ours draw a part of theirs from their key; those of others do not."""
+    key, name = new_key(), former.certificate.subject
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(NOW - timedelta(days=1))
+    builder = builder.not_valid_after(NOW + timedelta(days=30))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return Authority(builder.sign(key, hashes.SHA256()), key)
+
+
 def test_INV_TLS6_a_ca_that_was_made_anew_under_the_same_name_begins_anew(tmp_path: Path) -> None:
     first = crl_of()
     server = server_of(tmp_path, crl=next_crl(first))
-    again = new_authority(name_of(authority()), NOW - timedelta(days=1), 30)
+    again = made_anew(authority())
     put(tmp_path / "server", node_certificate(by=again), trusted=[again], crl=crl_of(by=again))
     assert [server.look(), server.look()] == [False, True]
 
@@ -420,7 +430,7 @@ def test_INV_TLS6_an_older_copy_is_known_where_no_crl_says_which_key_has_signed_
     assert [server.look(), server.look()] == [False, False]
     assert "CRL 2 has been in use" in server.refusal
     assert not shake_hands(server.context(), client).is_good
-    again = new_authority(name_of(authority()), NOW - timedelta(days=1), 30)
+    again = made_anew(authority())
     put(tmp_path / "server", node_certificate(by=again), trusted=[again], crl=numbered(1, by=again))
     assert [server.look(), server.look()] == [False, True], "another key of that name begins anew"
 
@@ -439,6 +449,20 @@ def test_INV_TLS6_so_it_is_where_its_ca_is_not_in_the_set(tmp_path: Path, says_k
     assert "holds CRL 1 of 'CN=another CA" in server.refusal
 
 
+def test_INV_TLS6_nor_is_it_taken_once_the_list_was_gone_or_stood_beside_the_newer_one(
+    tmp_path: Path,
+) -> None:
+    """1. The file holds the lists of two CAs, of the first one also an older copy. 2. It holds that of the other one. 3. The copy is back."""
+    other, first = crl_of(by=authority("another CA")), crl_of()
+    server = server_of(tmp_path, crl=next_crl(first) + first + other)
+    crl = tmp_path / "server" / "crl.pem"
+    crl.write_bytes(other)
+    assert [server.look(), server.look()] == [False, True]
+    crl.write_bytes(first + other)
+    assert [server.look(), server.look()] == [False, False]
+    assert "CRL 2 has been in use" in server.refusal
+
+
 def test_INV_TLS6_a_crl_without_a_number_is_taken_as_before(tmp_path: Path) -> None:
     """RFC 5280 has CAs number their CRLs; some that are made by hand have none."""
     by = authority()
@@ -449,11 +473,6 @@ def test_INV_TLS6_a_crl_without_a_number_is_taken_as_before(tmp_path: Path) -> N
     server = server_of(tmp_path, crl=next_crl(crl_of()))
     (tmp_path / "server" / "crl.pem").write_bytes(pem_of(plain))
     assert [server.look(), server.look()] == [False, True]
-
-
-def name_of(by: Authority) -> str:
-    [name] = by.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(name.value)
 
 
 def test_a_ca_may_be_exchanged_by_way_of_both(tmp_path: Path) -> None:

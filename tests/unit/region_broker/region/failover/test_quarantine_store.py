@@ -181,6 +181,30 @@ async def test_INV_QS7_a_tail_that_a_kill_left_unfinished_keeps_no_room_from_the
     assert at > 5
 
 
+async def test_INV_QS7_a_move_leaves_alone_what_comes_from_another_node_meanwhile(
+    store: QuarantineStore,
+) -> None:
+    """It is on its way as well, under a name of its own, and in the same folder."""
+    moved = await store.move_in(NAMED, read)
+    store = QuarantineStore(RealDisk(), store._root.with_name("another"))
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield TAIL[:7]
+        has_begun.set()
+        await may_end.wait()
+        yield TAIL[7:]
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(store.keep_copy(moved, pieces()))
+        await has_begun.wait()
+        shorter = msgspec.structs.replace(NAMED, last_offset=50)
+        await store.move_in(shorter, lambda offset: b"".join(BATCHES[offset - 40 : 11]))
+        may_end.set()
+    assert sorted(tail.last_offset for tail in store.tails()) == [50, 59]
+    assert await store.has(moved)
+
+
 def test_INV_DK6_so_does_a_statement_that_is_made_again() -> None:
     takeover = Takeover(
         "main", "eu", "us", region_epoch=RegionEpoch(17), planned=False, last_heard_ms=0
