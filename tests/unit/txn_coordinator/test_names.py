@@ -10,14 +10,15 @@ from txn_coordinator.verdicts import TxnVerdict
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
-        ("é" * 16_383 + "t", OK),  # 32,767 bytes: what a string of Kafka's may have
-        ("é" * 16_384, TxnVerdict.INVALID_REQUEST),
+        ("é" * 511 + "ts", OK),  # 1,024 bytes: the longest that a new one may have (INV-GN3)
+        ("é" * 512 + "t", TxnVerdict.INVALID_REQUEST),
+        ("é" * 16_384, TxnVerdict.INVALID_REQUEST),  # longer than a string of Kafka's
         ("", TxnVerdict.INVALID_REQUEST),
         (f"{ORPHAN_PREFIX}7", TxnVerdict.INVALID_REQUEST),
     ],
-    ids=["longest", "too long", "empty", "an orphan's"],
+    ids=["longest", "too long", "longer than any", "empty", "an orphan's"],
 )
-async def test_a_transactional_id_fits_a_string_of_Kafka_and_is_no_orphans(
+async def test_a_new_transactional_id_has_a_bounded_name_and_is_no_orphans(
     name: str, verdict: TxnVerdict
 ) -> None:
     async with running(Fixture()) as txn:
