@@ -10,8 +10,8 @@ from txn_coordinator.verdicts import TxnVerdict
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
-        ("é" * 511 + "ts", OK),  # 1,024 bytes: the longest that a new one may have (INV-GN3)
-        ("é" * 512 + "t", TxnVerdict.INVALID_REQUEST),
+        ("é" * 1_049 + "ts", OK),  # 2,100 bytes: the longest that a new one may have (INV-GN3)
+        ("é" * 1_050 + "t", TxnVerdict.INVALID_REQUEST),
         ("é" * 16_384, TxnVerdict.INVALID_REQUEST),  # longer than a string of Kafka's
         ("", TxnVerdict.INVALID_REQUEST),
         (f"{ORPHAN_PREFIX}7", TxnVerdict.INVALID_REQUEST),
