@@ -17,6 +17,9 @@ from region_broker.log.log_config import ENCRYPTION_KEY
 _STAY: Final = (DOMAIN_KEY, ENCRYPTION_KEY)
 """What AlterConfigs does not set back where it is not named: nobody may change the domain, and a tool of Kafka's, which sets a retention and has
 never heard of a seal, must not open it. Who names `tidemark.encryption`, or deletes it by IncrementalAlterConfigs, means it."""
+_NAMED_MAX: Final = 10
+_NAME_CHARS_MAX: Final = 100
+"""Of keys that a text names: a request may have thousands, and a text of Kafka's older answers 32,767 bytes."""
 
 
 class ConfigOp(IntEnum):
@@ -56,7 +59,9 @@ def check_shape(changes: Sequence[ConfigChange]) -> None:
         change.name for change in changes if change.value is None and change.op != ConfigOp.DELETE
     ]
     if nulls:
-        raise MalformedChange(f"null is no value, for: {', '.join(nulls)}")
+        more = f" and {len(nulls) - _NAMED_MAX} more" if len(nulls) > _NAMED_MAX else ""
+        named = ", ".join(name[:_NAME_CHARS_MAX] for name in nulls[:_NAMED_MAX])
+        raise MalformedChange(f"null is no value, for: {named}{more}")
 
 
 def changed(configs: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
@@ -91,7 +96,9 @@ def _check_domain(before: Mapping[str, str], after: Mapping[str, str]) -> None:
 def _list_changed(configs: Mapping[str, str], change: ConfigChange, op: ConfigOp) -> str:
     known = TOPIC_CONFIGS.get(change.name)
     if known is None or known.type is not ConfigType.LIST:
-        raise ChangeRefused(f"{change.name} is no list: {op.name} does not fit it")
+        raise ChangeRefused(
+            f"{change.name[:_NAME_CHARS_MAX]} is no list: {op.name} does not fit it"
+        )
     items = dict.fromkeys(
         item for item in configs.get(change.name, known.default).split(",") if item
     )

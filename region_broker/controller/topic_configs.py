@@ -21,6 +21,7 @@ from region_broker.limits import BATCH_BYTES_DEFAULT, REQUEST_BYTES_MAX
 
 DOMAIN_KEY: Final = "tidemark.domain"
 PROBLEMS_TOLD_MAX: Final = 10
+_SHOWN_MAX: Final = 200
 _LOOKED_AT: Final = 64
 """Characters of a word that is none: what is near it takes the longer to find the longer it is."""
 MIN_IN_SYNC: Final = "min.insync.replicas"
@@ -63,7 +64,7 @@ class TopicConfig:
             if value.strip() in self.allowed:
                 return None
             served = " or ".join(value or "an empty list" for value in self.allowed)
-            return f"{self.name}={value} is not served, only {served}: {self.reason}"
+            return f"{self.name}={_shown(value)} is not served, only {served}: {self.reason}"
         if self.choices:
             return self._problem_of_choice(value)
         if self.type not in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
@@ -71,9 +72,9 @@ class TopicConfig:
         number = self._number(value)
         if number is None:
             kind = "number" if self.type is ConfigType.DOUBLE else "whole number"
-            return f"{self.name}={value!r} is not a {kind} in {self.low}..{self.high}"
+            return f"{self.name}={_shown(value)!r} is not a {kind} in {self.low}..{self.high}"
         if not self.low <= number <= self.high:
-            return f"{self.name}={number} is not in {self.low}..{self.high}"
+            return f"{self.name}={_shown(str(number))} is not in {self.low}..{self.high}"
         return None
 
     def _number(self, value: str) -> float | None:
@@ -91,9 +92,15 @@ class TopicConfig:
             served = sorted({word for choice in self.choices for word in choice.split(",")})
         for word in words:
             if word not in served:
-                return f"{self.name}={value} is not served, only {', '.join(self.choices)}{nearest(word[:_LOOKED_AT], served)}"
+                near = nearest(word[:_LOOKED_AT], served)
+                return f"{self.name}={_shown(value)} is not served, only {', '.join(self.choices)}{near}"
         twice = sorted(word for word, times in Counter(words).items() if times > 1)
-        return f"{self.name}={value} names {twice[0]} twice" if twice else None
+        return f"{self.name}={_shown(value)} names {twice[0]} twice" if twice else None
+
+
+def _shown(value: str) -> str:
+    """Return what is told of a value that is refused: a text of Kafka's older answers has 32,767 bytes, and a value as many."""
+    return value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
 
 
 def _number(name: str, default: int, low: int, text: str, high: int = _INT64_MAX) -> TopicConfig:
@@ -253,7 +260,7 @@ def _problem_of(name: str, value: str | None, domains: Collection[str]) -> str |
         return f"{name} has no value; leave the key out to get the default {known.default}"
     problem = known.problem(value)
     if problem is None and name == DOMAIN_KEY and value not in domains:
-        return f"{DOMAIN_KEY}={value}: there is no such domain, only {', '.join(sorted(domains))}"
+        return f"{DOMAIN_KEY}={_shown(value)}: there is no such domain, only {', '.join(sorted(domains))}"
     return problem
 
 

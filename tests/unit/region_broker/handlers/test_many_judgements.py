@@ -190,3 +190,29 @@ async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen
         assert names == ["topic-0", "topic-1", "topic-2", "topic-3"]
     assert set(matched) == set(NAMES[:10])
     assert most == 1
+
+
+LONG = "x" * 32_700
+
+
+@pytest.mark.parametrize(("key", "version"), [(33, 1), (33, 2), (44, 0), (44, 1)])
+@pytest.mark.parametrize(
+    "configs",
+    [
+        [(f"retention.milliseconds.{number}", None) for number in range(3_000)],
+        [(f"{LONG}{number}", "1") for number in range(20)],
+        [("cleanup.policy", LONG), ("retention.ms", LONG), ("segment.ms", "9" * 4_000)],
+    ],
+    ids=["nulls", "names", "values"],
+)
+async def test_what_is_said_of_very_many_configs_fits_an_answer(
+    judged: Judged, key: int, version: int, configs: list[tuple[str, str | None]]
+) -> None:
+    """A text of an older version has 32,767 bytes: one that is longer had the connection closed, whatever else of the request was done."""
+    judged.give(acl(ResourceType.TOPIC, Operation.ALTER_CONFIGS))
+    items = [{"name": name, "value": value, "config_operation": 0} for name, value in configs]
+    asked = [{"resource_type": 2, "resource_name": "orders", "configs": items}]
+    answer = await judged.ask(key, version, {"validate_only": True, "resources": asked})
+    [row] = answer.responses
+    assert int(row.error_code) != 0
+    assert len(row.error_message) < 10_000
