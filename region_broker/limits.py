@@ -16,6 +16,8 @@ REQUEST_BYTES_MAX: Final = 100 * MIB
 RESPONSE_BYTES_MAX: Final = 200 * MIB
 # Elements of one array field in one request; also bounded by the bytes left in the frame.
 ARRAY_ELEMENTS_MAX: Final = 100_000
+# Tagged fields of one structure (KIP-482): no version of any request has more than ten.
+TAGGED_FIELDS_MAX: Final = 50
 # Elements of a request, and rows of an answer, that the event loop reads or writes in one go; what has more is done
 # in pieces of PIECE_ELEMENTS (1 to 5 us each), and others are served in between.
 ELEMENTS_AT_ONCE_MAX: Final = 1_000
