@@ -8,7 +8,7 @@ Not here: who is told what (`classic_members`).
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,9 +65,11 @@ class _Cursor(FieldReader):
             self.take(size_bytes)
 
     def partitions(self) -> dict[str, frozenset[int]]:
-        return merged(
-            (self.name(), [self.i32() for _ in range(self.i32())]) for _ in range(self.i32())
-        )
+        return merged((self.name(), self.numbers()) for _ in range(self.i32()))
+
+    def numbers(self) -> Sequence[int]:
+        count = max(self.i32(), 0)
+        return struct.unpack(f">{count}i", self.take(4 * count))
 
 
 def read_topic_names(raw: bytes) -> tuple[str, ...]:

@@ -3,16 +3,19 @@
 import asyncio
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from idempotency.ledger_records import TxnStatus
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
+from region_broker.handlers.groups import consumer_group_heartbeat
 from region_broker.handlers.transactions import list_transactions
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -161,3 +164,27 @@ async def test_INV_HLT1_patterns_are_matched_one_at_a_time_with_what_may_be_seen
         assert names == ["topic-0", "topic-1", "topic-2", "topic-3"]
     assert set(matched) == set(NAMES[:10])
     assert most == 1
+
+
+async def test_INV_HW2_what_a_member_says_that_it_has_is_read_a_few_rows_at_a_time() -> None:
+    topic_id, count, turns = UUID(int=1), 10 * ELEMENTS_AT_ONCE_MAX, 0
+    read_in = Counter[int]()
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def rows() -> Iterator[SimpleNamespace]:
+        for number in range(count):
+            read_in[turns] += 1
+            yield SimpleNamespace(topic_id=topic_id, partitions=(number,))
+
+    async with asyncio.TaskGroup() as tasks:
+        turning = tasks.create_task(turn())
+        await asyncio.sleep(0)
+        owned = await consumer_group_heartbeat._owned(rows())
+        turning.cancel()
+    assert owned == {topic_id: frozenset(range(count))}
+    assert max(read_in.values()) <= ELEMENTS_AT_ONCE_MAX
