@@ -110,8 +110,9 @@ class TransactionsAnswered:
         if missing:
             verdict = await clients.add_partitions(*asked, missing, implicit=True)
             if verdict is not TxnVerdict.OK:
+                refused = frozenset(missing)
                 return [
-                    TxnVerdict.LOADING if tp is None else verdict if tp in missing else clients.verify(*asked, tp)
+                    TxnVerdict.LOADING if tp is None else verdict if tp in refused else clients.verify(*asked, tp)
                     for tp in places
                 ]  # fmt: skip
         return [TxnVerdict.LOADING if tp is None else clients.verify(*asked, tp) for tp in places]
