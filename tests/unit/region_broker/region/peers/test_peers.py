@@ -16,6 +16,7 @@ from idempotency.identity import RegionEpoch
 from region_broker.controller.metadata_image import LineageEntry
 from region_broker.ports.network import ByteStream
 from region_broker.ports.system.network import AsyncioNetwork
+from region_broker.region.peers import protocol
 from region_broker.region.peers.client import PeerClient, opened
 from region_broker.region.peers.protocol import (
     HANDSHAKE_FRAME_BYTES_MAX,
@@ -527,3 +528,17 @@ async def test_who_cannot_say_yet_who_it_is_refuses_a_region_and_serves_on() -> 
             with pytest.raises(PeerRefused, match="this node is starting"):
                 async with opened(AsyncioNetwork(), address, PlayedIdentity("eu")):
                     pass
+
+
+async def test_INV_PF2_an_answer_that_no_frame_holds_ends_its_connection_and_not_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How long an answer is depends on what was asked, and so on who asks."""
+    network, mirror = AsyncioNetwork(), PlayedIdentity("mirror")
+    monkeypatch.setattr(protocol, "PEER_FRAME_BYTES_MAX", MUCH_BYTES)
+    async with served(PlayedIdentity("primary")) as (_, address):
+        async with opened(network, address, mirror) as (client, _):
+            with pytest.raises(PeerUnreachable, match="closed the connection"):
+                await client.call(Much(), Told)
+        async with opened(network, address, mirror) as (client, _):
+            assert (await client.call(Ask(number=2), Told)).number == 4
