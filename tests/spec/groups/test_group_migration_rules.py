@@ -22,6 +22,7 @@ from region_broker.groups.modern.consumer_protocol import (
     MalformedProtocol,
     read_assignment,
     read_subscription,
+    read_topic_names,
 )
 from region_broker.groups.modern.messages import ModernMemberDescription
 from region_broker.groups.modern.patterns import resolver
@@ -537,3 +538,16 @@ async def test_INV_NB5_partitions_that_there_are_not_are_nobodys() -> None:
         assert {part for part, who in held.items() if who == joined.member_id} == {0}
         targets = [each.target[orders] for each in members(fixture)]
         assert sorted(part for target in targets for part in target) == [0, 1, 2, 3]
+
+
+def test_INV_NN1_a_subscription_names_a_bounded_number_of_topics() -> None:
+    """Half a million of one letter fit what a member may bring."""
+    for count, read_names in ((50_000, True), (50_001, False)):
+        raw = struct.pack(">hi", 0, count) + named("t") * count + struct.pack(">i", -1)
+        if read_names:
+            assert len(read_topic_names(raw)) == count
+            assert len(read_subscription(raw).topic_names) == count
+            continue
+        for reading in (read_topic_names, read_subscription):
+            with pytest.raises(MalformedProtocol, match="50001 topics"):
+                reading(raw)
