@@ -15,7 +15,8 @@ import pytest
 from idempotency.ledger_records import TxnStatus
 from region_broker.groups.modern.patterns.topic_regex import TopicRegex
 from region_broker.groups.verdicts import GroupVerdict
-from region_broker.handlers.groups import consumer_group_heartbeat
+from region_broker.handlers.groups import consumer_group_heartbeat, offset_fetch
+from region_broker.handlers.groups.names import topic_names
 from region_broker.handlers.transactions import list_transactions
 from region_broker.limits import ELEMENTS_AT_ONCE_MAX
 from region_broker.security.access import Operation, ResourceType
@@ -188,3 +189,20 @@ async def test_INV_HW2_what_a_member_says_that_it_has_is_read_a_few_rows_at_a_ti
         turning.cancel()
     assert owned == {topic_id: frozenset(range(count))}
     assert max(read_in.values()) <= ELEMENTS_AT_ONCE_MAX
+
+
+async def test_topics_are_listed_by_their_ids_once_for_all_groups_of_a_request(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request names up to 20,000 groups: for each of them all topics of the region were gone over, twice."""
+    listed = 0
+
+    def counting(ctx: Any) -> Any:
+        nonlocal listed
+        listed += 1
+        return topic_names(ctx)
+
+    monkeypatch.setattr(offset_fetch, "topic_names", counting)
+    groups = [{"group_id": f"g{at}", "member_id": None, "member_epoch": -1, "topics": None} for at in range(20)]  # fmt: skip
+    await judged.ask(9, 10, {"require_stable": False, "groups": groups})
+    assert listed == 1
