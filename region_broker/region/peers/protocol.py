@@ -78,6 +78,7 @@ class PeerUnreachable(Exception):
 
 
 STALE_REGION_EPOCH: Final = "stale-region-epoch"
+NO_SUCH_EPOCH: Final = "no-such-region-epoch"
 NOT_ACTING: Final = "not-acting"
 STARTS_WITH_HISTORY: Final = "starts-with-history"
 STARTS_WITHOUT_HISTORY: Final = "starts-without-history"
