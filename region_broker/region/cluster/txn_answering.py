@@ -71,6 +71,10 @@ class TransactionsAnswered:
         asker = session.member
         verdicts: list[Sequence[TxnVerdict]] = []
         for question in message.questions:
+            if question.adds and question.transactional_id is None:
+                raise PeerRefused(
+                    "malformed", "what adds partitions names its transaction: this names none"
+                )
             if question.adds:
                 verdicts.append(await self._added(asker, question))
                 self._check(message.main_epoch)
